@@ -1,0 +1,77 @@
+"""Contributions: changes decoded to the one form that reconciliation works on, for every source.
+
+The state of a row is what reconciliation makes of all contributions to it. A merge reads contributions from
+three places and treats them alike: decoded changes, the mirror's own rows (their ``_cdc`` column) and the
+side table, which keeps what a mirror row can't show (deletions, statics, states of dead rows). Reconciling is
+commutative, associative and idempotent, so order, copies and retries don't matter.
+
+Row-level sources (MongoDB, Vitess) fill ``version`` and hold the native document in ``state``; the greatest
+``(generation, version)`` wins whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version`` null and hold a
+cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by its own write time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+ROW: Final = 0
+"""One row: ``key`` and ``clustering`` name it, ``state`` is its content."""
+STATIC: Final = 1
+"""The static columns of a partition (cell-level only); ``clustering`` is empty."""
+PARTITION_DELETION: Final = 2
+"""Deletes all rows and the static row of ``key``; ``state`` is a cell row with only a deletion."""
+RANGE_DELETION: Final = 3
+"""Deletes rows with ``clustering <= row < clustering_end`` by memcmp; ``state`` as above."""
+
+UPSERT: Final = 0
+DELETE: Final = 1
+
+CONTRIBUTION_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("scope", pa.int8()),
+        pa.field("clustering", pa.binary()),
+        pa.field("clustering_end", pa.binary()),
+        pa.field("generation", pa.int64()),
+        pa.field("version", pa.binary()),
+        pa.field("op", pa.int8()),
+        pa.field("state", pa.binary()),
+    ]
+)
+"""Columns of a contribution.
+
+``key``             canonical bytes of the primary (cell-level: partition) key; rows are shuffled by it.
+``scope``           one of the four above; row-level sources only use ``ROW``.
+``clustering``      identity of the row inside ``key``, order-preserving under memcmp; empty where there is none.
+                    For a range deletion the inclusive lower end.
+``clustering_end``  range deletion: the exclusive upper end, null when open; else null.
+``generation``      of the table at this contribution; a lower one no longer counts.
+``version``         row-level: memcmp-sortable; cell-level: null.
+``op``              row-level: ``UPSERT`` or ``DELETE``; cell-level: always ``UPSERT``.
+``state``           row-level: the native document, null for a delete; cell-level: a cell row.
+"""
+
+SPARK_DDL: Final = (
+    "key binary, scope tinyint, clustering binary, clustering_end binary, generation bigint, version binary, "
+    "op tinyint, state binary"
+)
+
+LIVE_ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("clustering", pa.binary()),
+        pa.field("generation", pa.int64()),
+        pa.field("version", pa.binary()),
+        pa.field("state", pa.binary()),
+        pa.field("static_state", pa.binary()),
+        pa.field("expires_at", pa.int64()),
+    ]
+)
+"""Rows that live after reconciliation, before projection to the mirror's columns.
+
+``static_state``  the partition's reconciled static row, null where there is none.
+``expires_at``    earliest second (epoch) at which a cell of the row or of its statics expires, null for never.
+A partition of which only statics live is one row with a null ``clustering`` and a null ``state``.
+"""

@@ -1,0 +1,74 @@
+"""The change record: one source-native unit, as every source's reader emits it and the changes table keeps it.
+
+A reader yields Arrow record batches of :data:`CHANGE_SCHEMA`; the changes table adds the column ``batch``.
+Nothing here needs Spark or a database driver.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+CHANGE: Final = "change"
+SNAPSHOT: Final = "snapshot"
+SCHEMA: Final = "schema"
+TRUNCATE: Final = "truncate"
+DROP: Final = "drop"
+SNAPSHOT_BEGIN: Final = "snapshot_begin"
+SNAPSHOT_END: Final = "snapshot_end"
+TRANSACTION: Final = "transaction"
+HEARTBEAT: Final = "heartbeat"
+SIGNAL: Final = "signal"
+OFFSET: Final = "offset"
+QUARANTINE: Final = "quarantine"
+
+DATA_KINDS: Final = (CHANGE, SNAPSHOT)
+"""Kinds whose payload decodes to contributions."""
+
+FENCE_KINDS: Final = (TRUNCATE, DROP, SNAPSHOT_END)
+"""Kinds that can raise a table's generation: see :mod:`airflow_cdc_provider.changes.fence`."""
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+CHANGE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("source_table", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("origin", pa.string()),
+        pa.field("position", pa.binary()),
+        pa.field("generation", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("version", pa.binary()),
+        pa.field("committed_at", _TIMESTAMP),
+        pa.field("captured_at", _TIMESTAMP),
+        pa.field("transaction", pa.string()),
+        pa.field("schema_id", pa.string()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""Columns of a change record. All are nullable for Spark's sake; which ones a kind fills:
+
+``source_table``  ``keyspace.table`` or ``db.collection``; null for what concerns no table.
+``kind``          one of the constants above.
+``origin``        the ordered feed inside the source: a Cassandra node's host id, ``stream``.
+``position``      memcmp-sortable and unique inside its origin.
+``generation``    0 unless the source itself knows better; fences raise it at decode.
+``key``           canonical bytes of the primary (cell-level sources: partition) key; null for what covers many.
+``version``       memcmp-sortable; null where each cell has its own.
+``committed_at``  the source's clock; null where the source records none.
+``captured_at``   this process's clock when the record was read.
+``transaction``   the source's transaction id, if any.
+``schema_id``     names the schema that decodes the payload, where the source has several.
+``payload``       the native bytes.
+"""
+
+TABLE_SCHEMA: Final = pa.schema([pa.field("batch", pa.int64()), *CHANGE_SCHEMA])
+"""Columns of the changes table: the commit number, then the record."""
+
+SPARK_DDL: Final = (
+    "source_table string, kind string, origin string, position binary, generation bigint, key binary, "
+    "version binary, committed_at timestamp, captured_at timestamp, transaction string, schema_id string, "
+    "payload binary"
+)
+"""The record in Spark's words, in the same order as :data:`CHANGE_SCHEMA`."""

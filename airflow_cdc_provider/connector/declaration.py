@@ -1,0 +1,219 @@
+r"""The connector declaration: load it from YAML or plain data, validate it, write it back.
+
+Example::
+
+    connector = Connector.from_dict({
+        "name": "shop",
+        "source": {"type": "cassandra", "conn_id": "cassandra_shop", "cdc_raw": "/landing/shop"},
+        "tables": ["shop\\..*"],
+        "lake": {"catalog": "lake", "namespace": "shop"},
+    })
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.options import option, parse, to_plain
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+
+SourceOptions = CassandraOptions | MongodbOptions
+SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions]] = {
+    "cassandra": CassandraOptions,
+    "mongodb": MongodbOptions,
+}
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
+
+
+def _name(value: str) -> str:
+    return "" if _NAME.fullmatch(value) else "letters, digits, _ . and -, at most 100"
+
+
+def _identifier(value: str) -> str:
+    return "" if not value or _IDENTIFIER.fullmatch(value) else "letters, digits and _"
+
+
+def _patterns(values: tuple[str, ...]) -> str:
+    for value in values:
+        try:
+            re.compile(value)
+        except re.error as error:
+            return f"regular expressions on keyspace.table or database.collection ({value!r}: {error})"
+    return ""
+
+
+@dataclass(frozen=True)
+class SnapshotOptions:
+    """Whether and how tables are read in full."""
+
+    mode: Literal["initial", "never", "always"] = option(
+        "initial: each table once, before its first merge; never; always: at each run", "initial"
+    )
+    filters: Mapping[str, str] = option("Per table, a filter in the source's own language", {})
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """When pending changes are merged: cost against freshness."""
+
+    min_pending_ratio: float = option(
+        "Merge a table when its pending changes reach this part of its rows; 0 merges at each run",
+        0.0,
+        minimum=0.0,
+    )
+    freshness_seconds: float = option(
+        "Merge at the latest when the oldest pending change has this age", 3600.0, minimum=0
+    )
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """Where mirrors and the changes table live."""
+
+    format: Literal["iceberg"] = option("Table format", "iceberg")
+    catalog: str = option("Name of the Spark catalog", "lake", check=_identifier)
+    namespace: str = option("Namespace of the mirrors; default: the connector's name", "", check=_identifier)
+    catalog_options: Mapping[str, str] = option(
+        "spark.sql.catalog.<catalog>.* for a catalog that Spark's own configuration doesn't declare "
+        "(type, warehouse, uri ...)",
+        {},
+    )
+    format_version: Literal[2, 3] = option("Iceberg table version: 2 is what most other engines read", 2)
+    retention_seconds: int = option(
+        "How long merged batches and old snapshots are kept", 7 * 86_400, minimum=0
+    )
+    tombstone_retention_seconds: int = option(
+        "How long deletions are remembered; no older change may arrive after it", 10 * 86_400, minimum=0
+    )
+    merge: MergeOptions = option("When pending changes are merged", MergeOptions)
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """How changes become events (topic prefix, envelope and converters)."""
+
+    topic_prefix: str = option("Leads each topic; default: the connector's name", "")
+    envelope: Literal["debezium"] = option("Form of the events", "debezium")
+    key: Literal["json"] = option("Converter of keys", "json")
+    value: Literal["json"] = option("Converter of values", "json")
+    schemas: bool = option("Write the schema beside each payload, as schemas.enable does", False)
+    tombstones: bool = option("A null value after each delete", True)
+    headers: bool = option("Debezium's context headers", True)
+    version: str = option("Text of source.version", "3.6.1.Final")
+    task_id: str = option("Text of the header taskId", "0")
+
+
+@dataclass(frozen=True)
+class Connector:
+    """One declared capture.
+
+    Args:
+        name: Its name; also the default topic prefix and namespace.
+        type: The source's type.
+        source: The source's options.
+        tables: Regular expressions, anchored, on ``keyspace.table`` or ``database.collection``.
+        exclude_tables: Likewise, what to leave out.
+        snapshot: How tables are read in full.
+        lake: Where mirrors live.
+        publish: How changes become events.
+    """
+
+    name: str
+    type: str
+    source: SourceOptions
+    tables: tuple[str, ...] = (".*",)
+    exclude_tables: tuple[str, ...] = ()
+    snapshot: SnapshotOptions = SnapshotOptions()
+    lake: LakeOptions = LakeOptions()
+    publish: PublishOptions = PublishOptions()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Connector:
+        """Validate plain data.
+
+        Raises:
+            ConfigurationError: Names the option, the value found and what was expected.
+        """
+        top = parse(_Declaration, values)
+        source = dict(top.source)
+        kind = source.pop("type", None)
+        if kind not in SOURCE_OPTIONS:
+            raise ConfigurationError(
+                "option source.type is wrong",
+                expected=f"one of {', '.join(SOURCE_OPTIONS)}",
+                found=repr(kind),
+            )
+        return cls(
+            name=top.name,
+            type=kind,
+            source=parse(SOURCE_OPTIONS[kind], source, "source"),
+            tables=top.tables,
+            exclude_tables=top.exclude_tables,
+            snapshot=top.snapshot,
+            lake=top.lake,
+            publish=top.publish,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that :meth:`from_dict` reads back to an equal connector."""
+        plain = to_plain(self)
+        kind = plain.pop("type")
+        plain["source"] = {"type": kind, **plain.get("source", {})}
+        return dict(plain)
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the mirrors."""
+        return self.lake.namespace or re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+
+    @property
+    def changes_table(self) -> str:
+        """Name of the changes table inside the catalog."""
+        return f"{self.namespace}.{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_changes"
+
+    @property
+    def topic_prefix(self) -> str:
+        """First part of each topic."""
+        return self.publish.topic_prefix or self.name
+
+    def selects(self, table: str) -> bool:
+        """Tell whether a table belongs to the capture."""
+        return any(re.fullmatch(p, table) for p in self.tables) and not any(
+            re.fullmatch(p, table) for p in self.exclude_tables
+        )
+
+
+@dataclass(frozen=True)
+class _Declaration:
+    name: str = option("The connector's name", check=_name)
+    source: Mapping[str, Any] = option("The source: its type and options")
+    tables: tuple[str, ...] = option("Anchored regular expressions of tables", (".*",), check=_patterns)
+    exclude_tables: tuple[str, ...] = option("Tables to leave out, likewise", (), check=_patterns)
+    snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
+    lake: LakeOptions = option("Where mirrors live", LakeOptions)
+    publish: PublishOptions = option("How changes become events", PublishOptions)
+
+
+def load_connector(path: str | Path) -> Connector:
+    """Read a declaration from a YAML file.
+
+    Raises:
+        ConfigurationError: The file is missing, no YAML, or wrong; the message names the option.
+    """
+    import yaml  # deferred: DAG files that build connectors in Python need no YAML
+
+    file = Path(path)
+    try:
+        values = yaml.safe_load(file.read_text())
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"there is no connector file {file}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{file} is no YAML", found=str(error).replace("\n", " ")) from error
+    return Connector.from_dict(values)

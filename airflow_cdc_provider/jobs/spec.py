@@ -1,0 +1,187 @@
+"""The job spec: what an operator asks of a Spark application, and the result that it gets back.
+
+Both are JSON files. A spec holds no secret: a connection's values are named by a reference that the job
+resolves (:class:`ConnectionRef`). This module is import-light; operators import it when a DAG is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+Stage = Literal["sync", "capture", "merge", "snapshot", "verify", "maintain", "offsets", "stream"]
+STAGES: tuple[Stage, ...] = (
+    "sync",
+    "capture",
+    "merge",
+    "snapshot",
+    "verify",
+    "maintain",
+    "offsets",
+    "stream",
+)
+
+
+@dataclass(frozen=True)
+class ConnectionRef:
+    """Where a job finds a connection's values (a JSON object: host, port, login, password, schema, extra).
+
+    Args:
+        environment: Name of an environment variable, or empty.
+        file: Path of a file with mode 0600, or of a mounted secret; or empty.
+    """
+
+    environment: str = ""
+    file: str = ""
+
+    def resolve(self) -> dict[str, Any]:
+        """Read the values.
+
+        Raises:
+            ConfigurationError: Nothing is there, or the file can be read by others.
+        """
+        if self.environment:
+            text = os.environ.get(self.environment)
+            if text is None:
+                raise ConfigurationError(
+                    "the job's connection is missing",
+                    expected=f"environment variable {self.environment}",
+                    remedy="pass it to the driver, or use a file reference",
+                )
+        elif self.file:
+            path = Path(self.file)
+            if not path.is_file():
+                raise ConfigurationError(
+                    "the job's connection is missing",
+                    expected=f"file {path}",
+                    remedy="the driver must see the path that the operator wrote",
+                )
+            if path.stat().st_mode & 0o077:
+                raise ConfigurationError(
+                    f"file {path} with a connection can be read by others",
+                    expected="mode 0600",
+                    found=oct(path.stat().st_mode & 0o777),
+                    remedy=f"chmod 600 {path}",
+                )
+            text = path.read_text()
+        else:
+            return {}
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ConfigurationError(
+                "a connection's values must be a JSON object", found=type(values).__name__
+            )
+        return values
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One Spark application.
+
+    Args:
+        stage: What to do.
+        connector: The declaration as a mapping (see :mod:`airflow_cdc_provider.connector`).
+        result_path: Where to write the :class:`JobResult`; its folder must exist for the driver.
+        connection: The source's connection; an empty reference for offline input.
+        tables: Only these tables; empty for all that the declaration selects.
+        options: Options of the stage, named in the stage's module.
+    """
+
+    stage: Stage
+    connector: Mapping[str, Any]
+    result_path: str
+    connection: ConnectionRef = field(default_factory=ConnectionRef)
+    tables: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write the spec as JSON."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ConfigurationError: The text is no spec of this version.
+        """
+        values = json.loads(text)
+        unknown = set(values) - set(cls.__dataclass_fields__)
+        if unknown or values.get("stage") not in STAGES:
+            raise ConfigurationError(
+                "this is no job spec of this version",
+                expected=f"a stage among {', '.join(STAGES)} and the fields {', '.join(cls.__dataclass_fields__)}",
+                found=f"stage {values.get('stage')!r}, unknown fields {sorted(unknown)}",
+                remedy="use the same package version in Airflow and on Spark's driver",
+            )
+        values["connection"] = ConnectionRef(**values.get("connection", {}))
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """What a job did to one table: numbers for XCom, asset events and metrics."""
+
+    table: str
+    changes: int = 0
+    snapshot_rows: int = 0
+    rows_written: int = 0
+    rows_removed: int = 0
+    undecodable: int = 0
+    doubtful: int = 0
+    merged_through: int | None = None
+    mirror_rows: int | None = None
+    differences: int | None = None
+    seconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The outcome of a job, written to ``result_path`` at its end, whether it succeeded or not.
+
+    Args:
+        ok: Whether the stage did all it was asked.
+        offset: The connector's offset afterwards.
+        batches: Commits made to the changes table.
+        changes: Changes captured.
+        lag_seconds: See :class:`~airflow_cdc_provider.sources.base.Lag`.
+        lag_bytes: Likewise.
+        tables: Per table.
+        seconds: Per part of the job, wall time.
+        findings: Warnings for people.
+        error_code: Code of the :class:`~airflow_cdc_provider.exceptions.CdcError` that ended it.
+        error: Its text.
+    """
+
+    ok: bool
+    offset: Mapping[str, Any] | None = None
+    batches: int = 0
+    changes: int = 0
+    lag_seconds: float | None = None
+    lag_bytes: int | None = None
+    tables: Sequence[TableResult] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    findings: Sequence[str] = ()
+    error_code: str = ""
+    error: str = ""
+
+    def write(self, path: str) -> None:
+        """Write it as JSON, whole or not at all."""
+        target = Path(path)
+        temporary = target.with_name(target.name + ".part")
+        temporary.write_text(json.dumps(asdict(self), sort_keys=True, indent=1))
+        temporary.replace(target)
+
+    @classmethod
+    def read(cls, path: str) -> JobResult:
+        """Read what :meth:`write` wrote."""
+        values = json.loads(Path(path).read_text())
+        values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
+        return cls(**values)

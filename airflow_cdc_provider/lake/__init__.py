@@ -1,0 +1,1 @@
+"""The lake: table formats behind one interface, the changes table, mirrors, reconciliation, verification."""

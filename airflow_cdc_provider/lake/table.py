@@ -1,0 +1,130 @@
+"""What a table format must do: the few operations that the changes table and the mirrors are made of.
+
+Every commit is a compare-and-set: it names the head from which its content was derived and takes effect only if
+no other writer's data came between. Maintenance that keeps the data (compaction, expiry) does not count as
+another writer: the commit is cut again and repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Head:
+    """The state of a table that a commit is based on.
+
+    Args:
+        snapshot: The format's own name of the newest snapshot, None for a table without one.
+        properties: Properties (``cdc.*``) of the newest commit of ours; maintenance commits carry none.
+    """
+
+    snapshot: str | None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MaintenanceReport:
+    """What maintenance did: files rewritten, snapshots expired."""
+
+    rewritten_files: int
+    expired_snapshots: int
+
+
+class LakeTable(Protocol):
+    """One table of one format. Names are ``namespace.table`` inside the lake's catalog."""
+
+    name: str
+
+    def exists(self) -> bool:
+        """Tell whether the table is there."""
+        ...
+
+    def create(self, schema: StructType, *, partition_by: Sequence[str] = ()) -> None:
+        """Create the table; a table that is there already is left alone.
+
+        Args:
+            schema: Its columns.
+            partition_by: Columns or transforms in the words of Spark's ``PARTITIONED BY``.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Drop the table with its data."""
+        ...
+
+    def schema(self) -> StructType:
+        """Return its columns."""
+        ...
+
+    def evolve(self, schema: StructType) -> list[str]:
+        """Add columns that are new in ``schema`` and widen those whose type grew.
+
+        Returns:
+            What was changed, in words; empty for nothing.
+
+        Raises:
+            ConfigurationError: A column's type changed in a way that the format can't follow.
+        """
+        ...
+
+    def head(self) -> Head:
+        """Return what a following commit is based on."""
+        ...
+
+    def read(self, head: Head | None = None) -> DataFrame:
+        """Read all rows, at a head or now."""
+        ...
+
+    def commit(
+        self,
+        base: Head,
+        *,
+        append: DataFrame | None = None,
+        delete: str | None = None,
+        delete_keys: tuple[str, DataFrame] | None = None,
+        properties: Mapping[str, str],
+    ) -> Head:
+        """Delete and append as one atomic step.
+
+        Args:
+            base: The head that the content was derived from.
+            append: Rows to add.
+            delete: SQL predicate of rows to remove first.
+            delete_keys: Column and a one-column frame of values: rows whose column is among them go first.
+            properties: ``cdc.*`` properties of the commit.
+
+        Raises:
+            CommitConflict: Another writer committed after ``base``; nothing of this commit is left.
+            CommitStateUnknown: The outcome can't be told.
+        """
+        ...
+
+    def append(self, rows: DataFrame) -> None:
+        """Add rows blindly, for tables whose content is commutative. Atomic, not a compare-and-set."""
+        ...
+
+    def maintain(self, *, retain_seconds: int) -> MaintenanceReport:
+        """Compact small files and expire snapshots older than ``retain_seconds``; the newest commit of ours stays
+        readable by :meth:`head`."""
+        ...
+
+
+class Lake(Protocol):
+    """A catalog of one format inside a Spark session."""
+
+    format: str
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table by ``namespace.table``; it need not exist."""
+        ...
+
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace unless it is there."""
+        ...

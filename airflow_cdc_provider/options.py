@@ -1,0 +1,181 @@
+"""Options: declared once as dataclass fields, parsed from YAML with errors that name the place.
+
+An options class is a frozen dataclass whose fields are made by :func:`option`; a field may be another options
+class, a list or a mapping. :func:`parse` fills it from plain data and refuses what is unknown, with the nearest
+known name. Light on purpose: Airflow imports it when it parses DAG files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+T = TypeVar("T")
+
+
+def option(
+    doc: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    choices: Sequence[object] = (),
+    minimum: float | None = None,
+    check: Callable[[Any], str] | None = None,
+) -> Any:
+    """Declare one option.
+
+    Args:
+        doc: What it does, for the options table in the docs.
+        default: Its value when absent; without one it is required. A list, mapping or options class is built
+            anew for each use.
+        choices: All values allowed.
+        minimum: Smallest number allowed.
+        check: Returns what was expected if the value is wrong, else an empty text.
+    """
+    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "check": check}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def parse(cls: type[T], values: object, path: str = "") -> T:
+    """Build an options class from plain data.
+
+    Args:
+        cls: The options class.
+        values: What YAML gave for it.
+        path: Where it stands in the declaration, for messages.
+
+    Raises:
+        ConfigurationError: An unknown name, a missing or a wrong value; the message names the option.
+    """
+    where = path or "the declaration"
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"{where} is wrong", expected="a mapping of options", found=_show(values))
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is a dataclass
+    for name in values:
+        if name not in fields:
+            raise ConfigurationError(
+                f"unknown option {_join(path, str(name))}",
+                expected=f"one of {', '.join(sorted(fields))}",
+                remedy=_suggest(str(name), fields),
+            )
+    built: dict[str, Any] = {}
+    for name, spec in fields.items():
+        place = _join(path, name)
+        if name in values:
+            built[name] = _value(hints[name], values[name], place)
+            _check(spec, built[name], place)
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigurationError(
+                f"option {place} is missing", expected=str(spec.metadata.get("doc", "a value"))
+            )
+    return cls(**built)
+
+
+def to_plain(options: object) -> Any:
+    """Turn an options object back into plain data, leaving out what equals its default."""
+    if dataclasses.is_dataclass(options) and not isinstance(options, type):
+        plain: dict[str, Any] = {}
+        for spec in dataclasses.fields(options):
+            value = getattr(options, spec.name)
+            default = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+            if value != default:
+                plain[spec.name] = to_plain(value)
+        return plain
+    if isinstance(options, Mapping):
+        return {k: to_plain(v) for k, v in options.items()}
+    if isinstance(options, (list, tuple)):
+        return [to_plain(v) for v in options]
+    return options
+
+
+def _value(hint: Any, value: object, place: str) -> Any:  # noqa: PLR0911  # one return per kind of type
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        members = typing.get_args(hint)
+        if value is None and type(None) in members:
+            return None
+        return _value(next(m for m in members if m is not type(None)), value, place)
+    if origin is typing.Literal:
+        allowed = typing.get_args(hint)
+        if value not in allowed:
+            text = ", ".join(map(str, allowed))
+            raise ConfigurationError(
+                f"option {place} is wrong",
+                expected=f"one of {text}",
+                found=_show(value),
+                remedy=_suggest(str(value), {str(a): None for a in allowed}),
+            )
+        return value
+    if dataclasses.is_dataclass(hint):
+        return parse(typing.cast("type[Any]", hint), {} if value is None else value, place)
+    if origin in (list, tuple, Sequence) or hint in (list, tuple):
+        if not isinstance(value, (list, tuple)):
+            raise ConfigurationError(f"option {place} is wrong", expected="a list", found=_show(value))
+        member = (typing.get_args(hint) or (object,))[0]
+        return tuple(_value(member, v, f"{place}[{i}]") for i, v in enumerate(value))
+    if origin in (dict, Mapping) or hint is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigurationError(f"option {place} is wrong", expected="a mapping", found=_show(value))
+        member = (typing.get_args(hint) or (str, object))[1]
+        return {str(k): _value(member, v, _join(place, str(k))) for k, v in value.items()}
+    if hint in (Any, object):
+        return value
+    return _scalar(hint, value, place)
+
+
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def _scalar(hint: Any, value: object, place: str) -> object:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, bool):
+        pass
+    elif isinstance(value, hint):
+        return value
+    raise ConfigurationError(
+        f"option {place} is wrong", expected=_NAMES.get(hint, hint.__name__), found=_show(value)
+    )
+
+
+def _check(spec: dataclasses.Field[Any], value: object, place: str) -> None:
+    choices, minimum, check = (spec.metadata.get(k) for k in ("choices", "minimum", "check"))
+    if choices and value not in choices:
+        raise ConfigurationError(
+            f"option {place} is wrong",
+            expected=f"one of {', '.join(map(str, choices))}",
+            found=_show(value),
+            remedy=_suggest(str(value), {str(c): None for c in choices}),
+        )
+    if minimum is not None and isinstance(value, (int, float)) and value < minimum:
+        raise ConfigurationError(
+            f"option {place} is wrong", expected=f"at least {minimum}", found=_show(value)
+        )
+    if check is not None and (expected := check(value)):
+        raise ConfigurationError(f"option {place} is wrong", expected=expected, found=_show(value))
+
+
+def _suggest(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return f"{text[:80]} ({type(value).__name__})"

@@ -1,0 +1,236 @@
+"""The contract of a source: how a database's changes are found, read and decoded.
+
+A source is built on the driver from its options and the connection's values. The capture job calls, in this
+order and again for every run::
+
+    check() -> head() -> plan(start, head, limit) -> read(partition) on executors -> ... -> plan(...)
+
+Everything that :meth:`Source.plan` and :meth:`Source.plan_snapshot` return is data: it can be pickled, stored
+and read again, and the same partition always yields the same changes. :meth:`Source.codec` gives what decodes
+them, without I/O, on executors and offline alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.fence import Fence
+
+Offset = Mapping[str, Any]
+"""What a run resumes from: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is
+its text; a format number under ``"v"`` comes first in each origin's value."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of :meth:`Source.check`.
+
+    Args:
+        level: ``ok``, ``warning`` (capture works, something should be looked at) or ``error`` (it can't work).
+        subject: What was looked at, in a few words.
+        message: What was found.
+        remedy: What to do, empty for ``ok``.
+    """
+
+    level: Literal["ok", "warning", "error"]
+    subject: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ReadLimit:
+    """How much one batch may take; a source ends a batch at the first limit it meets.
+
+    Args:
+        bytes: Native bytes, about.
+        changes: Number of changes, about, where the source can tell before reading.
+    """
+
+    bytes: int = 256 * 1024 * 1024
+    changes: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One bounded batch.
+
+    Args:
+        end: The offset after the batch; stored in the same commit as its data.
+        partitions: What :meth:`Source.read` is called with, each on some executor, each perhaps more than once.
+        at_head: Whether ``end`` is the head that was asked for.
+    """
+
+    end: Offset
+    partitions: Sequence[Any]
+    at_head: bool
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far an offset is behind the source.
+
+    Args:
+        seconds: Age of the oldest change not captured, None where the source can't tell.
+        bytes: Bytes not captured, None likewise.
+        details: Per origin, for people.
+    """
+
+    seconds: float | None
+    bytes: int | None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """A snapshot of one table, in ranges that are read in parallel and each resumable.
+
+    Args:
+        table: The table.
+        ranges: What :meth:`Source.read_snapshot` is called with.
+        position: Where the source's feed stood when the plan was made: a replacing snapshot fences here.
+        origin: The feed of that position, empty where a snapshot can't replace (cell-level sources).
+        estimated_rows: For progress, None if unknown.
+    """
+
+    table: str
+    ranges: Sequence[Any]
+    position: bytes
+    origin: str
+    estimated_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a codec makes of a batch of changes of one table.
+
+    Args:
+        contributions: Batch of :data:`~airflow_cdc_provider.changes.contribution.CONTRIBUTION_SCHEMA`.
+        undecodable: Row numbers of the input that were left out.
+        reasons: One text per such row, each leading with a code.
+    """
+
+    contributions: pa.RecordBatch
+    undecodable: Sequence[int] = ()
+    reasons: Sequence[str] = ()
+
+
+class Codec(Protocol):
+    """Decodes the changes of one table and shows its rows. Picklable, without I/O or connections.
+
+    ``model`` tells how contributions compete: ``row`` (greatest version wins whole) or ``cell`` (each cell by its
+    write time, under the rule set named by ``rules``).
+    """
+
+    table: str
+    model: Literal["row", "cell"]
+    rules: str
+
+    def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+        """Decode changes of kind ``change`` and ``snapshot``.
+
+        Args:
+            changes: Batch of ``CHANGE_SCHEMA`` (further columns are ignored), all of this table.
+            fences: The table's fences; they give each contribution its generation.
+        """
+        ...
+
+    def mirror_schema(self) -> pa.Schema:
+        """Return the mirror's columns without ``_cdc``: the source's names, lake types."""
+        ...
+
+    def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Show live rows (``LIVE_ROW_SCHEMA``) as the mirror's columns, one row each, in the same order."""
+        ...
+
+    def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Show live rows as the database's own JSON (``SELECT JSON *``, canonical Extended JSON), a text each."""
+        ...
+
+
+class Source(Protocol):
+    """A database whose changes are captured. Built per job; :meth:`close` ends it."""
+
+    type: str
+
+    def check(self) -> list[Finding]:
+        """Look at everything that capture needs; never raises for what it finds."""
+        ...
+
+    def tables(self) -> list[str]:
+        """List the tables that the declaration selects, sorted."""
+        ...
+
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+        """Return the decoder of a table by its present schema.
+
+        Args:
+            table: A name from :meth:`tables`.
+            memory: What :meth:`remember` gave for this table when its mirror was last written: it keeps what
+                must not change under stored states (column ids). None for a new mirror.
+
+        Raises:
+            SchemaUnknown: The source doesn't know the table.
+        """
+        ...
+
+    def remember(self, codec: Codec) -> Mapping[str, Any]:
+        """Return the JSON that the mirror keeps for the next :meth:`codec` call."""
+        ...
+
+    def head(self) -> Offset:
+        """Return the place up to which changes exist now."""
+        ...
+
+    def earliest(self) -> Offset:
+        """Return the first place from which capture could start."""
+        ...
+
+    def lag(self, offset: Offset | None) -> Lag:
+        """Tell how far an offset is behind the head."""
+        ...
+
+    def validate_offset(self, offset: Offset) -> None:
+        """Refuse an offset of a wrong form, given by a person.
+
+        Raises:
+            ConfigurationError: With what is expected.
+        """
+        ...
+
+    def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
+        """Cut the next batch.
+
+        Args:
+            start: The stored offset, None to begin at the earliest place.
+            head: Where to stop, from :meth:`head`.
+            limit: Its size.
+
+        Raises:
+            PositionLost: The data after ``start`` are gone.
+        """
+        ...
+
+    def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+        """Return the picklable function that reads one partition of a plan as ``CHANGE_SCHEMA`` batches."""
+        ...
+
+    def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
+        """Cut a table into ranges; ``where`` is a filter in the source's own language."""
+        ...
+
+    def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+        """Return the picklable function that reads one range as ``CHANGE_SCHEMA`` batches of kind snapshot."""
+        ...
+
+    def row_count(self, table: str) -> int | None:
+        """Count the table's rows now where that is cheap enough, for progress and quick checks."""
+        ...
+
+    def close(self) -> None:
+        """End connections."""
+        ...

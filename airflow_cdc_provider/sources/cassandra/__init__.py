@@ -1,0 +1,1 @@
+"""Apache Cassandra: commit-log segments from cdc_raw, snapshots over CQL."""

@@ -1,0 +1,1 @@
+"""What Cassandra and ScyllaDB share: CQL schemas, types and value kernels."""

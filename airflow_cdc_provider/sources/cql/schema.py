@@ -1,0 +1,140 @@
+"""CQL table schemas: what a reader of native bytes must know of a table.
+
+Built from ``system_schema`` rows, from ``DESCRIBE ... WITH INTERNALS`` text, or from the log itself; see
+:mod:`airflow_cdc_provider.sources.cql.describe` and its sisters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+ColumnKind = Literal["partition_key", "clustering", "static", "regular"]
+
+
+@dataclass(frozen=True)
+class CqlType:
+    """One CQL type.
+
+    Args:
+        name: CQL's own name: ``int``, ``text`` (also for varchar), ``list``, ``set``, ``map``, ``tuple``, ``udt``,
+            ``vector`` ...; ``custom`` for a Java class, ``empty`` for EmptyType.
+        parameters: Types inside: element; key and value; fields.
+        frozen: Whether a collection or UDT is frozen (inside another type it always is, in effect).
+        fields: Field names of a UDT.
+        udt: ``keyspace.name`` of a UDT; the Java class of a custom type.
+        dimensions: Length of a vector.
+    """
+
+    name: str
+    parameters: tuple[CqlType, ...] = ()
+    frozen: bool = False
+    fields: tuple[str, ...] = ()
+    udt: str = ""
+    dimensions: int = 0
+
+    @property
+    def multi_cell(self) -> bool:
+        """Whether a column of this type is stored as a cell per element."""
+        return self.name in {"list", "set", "map", "udt"} and not self.frozen
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Args:
+        name: As CQL shows it without quotes.
+        kind: Its place in the table.
+        position: Among the key columns of its kind, else -1.
+        type: Its type.
+        descending: Clustering order DESC.
+        id: Number in cell rows; unique among static and regular columns of a table, kept when schemas change.
+    """
+
+    name: str
+    kind: ColumnKind
+    position: int
+    type: CqlType
+    descending: bool = False
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class DroppedColumn:
+    """A column that is gone: cells of it with a write time up to ``dropped_at_us`` don't count."""
+
+    name: str
+    kind: ColumnKind
+    type: CqlType
+    dropped_at_us: int
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of one table.
+
+    Args:
+        keyspace: Its keyspace.
+        name: Its name.
+        id: Table id as 32 hex digits.
+        columns: Partition key and clustering in order of position, then static and regular columns by name.
+        dropped: Dropped columns by name.
+        cdc: Whether the table has ``cdc = true``.
+        view: Whether it is a materialized view.
+        counter: Whether it is a counter table.
+    """
+
+    keyspace: str
+    name: str
+    id: str
+    columns: tuple[Column, ...]
+    dropped: Mapping[str, DroppedColumn] = field(default_factory=dict)
+    cdc: bool = False
+    view: bool = False
+    counter: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """``keyspace.table``."""
+        return f"{self.keyspace}.{self.name}"
+
+    @cached_property
+    def partition_key(self) -> tuple[Column, ...]:
+        """Partition key columns in order."""
+        return tuple(c for c in self.columns if c.kind == "partition_key")
+
+    @cached_property
+    def clustering(self) -> tuple[Column, ...]:
+        """Clustering columns in order."""
+        return tuple(c for c in self.columns if c.kind == "clustering")
+
+    @cached_property
+    def static(self) -> tuple[Column, ...]:
+        """Static columns."""
+        return tuple(c for c in self.columns if c.kind == "static")
+
+    @cached_property
+    def regular(self) -> tuple[Column, ...]:
+        """Regular columns."""
+        return tuple(c for c in self.columns if c.kind == "regular")
+
+
+def number_columns(schema: TableSchema, memory: Mapping[str, int] | None = None) -> TableSchema:
+    """Give static and regular columns their ids: those remembered keep theirs, new ones follow.
+
+    Args:
+        schema: A schema, numbered or not.
+        memory: Column name -> id from an earlier version of the table.
+    """
+    ids = dict(memory or {})
+    columns = []
+    for column in schema.columns:
+        if column.kind in ("static", "regular"):
+            number = ids.setdefault(column.name, max(ids.values(), default=0) + 1)
+            columns.append(replace(column, id=number))
+        else:
+            columns.append(column)
+    return replace(schema, columns=tuple(columns))

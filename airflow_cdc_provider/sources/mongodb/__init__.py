@@ -1,0 +1,1 @@
+"""MongoDB: change streams and collection snapshots, as raw BSON."""
