@@ -1,7 +1,7 @@
 """What a table format must do: the few operations that the changes table and the mirrors are made of.
 
-Every commit is a compare-and-set: it names the head from which its content was derived and takes effect only if
-no other writer's data came between. Maintenance that keeps the data (compaction, expiry) does not count as
+Every commit is a compare-and-set: it names the head from which its content was derived and takes effect only
+if no other writer's data came between. Maintenance that keeps the data (compaction, expiry) does not count as
 another writer: the commit is cut again and repeated.
 """
 
@@ -111,8 +111,11 @@ class LakeTable(Protocol):
         ...
 
     def maintain(self, *, retain_seconds: int) -> MaintenanceReport:
-        """Compact small files and expire snapshots older than ``retain_seconds``; the newest commit of ours stays
-        readable by :meth:`head`."""
+        """Compact small files and expire old snapshots; :meth:`head` still finds our newest commit.
+
+        Args:
+            retain_seconds: Age from which a snapshot may go.
+        """
         ...
 
 
