@@ -5,8 +5,8 @@ A mirror has the source's columns and one trailing struct ``_cdc``::
     _cdc struct<id binary, key binary, clustering binary, generation bigint, version binary, state binary,
                 expires_at bigint>
 
-``id`` names the row (see :func:`row_ids`), ``state`` is the cell row of cell-level sources, null for row-level
-ones, whose ``version`` is enough. Only live rows are in it, so any engine's plain SELECT is right. The side
+``id`` names the row (see :func:`row_ids`), ``state`` is the cell row of cell-level sources, null for the
+others, whose ``version`` is enough. Only live rows are in it, so any engine's plain SELECT is right. The side
 table (``<mirror>__side``) has the columns of a contribution and is only appended to: deletions, statics and
 the states of rows that don't live. Its content is commutative, so it is written before the mirror and a crash
 between the two is harmless.
