@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from server_kit import CassandraServer, MongoServer
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# First calls compile kernels: an example's time says nothing here.
+settings.register_profile("cdc", deadline=None)
+settings.load_profile("cdc")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,11 +1,11 @@
-"""Random workloads for the two databases: statements of every kind, seeded, against a few tables of different shapes."""
+"""Random workloads for the two databases: seeded statements of every kind on tables of different shapes."""
 
 from __future__ import annotations
 
 import datetime as dt
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -17,8 +17,9 @@ CASSANDRA_TABLES = {
     "f timestamp, g decimal) WITH cdc = true",
     "wide": "CREATE TABLE {ks}.wide (p text, c1 int, c2 text, s int static, t text static, v text, w varint, "
     "PRIMARY KEY (p, c1, c2)) WITH CLUSTERING ORDER BY (c1 DESC, c2 ASC) AND cdc = true",
-    "bags": "CREATE TABLE {ks}.bags (p int, c uuid, l list<int>, s set<text>, m map<text, int>, "
-    "u {ks}.pair, fu frozen<{ks}.pair>, fl frozen<list<int>>, t tuple<int, text>, PRIMARY KEY (p, c)) WITH cdc = true",
+    "bags": "CREATE TABLE {ks}.bags (p int, c uuid, l list<int>, s set<text>, "
+    "m map<text, int>, u {ks}.pair, fu frozen<{ks}.pair>, fl frozen<list<int>>, "
+    "t tuple<int, text>, PRIMARY KEY (p, c)) WITH cdc = true",
     "keys_only": "CREATE TABLE {ks}.keys_only (p int, c int, PRIMARY KEY (p, c)) WITH cdc = true",
 }
 
@@ -38,7 +39,12 @@ def create_cassandra(session: Any, keyspace: str) -> None:
 def write_cassandra(session: Any, keyspace: str, seed: int, count: int) -> None:
     """Execute random statements; write times go back and forth, TTLs are long or already short."""
     rng = random.Random(seed)
-    writers: list[Callable[[random.Random, str], tuple[str, tuple[Any, ...]]]] = [_plain, _wide, _bags, _keys_only]
+    writers: list[Callable[[random.Random, str], tuple[str, tuple[Any, ...]]]] = [
+        _plain,
+        _wide,
+        _bags,
+        _keys_only,
+    ]
     for _ in range(count):
         statement, values = rng.choice(writers)(rng, keyspace)
         session.execute(statement, values)
@@ -80,7 +86,10 @@ def _plain(rng: random.Random, ks: str) -> tuple[str, tuple[Any, ...]]:
         )
     if kind < 8:
         sets = ", ".join(f"{c} = %s" for c in columns)
-        return f"UPDATE {ks}.plain{_using(rng)} SET {sets} WHERE id = %s", (*(values[c] for c in columns), key)
+        return f"UPDATE {ks}.plain{_using(rng)} SET {sets} WHERE id = %s", (
+            *(values[c] for c in columns),
+            key,
+        )
     if kind == 8:
         return f"DELETE {', '.join(columns)} FROM {ks}.plain{_stamp(rng)} WHERE id = %s", (key,)
     return f"DELETE FROM {ks}.plain{_stamp(rng)} WHERE id = %s", (key,)
