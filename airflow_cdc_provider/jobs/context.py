@@ -113,7 +113,7 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
         try:
             lake = build_lake(spark, connector)
             lake.create_namespace(connector.namespace)
-            changes = ChangesTable(lake, connector.changes_table)
+            changes = ChangesTable(lake, connector)
             yield JobContext(spec, connector, spark, lake, changes, source, stopping)
         finally:
             spark.stop()

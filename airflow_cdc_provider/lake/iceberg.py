@@ -196,7 +196,7 @@ class IcebergTable:
                     self._cut(branch, root)
                     tip = self._write(branch, append, delete, delete_keys, properties)
                     if self._fast_forward(branch, root, tip, base):
-                        return Head(str(tip), dict(properties))
+                        return Head(str(tip), dict(properties), self._added_rows(tip))
                 finally:
                     self._drop_branch(branch)
         raise CommitConflict(f"{self.name} was changed {_ATTEMPTS} times while one commit was tried")
@@ -364,6 +364,9 @@ class IcebergTable:
         else:
             self.retry(lambda: self._mark(branch, properties))
         return int(self.load().snapshot(branch).snapshotId())
+
+    def _added_rows(self, snapshot: int) -> int:
+        return int(self.load().snapshot(snapshot).summary().getOrDefault("added-records", "0"))
 
     def _mark(self, branch: str, properties: Mapping[str, str]) -> None:
         update = self.load().newFastAppend()

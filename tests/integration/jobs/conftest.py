@@ -34,7 +34,11 @@ def run_stage(spark: SparkSession) -> RunStage:
     """Run a stage here and now: ``run_stage(stage, declaration, connection, tables=(), **options)``."""
 
     def run(
-        stage: str, declaration: Mapping[str, Any], connection: Mapping[str, Any], tables: Any = (), **options: Any
+        stage: str,
+        declaration: Mapping[str, Any],
+        connection: Mapping[str, Any],
+        tables: Any = (),
+        **options: Any,
     ) -> JobResult:
         connector = Connector.from_dict(declaration)
         lake = build_lake(spark, connector)

@@ -39,7 +39,7 @@ def create_cassandra(session: Any, keyspace: str) -> None:
 def write_cassandra(session: Any, keyspace: str, seed: int, count: int) -> None:
     """Execute random statements; write times go back and forth, TTLs are long or already short."""
     rng = random.Random(seed)
-    writers: list[Callable[[random.Random, str], tuple[str, tuple[Any, ...]]]] = [
+    writers = [_plain, _wide, _bags, _keys_only]
         _plain,
         _wide,
         _bags,
