@@ -59,8 +59,11 @@ def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: 
             if part.kind in record.DATA_KINDS:
                 seconds = part.captured_at.timestamp() if part.captured_at else 0.0
                 oldest = min(known.oldest_captured_seconds or seconds, seconds)
-                field = "changes" if part.kind == record.CHANGE else "snapshot_rows"
-                known = replace(known, oldest_captured_seconds=oldest, **{field: part.count})
+                known = replace(known, oldest_captured_seconds=oldest)
+                if part.kind == record.CHANGE:
+                    known = replace(known, changes=part.count)
+                else:
+                    known = replace(known, snapshot_rows=part.count)
             elif part.kind in record.FENCE_KINDS:
                 fenced.add(table)
             found[table] = known

@@ -2,7 +2,8 @@
 
 One commit is one batch: the changes, and one row of kind ``offset`` whose payload is the offset's JSON text.
 The commit's properties say the same, so that a run resumes by reading metadata only. A commit is a
-compare-and-set on the state from which it was derived: of two runs that both read the same offset, one gets in.
+compare-and-set on the state from which it was derived: of two runs that both read the same offset, one gets
+in.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A commit is made on a branch of unique name, cut at the snapshot that its content was derived from, and takes
 effect by fast-forwarding ``main``. That step also removes the branch and moves the tag :data:`HEAD_TAG` to
-the commit, in one change of the table's metadata. So exactly one of two racing writers gets in, a killed writer
-leaves at most a branch (which maintenance removes), and snapshot expiry never takes the newest commit's
-properties.
+the commit, in one change of the table's metadata. So exactly one of two racing writers gets in, a killed
+writer leaves at most a branch (which maintenance removes), and snapshot expiry never takes the newest
+commit's properties.
 
 Snapshots of operation ``replace`` (compaction) and those that carry :data:`MAINTENANCE` keep the data that
 writers care about: a commit goes on from them.
@@ -395,7 +395,7 @@ class IcebergTable:
                 tagged = table.refs().containsKey(HEAD_TAG)
                 (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
                 return True
-            except Exception as error:  # the table's state decides, not the error
+            except Exception as error:  # noqa: BLE001  # the table's state decides, not the error
                 try:
                     table = self.load()
                 except Exception as unreadable:

@@ -1,4 +1,4 @@
-"""Jobs in tests: a stage in this process on the shared Spark session, or a whole application in its own process."""
+"""Jobs in tests: a stage here on the shared Spark session, or an application in a process of its own."""
 
 from __future__ import annotations
 
