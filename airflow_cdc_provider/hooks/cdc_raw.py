@@ -1,7 +1,7 @@
 """What lies in a Cassandra node's ``cdc_raw`` folder, or in a folder of such folders, named by host id.
 
-Only directory listings and the small idx files are read, never a segment. Files may vanish and idx files may be
-half-written while we look: the node rewrites them in place (CASSANDRA-17416).
+Only directory listings and the small idx files are read, never a segment. Files may vanish and idx files may
+be half-written while we look: the node rewrites them in place (CASSANDRA-17416).
 
 Facts: Cassandra 4.0 and later links each segment into the folder when it is created and writes
 ``CommitLog-<version>-<id>_cdc.idx`` (the end of what is durable, then ``COMPLETED``) beside it; 3.11 (segment
@@ -74,7 +74,9 @@ class Segment:
     @property
     def complete(self) -> bool:
         """Whether the node has finished it and there is something to read."""
-        return self.version <= _LAST_VERSION_WITHOUT_INDEX or (self.index is not None and self.index.completed)
+        return self.version <= _LAST_VERSION_WITHOUT_INDEX or (
+            self.index is not None and self.index.completed
+        )
 
     @property
     def readable(self) -> bool:
@@ -180,9 +182,7 @@ def list_segments(folder: str, node: str = "") -> list[Segment]:
         node: Host id of the node whose segments lie directly in it.
     """
     found = [
-        segment
-        for host, path in node_folders(folder).items()
-        for segment in _segments(host or node, path)
+        segment for host, path in node_folders(folder).items() for segment in _segments(host or node, path)
     ]
     return sorted(found, key=lambda segment: (segment.host, segment.id))
 
@@ -216,8 +216,8 @@ def measure(folder: str, total_bytes: int | None = None) -> Space:
 
     Args:
         folder: As for :func:`node_folders`.
-        total_bytes: What a node allows; None for Cassandra's own rule, the lesser of 4096 MiB and an eighth of
-            the volume.
+        total_bytes: What a node allows; None for Cassandra's own rule, the lesser of 4096 MiB and an eighth
+            of the volume.
     """
     measured = [_measure(host, path, total_bytes) for host, path in node_folders(folder).items()]
     return max(measured, key=lambda space: space.used_ratio)

@@ -60,6 +60,19 @@ def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] |
     return offset
 
 
+async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
+    """Do as :func:`stored_offset`, for triggers.
+
+    Args:
+        connector: The connector's name.
+    """
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
+    store = AssetStateStoreAccessors([changes_asset(connector)])
+    value = await store.aget("offset")
+    return value.get("offset") if isinstance(value, dict) else None  # type: ignore[return-value]  # JSON
+
+
 def store_result(context: Context, connector: Connector, stage: str, result: JobResult) -> None:
     """Copy what a job reached into the asset's state store."""
     store = _store(context, connector)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure
 from airflow_cdc_provider.hooks.commit_log_offset import is_news
-from airflow_cdc_provider.triggers.observing import Observation, ObservingTrigger
+from airflow_cdc_provider.hooks.state import stored_offset_async
+from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 
 class CdcRawSpaceTrigger(ObservingTrigger):
@@ -43,7 +42,7 @@ class CdcRawSpaceTrigger(ObservingTrigger):
         self.max_used_ratio = max_used_ratio
         self.max_used_bytes = max_used_bytes
 
-    async def observe(self, connection: Mapping[str, Any]) -> Observation:
+    async def observe(self, given: Given) -> Observation:
         """Measure the fullest node."""
         space = await asyncio.to_thread(measure, self.cdc_raw, self.total_space_bytes)
         full = (self.max_used_ratio is not None and space.used_ratio >= self.max_used_ratio) or (
@@ -57,7 +56,7 @@ class CdcRawNewSegmentsTrigger(ObservingTrigger):
 
     Args:
         cdc_raw: A node's segments, or a folder with one folder per node.
-        offset: The Cassandra source's offset, None before the first run.
+        connector: Name of the connector whose stored offset counts.
         node: Host id of the node whose segments lie directly in ``cdc_raw``.
         completed_only: Count segments only once the node has finished them.
         poll_seconds: Pause between looks.
@@ -67,7 +66,7 @@ class CdcRawNewSegmentsTrigger(ObservingTrigger):
         self,
         *,
         cdc_raw: str,
-        offset: Mapping[str, Any] | None = None,
+        connector: str,
         node: str = "",
         completed_only: bool = False,
         poll_seconds: float = 10.0,
@@ -75,22 +74,26 @@ class CdcRawNewSegmentsTrigger(ObservingTrigger):
         super().__init__(
             poll_seconds=poll_seconds,
             cdc_raw=cdc_raw,
-            offset=offset,
+            connector=connector,
             node=node,
             completed_only=completed_only,
         )
         self.cdc_raw = cdc_raw
-        self.offset = offset
+        self.connector = connector
         self.node = node
         self.completed_only = completed_only
 
-    async def observe(self, connection: Mapping[str, Any]) -> Observation:
+    async def given(self) -> Given:
+        """Read the stored offset."""
+        return Given(offset=await stored_offset_async(self.connector))
+
+    async def observe(self, given: Given) -> Observation:
         """List what is new."""
         segments = await asyncio.to_thread(list_segments, self.cdc_raw, self.node)
         news = [
             segment
             for segment in segments
-            if is_news(segment, self.offset) and (segment.complete or not self.completed_only)
+            if is_news(segment, given.offset) and (segment.complete or not self.completed_only)
         ]
         hosts: dict[str, int] = {}
         for segment in news:

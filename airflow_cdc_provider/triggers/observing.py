@@ -1,7 +1,7 @@
 """The base of our triggers: look at something again and again until it is as wanted.
 
-A trigger's :meth:`~ObservingTrigger.observe` is also what the plain sensor calls at each poke, so that plain and
-deferred sensors can't differ in what they see.
+A trigger's :meth:`~ObservingTrigger.observe` is also what the plain sensor calls at each poke, so that plain
+and deferred sensors can't differ in what they see.
 """
 
 from __future__ import annotations
@@ -31,6 +31,19 @@ class Observation:
     value: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Given:
+    """What an observation needs from Airflow, looked up afresh before each.
+
+    Args:
+        connection: Values of the source's connection.
+        offset: The stored offset, None before the first run.
+    """
+
+    connection: Mapping[str, Any] = field(default_factory=dict)
+    offset: Mapping[str, Any] | None = None
+
+
 class ObservingTrigger(BaseTrigger):
     """Observes every ``poll_seconds`` and fires once.
 
@@ -43,25 +56,25 @@ class ObservingTrigger(BaseTrigger):
     """
 
     def __init__(self, *, poll_seconds: float, **question: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
         self.poll_seconds = poll_seconds
         self.question = question
 
     @abstractmethod
-    async def observe(self, connection: Mapping[str, Any]) -> Observation:
+    async def observe(self, given: Given) -> Observation:
         """Look once.
 
         Args:
-            connection: What :meth:`connection` gave.
+            given: What :meth:`given` gave.
 
         Raises:
             TransientError: Look again later.
             CdcError: Looking again is of no use.
         """
 
-    async def connection(self) -> Mapping[str, Any]:
-        """Return the values of the connection that :meth:`observe` needs."""
-        return {}
+    async def given(self) -> Given:
+        """Look up what :meth:`observe` needs."""
+        return Given()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -70,20 +83,20 @@ class ObservingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Observe until it is as wanted."""
-        connection: Mapping[str, Any] | None = None
         while True:
             try:
-                if connection is None:
-                    connection = await self.connection()
-                seen = await self.observe(connection)
+                seen = await self.observe(await self.given())
             except TransientError as error:
                 self.log.warning("%s", error)
-                connection = None  # it may have been corrected meanwhile
             except CdcError as error:
-                yield TriggerEvent({"status": "error", "code": error.code, "text": str(error)})
+                yield _event({"status": "error", "code": error.code, "text": str(error)})
                 return
             else:
                 if seen.done:
-                    yield TriggerEvent({"status": "done", "value": seen.value})
+                    yield _event({"status": "done", "value": seen.value})
                     return
             await asyncio.sleep(self.poll_seconds * random.uniform(0.9, 1.1))  # noqa: S311  # only to spread load
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
