@@ -50,3 +50,9 @@ def is_consumed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
 def _place(offset: Mapping[str, Any] | None, host: str) -> Mapping[str, Any] | None:
     place = (offset or {}).get(host)
     return place if isinstance(place, Mapping) and isinstance(place.get("segment"), int) else None
+
+
+def is_passed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
+    """Tell whether capture has gone on to a later segment of the node."""
+    place = _place(offset, segment.host)
+    return place is not None and segment.id < place["segment"]

@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.common.compat.sdk import conf
-
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.hooks.work_folder import configured_work_folder, safe_name
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
 
 
@@ -109,22 +106,6 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the folder with all in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def configured_work_folder(given: str | None = None) -> Path:
-    """Return the work folder: the one given, that of ``[cdc] work_folder``, or ``$AIRFLOW_HOME/cdc``."""
-    folder = given or conf.get("cdc", "work_folder", fallback="")
-    if not folder:
-        folder = os.path.join(os.environ.get("AIRFLOW_HOME", "~/airflow"), "cdc")
-    return Path(folder).expanduser().absolute()
-
-
-def safe_name(text: str) -> str:
-    """Return a text as one path component; different texts stay different."""
-    safe = re.sub(r"[^A-Za-z0-9_.=-]", "_", text)[:120]
-    if safe == text and text not in (".", "..", ""):
-        return safe
-    return f"{safe.strip('.')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def write_private(path: Path, text: str) -> None:

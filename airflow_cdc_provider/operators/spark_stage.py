@@ -32,10 +32,11 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector
 from airflow_cdc_provider.hooks.state import store_result, table_numbers
+from airflow_cdc_provider.hooks.work_folder import safe_name
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.parameters import to_tables
-from airflow_cdc_provider.operators.run_folder import RunFolder, safe_name
+from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.spark_process import check_submit, kill, process_tree, search_path
 
 if TYPE_CHECKING:
@@ -115,6 +116,10 @@ class SparkStageOperator(SparkSubmitOperator):
         """
         return {}
 
+    def accepts(self, result: JobResult) -> bool:
+        """Tell whether a result that is not ok is good enough for this task."""
+        return False
+
     def execute(self, context: Context) -> Any:
         """Run the stage.
 
@@ -192,7 +197,7 @@ class SparkStageOperator(SparkSubmitOperator):
         if result.ok or result.offset is not None:
             self.announce(context, connector, result)
         self._forget_submission(context)
-        if not result.ok:
+        if not result.ok and not self.accepts(result):
             raise error_of(result.error_code, redact(result.error, secrets))
         if not self.keep_run_folder:
             self._folder.remove()

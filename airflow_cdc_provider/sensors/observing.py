@@ -109,7 +109,7 @@ class ObservingSensor(BaseSensorOperator):
         return event["value"]
 
     def _first_look(self, context: Context) -> PokeReturnValue:
-        """Look as the plain sensor's loop does, with the same say of soft_fail, never_fail and silent_fail."""
+        """Look as the plain sensor's loop does, minding soft_fail, never_fail and silent_fail."""
         try:
             return self.poke(context)
         except AirflowFailException as error:
