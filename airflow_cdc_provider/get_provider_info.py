@@ -102,13 +102,13 @@ _MONGODB = {
         "placeholders": {"host": "db1:27017, db2:27017, db3:27017", "port": "27017"},
     },
     "conn-fields": {
-        "replica_set": {"label": "Replica set", "description": "Its name.", "schema": _TEXT},
-        "auth_source": {
+        "replicaSet": {"label": "Replica set", "description": "Its name.", "schema": _TEXT},
+        "authSource": {
             "label": "Authentication database",
             "description": "Where the user is defined; empty for admin.",
             "schema": _TEXT,
         },
-        "auth_mechanism": {
+        "authMechanism": {
             "label": "Authentication mechanism",
             "description": "Empty to agree with the server; MONGODB-X509 for login by certificate.",
             "schema": _TEXT,
@@ -119,17 +119,17 @@ _MONGODB = {
             "schema": _FLAG,
         },
         "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
-        "tls_ca_file": {
+        "tlsCAFile": {
             "label": "TLS CA file",
             "description": "PEM file of the authority that signed the servers' certificates.",
             "schema": _TEXT,
         },
-        "tls_certificate_key_file": {
+        "tlsCertificateKeyFile": {
             "label": "TLS certificate and key file",
             "description": "PEM file with the client's certificate and key.",
             "schema": _TEXT,
         },
-        "tls_certificate_key_file_password": {
+        "tlsCertificateKeyFilePassword": {
             "label": "TLS key password",
             "schema": {"type": ["string", "null"], "format": "password"},
         },

@@ -6,8 +6,10 @@ Spark print.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -22,6 +24,7 @@ from airflow_cdc_provider.exceptions import (
 PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing)
 """Errors that stay until a person changes something."""
 
+_IN_URI: Final = re.compile(r"://[^/@:]*:([^@/]+)@")
 _SECRET_NAMES: Final = ("password", "secret", "token", "passphrase", "private_key", "api_key")
 
 
@@ -59,5 +62,8 @@ def _secrets(values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _secrets(value)
-        elif isinstance(value, str) and value and any(part in name.lower() for part in _SECRET_NAMES):
-            yield value
+        elif isinstance(value, str) and value:
+            if any(part in name.lower() for part in _SECRET_NAMES):
+                yield value
+            elif found := _IN_URI.search(value):
+                yield from (found.group(1), unquote(found.group(1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,9 @@ class _FeedTrigger(ObservingTrigger):
 
     async def _look(self, given: Given) -> Pending:
         feed = Feed(**{name: _tuple(value) for name, value in self.feed.items()})
-        async with async_client(dict(given.connection)) as client:
+        # The first call imports the driver and kernels, which takes a second: not on the event loop.
+        client = await asyncio.to_thread(async_client, dict(given.connection))
+        async with client:
             return await look(client, feed, given.offset)
 
 
