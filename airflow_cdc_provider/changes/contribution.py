@@ -6,9 +6,9 @@ side table, which keeps what a mirror row can't show (deletions, statics, states
 commutative, associative and idempotent, so order, copies and retries don't matter.
 
 Row-level sources (MongoDB, Vitess) fill ``version`` and hold the native document in ``state``; the
-greatest ``(generation, version)`` wins whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version`` null and
-hold a cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by its own
-write time.
+greatest ``(generation, version)`` wins whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version`` null
+and hold a cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by its
+own write time.
 """
 
 from __future__ import annotations

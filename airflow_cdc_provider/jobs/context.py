@@ -19,7 +19,7 @@ from airflow_cdc_provider.lake.mirror import Mirror
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_cdc_provider.lake.table import Lake
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
     from airflow_cdc_provider.sources.base import Source
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
@@ -42,7 +42,7 @@ class JobContext:
     spec: JobSpec
     connector: Connector
     spark: SparkSession
-    lake: Lake
+    lake: IcebergLake
     changes: ChangesTable
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
@@ -113,7 +113,7 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
         try:
             lake = build_lake(spark, connector)
             lake.create_namespace(connector.namespace)
-            changes = ChangesTable(lake, connector.changes_table)
+            changes = ChangesTable(lake, connector)
             yield JobContext(spec, connector, spark, lake, changes, source, stopping)
         finally:
             spark.stop()

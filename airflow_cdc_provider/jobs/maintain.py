@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.report import report
@@ -17,8 +18,8 @@ def maintain(context: JobContext) -> JobResult:
     retain = context.connector.lake.retention_seconds
     mirrors = [m for m in map(context.mirror, context.tables()) if m.table.exists()]
     merged = min((m.state().merged_through for m in mirrors), default=-1)
-    gone = context.changes.expire(merged, older_than_seconds=retain)
-    log.info("%s: %d batches let go", context.changes.name, gone)
+    gone = context.changes.expire(merged, datetime.now(UTC) - timedelta(seconds=retain))
+    log.info("%s: batches through %d let go", context.changes.name, gone)
     for table in [context.changes.table, *(t for m in mirrors for t in (m.table, m.side))]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)

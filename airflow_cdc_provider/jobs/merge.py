@@ -13,8 +13,8 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import Fence, add_fence
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
+from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.spec import TableResult
-from airflow_cdc_provider.lake.changes_table import TableSummary
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.base import Codec
 
 _TABLES_AT_ONCE = 4
+_NOTHING = -1
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class _Dirty:
     state: MirrorState
     codec: Codec
     fences: tuple[Fence, ...]
-    summary: TableSummary
+    pending: Pending
     reread: bool
     """A new fence stands between batches that are merged already: decode them again by its light."""
 
@@ -56,27 +57,24 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
     now = int(context.spec.options.get("now_seconds", time.time()))
     mirrors = {table: context.mirror(table) for table in tables}
     states = {table: mirror.state() for table, mirror in mirrors.items()}
-    since = min((s.merged_through for s in states.values()), default=-1)
-    pending = changes.summary(since, states={t: s.merged_through for t, s in states.items()})
+    pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
     results: list[TableResult] = []
     dirty: list[_Dirty] = []
     for table in tables:
-        summary = pending.get(table, TableSummary())
-        why = _due(context, summary, states[table], mirrors[table], now, force=force)
+        found = pending.get(table, Pending())
+        why = _due(context, found, states[table], mirrors[table], now, force=force)
         if not why:
-            results.append(
-                TableResult(table, merged_through=states[table].merged_through, note=_wait(summary))
-            )
+            results.append(TableResult(table, merged_through=states[table].merged_through, note=_wait(found)))
             continue
-        log.info("%s: merging %d pending changes (%s)", table, summary.rows, why)
-        dirty.append(_prepare(context, table, mirrors[table], states[table], summary))
+        log.info("%s: merging %d pending changes (%s)", table, found.rows, why)
+        dirty.append(_prepare(context, table, mirrors[table], states[table], found))
     if dirty:
         results += _merge_all(context, dirty, state.batch, now)
     return sorted(results, key=lambda r: r.table)
 
 
 def _due(
-    context: JobContext, summary: TableSummary, state: MirrorState, mirror: Mirror, now: int, *, force: bool
+    context: JobContext, pending: Pending, state: MirrorState, mirror: Mirror, now: int, *, force: bool
 ) -> str:
     """Say why a merge is due; empty if it can wait."""
     options = context.connector.lake.merge
@@ -84,50 +82,51 @@ def _due(
         return "rows have expired"
     if state.merged_through < 0:
         return "the mirror is new"
-    if not summary.rows and not summary.fences:
+    if not pending.rows and not pending.fences:
         return ""
     if force:
         return "it was asked for"
-    if summary.fences:
+    if pending.fences:
         return "the table was truncated, dropped or replaced"
-    age = now - summary.oldest_captured_seconds
+    age = int(now - pending.oldest_captured_seconds)
     if age >= options.freshness_seconds:
         return f"the oldest pending change is {age} s old"
     if options.min_pending_ratio <= 0:
         return "each run merges"
     rows = mirror.row_count()
-    if summary.rows >= options.min_pending_ratio * rows:
-        return f"{summary.rows} changes for {rows} rows"
+    if pending.rows >= options.min_pending_ratio * rows:
+        return f"{pending.rows} changes for {rows} rows"
     return ""
 
 
-def _wait(summary: TableSummary) -> str:
+def _wait(pending: Pending) -> str:
     return (
-        f"{summary.rows} changes wait for more, or for their deadline" if summary.rows else "nothing pending"
+        f"{pending.rows} changes wait for more, or for their deadline" if pending.rows else "nothing pending"
     )
 
 
-def _prepare(
-    context: JobContext, table: str, mirror: Mirror, state: MirrorState, summary: TableSummary
-) -> _Dirty:
+def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState, pending: Pending) -> _Dirty:
     codec = context.source.codec(table, state.memory)
     for change in mirror.prepare(codec.mirror_schema()):
         log.info("%s: %s", mirror.name, change)
     fences = state.fences
     reread = False
-    for origin, position in summary.fences:
+    for origin, position in pending.fences:
         if all((f.origin, f.position) != (origin, position) for f in fences):
             fences = add_fence(fences, origin, position)
             reread = state.merged_through >= 0
-    return _Dirty(table, mirror, mirror.state(), codec, fences, summary, reread)
+    return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread)
 
 
 def _merge_all(context: JobContext, dirty: Sequence[_Dirty], through: int, now: int) -> list[TableResult]:
     changes = context.changes
     codecs = {d.table: d.codec for d in dirty}
     decoded = decode(
-        changes.pending(
-            {d.table: -1 if d.reread else d.state.merged_through for d in dirty}, through, record.DATA_KINDS
+        pending_changes(
+            changes,
+            {d.table: _NOTHING if d.reread else d.state.merged_through for d in dirty},
+            through,
+            record.DATA_KINDS,
         ),
         codecs,
         {d.table: d.fences for d in dirty},
@@ -152,13 +151,13 @@ def _merge_one(
         context.spark,
         d.mirror,
         d.codec,
-        own if d.summary.rows or d.reread else None,
+        own if d.pending.rows or d.reread else None,
         MergePlan(
             through=through,
             fences=d.fences,
             memory=context.source.remember(d.codec),
             now_seconds=now,
-            pending_rows=d.summary.rows,
+            pending_rows=d.pending.rows,
             purge_before_seconds=horizon,
         ),
     )
@@ -172,8 +171,8 @@ def _merge_one(
     )
     return TableResult(
         d.table,
-        changes=d.summary.changes,
-        snapshot_rows=d.summary.snapshot_rows,
+        changes=d.pending.changes,
+        snapshot_rows=d.pending.snapshot_rows,
         rows_written=counts.written,
         rows_removed=counts.removed,
         undecodable=faults.get(d.table, 0),

@@ -12,8 +12,8 @@ from airflow_cdc_provider.jobs.spec import JobResult
 def offsets(context: JobContext) -> JobResult:
     """Do what the option ``action`` says.
 
-    ``show`` changes nothing. ``set`` stores the option ``offset`` (the source's JSON) once its form is checked.
-    ``reset`` forgets the position (capture begins as at first) and the finished snapshots of the
+    ``show`` changes nothing. ``set`` stores the option ``offset`` (the source's JSON) once its form is
+    checked. ``reset`` forgets the position (capture begins as at first) and the finished snapshots of the
     spec's tables, or of all; mirrors and captured changes stay, and merging them again changes nothing.
 
     Raises:

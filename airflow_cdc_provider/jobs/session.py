@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.lake.table import Lake
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
 
 ICEBERG_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 """The jar that Iceberg on Spark 4.1 needs, as Maven names it."""
@@ -77,7 +77,7 @@ def build_session(
     return session
 
 
-def lake(spark: SparkSession, connector: Connector) -> Lake:
+def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
     """Return the lake in which a connector's tables live.
 
     Args:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.pending import REPLACE
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState
@@ -124,7 +125,7 @@ def _end_row(table: str, running: SnapshotProgress) -> pa.RecordBatch:
         "position": bytes.fromhex(running.position),
         "generation": 0,
         "captured_at": now,
-        "payload": b"replace" if running.replace else b"add",
+        "payload": REPLACE if running.replace else b"add",
     }
     arrays = [pa.array([values.get(f.name)], f.type) for f in record.CHANGE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=record.CHANGE_SCHEMA)

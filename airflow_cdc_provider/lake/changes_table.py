@@ -2,7 +2,8 @@
 
 One commit is one batch: the changes, and one row of kind ``offset`` whose payload is the offset's JSON text.
 The commit's properties say the same, so that a run resumes by reading metadata only. A commit is a
-compare-and-set on the state from which it was derived: of two runs that both read the same offset, one gets in.
+compare-and-set on the state from which it was derived: of two runs that both read the same offset, one gets
+in.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class ChangesState:
         head: The table's head.
         batch: Number of the newest batch, 0 before the first.
         offset: The offset that it reached, None before the first.
+        appended: Changes that the commit added; 0 for a state that was read.
     """
 
     head: Head
     batch: int
     offset: Mapping[str, Any] | None
+    appended: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,8 @@ class ChangesTable:
         if len(text) <= _OFFSET_PROPERTY_BYTES:
             properties[OFFSET] = text
         head = self.table.commit(state.head, append=frame, properties=properties)
-        return ChangesState(head, batch, dict(offset))
+        # The offset is a row of its own.
+        return ChangesState(head, batch, dict(offset), head.added_rows - 1)
 
     def set_offset(self, offset: Mapping[str, Any], state: ChangesState) -> ChangesState:
         """Commit a batch that holds nothing but an offset."""

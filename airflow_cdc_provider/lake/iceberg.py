@@ -2,9 +2,9 @@
 
 A commit is made on a branch of unique name, cut at the snapshot that its content was derived from, and takes
 effect by fast-forwarding ``main``. That step also removes the branch and moves the tag :data:`HEAD_TAG` to
-the commit, in one change of the table's metadata. So exactly one of two racing writers gets in, a killed writer
-leaves at most a branch (which maintenance removes), and snapshot expiry never takes the newest commit's
-properties.
+the commit, in one change of the table's metadata. So exactly one of two racing writers gets in, a killed
+writer leaves at most a branch (which maintenance removes), and snapshot expiry never takes the newest
+commit's properties.
 
 Snapshots of operation ``replace`` (compaction) and those that carry :data:`MAINTENANCE` keep the data that
 writers care about: a commit goes on from them.
@@ -196,7 +196,7 @@ class IcebergTable:
                     self._cut(branch, root)
                     tip = self._write(branch, append, delete, delete_keys, properties)
                     if self._fast_forward(branch, root, tip, base):
-                        return Head(str(tip), dict(properties))
+                        return Head(str(tip), dict(properties), self._added_rows(tip))
                 finally:
                     self._drop_branch(branch)
         raise CommitConflict(f"{self.name} was changed {_ATTEMPTS} times while one commit was tried")
@@ -365,6 +365,9 @@ class IcebergTable:
             self.retry(lambda: self._mark(branch, properties))
         return int(self.load().snapshot(branch).snapshotId())
 
+    def _added_rows(self, snapshot: int) -> int:
+        return int(self.load().snapshot(snapshot).summary().getOrDefault("added-records", "0"))
+
     def _mark(self, branch: str, properties: Mapping[str, str]) -> None:
         update = self.load().newFastAppend()
         for name, value in properties.items():
@@ -392,7 +395,7 @@ class IcebergTable:
                 tagged = table.refs().containsKey(HEAD_TAG)
                 (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
                 return True
-            except Exception as error:  # the table's state decides, not the error
+            except Exception as error:  # noqa: BLE001  # the table's state decides, not the error
                 try:
                     table = self.load()
                 except Exception as unreadable:

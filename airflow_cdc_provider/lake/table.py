@@ -23,10 +23,12 @@ class Head:
     Args:
         snapshot: The format's own name of the newest snapshot, None for a table without one.
         properties: Properties (``cdc.*``) of the newest commit of ours; maintenance commits carry none.
+        added_rows: Rows that this commit appended; 0 for a head that was read.
     """
 
     snapshot: str | None
     properties: Mapping[str, str] = field(default_factory=dict)
+    added_rows: int = 0
 
 
 @dataclass(frozen=True)

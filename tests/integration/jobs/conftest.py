@@ -1,4 +1,4 @@
-"""Jobs in tests: a stage in this process on the shared Spark session, or a whole application in its own process."""
+"""Jobs in tests: a stage here on the shared Spark session, or an application in a process of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def run_stage(spark: SparkSession) -> RunStage:
     """Run a stage here and now: ``run_stage(stage, declaration, connection, tables=(), **options)``."""
 
     def run(
-        stage: str, declaration: Mapping[str, Any], connection: Mapping[str, Any], tables: Any = (), **options: Any
+        stage: str,
+        declaration: Mapping[str, Any],
+        connection: Mapping[str, Any],
+        tables: Any = (),
+        **options: Any,
     ) -> JobResult:
         connector = Connector.from_dict(declaration)
         lake = build_lake(spark, connector)

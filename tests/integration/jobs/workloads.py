@@ -28,9 +28,8 @@ _WORDS = ["", "a", "ab", "b", "ü", "名", "long " * 20, "x\x00y"]
 
 def create_cassandra(session: Any, keyspace: str) -> None:
     """Create the keyspace and its tables."""
-    session.execute(
-        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
-    )
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
     session.execute(f"CREATE TYPE {keyspace}.pair (x int, y text)")
     for statement in CASSANDRA_TABLES.values():
         session.execute(statement.format(ks=keyspace))
@@ -39,12 +38,7 @@ def create_cassandra(session: Any, keyspace: str) -> None:
 def write_cassandra(session: Any, keyspace: str, seed: int, count: int) -> None:
     """Execute random statements; write times go back and forth, TTLs are long or already short."""
     rng = random.Random(seed)
-    writers: list[Callable[[random.Random, str], tuple[str, tuple[Any, ...]]]] = [
-        _plain,
-        _wide,
-        _bags,
-        _keys_only,
-    ]
+    writers = [_plain, _wide, _bags, _keys_only]
     for _ in range(count):
         statement, values = rng.choice(writers)(rng, keyspace)
         session.execute(statement, values)
