@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 KEYSPACE = "shop"
 SHORT_TTL_SECONDS = 3
-MEDIUM_TTL_SECONDS = 45
-"""Rows with this TTL live when the first run merges them and have expired before the second."""
+MEDIUM_TTL_SECONDS = 60
 LONG_TTL_SECONDS = 86_400
 
 TABLES = {
@@ -79,14 +77,13 @@ def load(session: Session, rows: int, seed: int = 1) -> int:
     return len(statements)
 
 
-def change(session: Session, statements: int, seed: int, *, medium_ttl: bool = False) -> int:
+def change(session: Session, statements: int, seed: int) -> int:
     """Write a mixed workload.
 
     Args:
         session: Where.
         statements: How many.
         seed: Of the random choices.
-        medium_ttl: Also write rows that expire between the two runs.
 
     Returns:
         The number of statements.
@@ -106,17 +103,17 @@ def change(session: Session, statements: int, seed: int, *, medium_ttl: bool = F
     weights = [weight for weight, _ in kinds]
     makers = [maker for _, maker in kinds]
     chosen = [maker(rng) for maker in rng.choices(makers, weights, k=statements)]
-    if medium_ttl:
-        chosen += [
-            (
-                f"INSERT INTO {KEYSPACE}.logins (customer, device, seen, ticket) VALUES (%s, %s, %s, %s) "
-                f"USING TTL {MEDIUM_TTL_SECONDS}",
-                (1000 + number, "kiosk", _EPOCH, "t"),
-            )
-            for number in range(50)
-        ]
     _execute(session, chosen)
     return len(chosen)
+
+
+def write_expiring(session: Session, rows: int = 50) -> None:
+    """Write rows that live when the first run merges them and have expired before the second."""
+    statement = (
+        f"INSERT INTO {KEYSPACE}.logins (customer, device, seen, ticket) VALUES (%s, 'kiosk', %s, 't') "
+        f"USING TTL {MEDIUM_TTL_SECONDS}"
+    )
+    _execute(session, [(statement, (1000 + number, _EPOCH)) for number in range(rows)])
 
 
 def _execute(session: Session, statements: Sequence[Statement], at_once: int = 64) -> None:
@@ -311,8 +308,3 @@ def _change_archive(rng: random.Random) -> Statement:
     if rng.random() < 0.3:
         return f"DELETE FROM {KEYSPACE}.archive WHERE id = %s", (number,)
     return f"UPDATE {KEYSPACE}.archive SET pages = %s WHERE id = %s", (rng.randrange(900), number)
-
-
-def wait_for_short_ttls() -> None:
-    """Wait until what was written with a short TTL has expired."""
-    time.sleep(SHORT_TTL_SECONDS + 1.5)
