@@ -8,7 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 ConnectType = Literal[
-    "boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "bytes", "array", "map", "struct"
+    "boolean",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float",
+    "double",
+    "string",
+    "bytes",
+    "array",
+    "map",
+    "struct",
 ]
 
 
@@ -86,7 +97,9 @@ SNAPSHOT: Final = ConnectSchema(
     optional=True,
     name="io.debezium.data.Enum",
     version=1,
-    parameters={"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"},
+    parameters={
+        "allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+    },
     default="false",
 )
 """The field ``snapshot`` of every Debezium source block."""

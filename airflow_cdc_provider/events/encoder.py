@@ -110,7 +110,7 @@ def _framed(schemas: Sequence[ConnectSchema], which: np.ndarray, payload: pa.Arr
 
 
 def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.LargeStringArray:
-    """Write records as JSON objects for people: topic, partition, key, value, headers.
+    """Write records as lines of JSON for people: topic, partition, key, value, headers.
 
     Args:
         records: Batch of :data:`RECORD_SCHEMA`.
@@ -129,5 +129,5 @@ def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.
         quote(records["key"]).fill_null(null),
         ',"value":',
         quote(records["value"]).fill_null(null),
-        f',"headers":[{constant}]}}',
+        f',"headers":[{constant}]}}\n',
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 
-def context_headers(logical_name: str, task_id: str, connector: str, run_id: str) -> tuple[tuple[str, str], ...]:
+def context_headers(
+    logical_name: str, task_id: str, connector: str, run_id: str
+) -> tuple[tuple[str, str], ...]:
     """Return names and JSON texts, in Debezium's order.
 
     Args:
@@ -21,5 +23,6 @@ def context_headers(logical_name: str, task_id: str, connector: str, run_id: str
         "runId": run_id,
     }
     return tuple(
-        (f"__debezium.context.{name}", json.dumps(value, ensure_ascii=False)) for name, value in values.items()
+        (f"__debezium.context.{name}", json.dumps(value, ensure_ascii=False))
+        for name, value in values.items()
     )

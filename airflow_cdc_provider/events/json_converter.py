@@ -124,7 +124,12 @@ def _floats(column: pa.Array) -> pa.Array:
 
 @njit(cache=True)
 def _write_floats(
-    bits: np.ndarray, single: bool, finite: np.ndarray, valid: np.ndarray, out: np.ndarray, offsets: np.ndarray
+    bits: np.ndarray,
+    single: bool,
+    finite: np.ndarray,
+    valid: np.ndarray,
+    out: np.ndarray,
+    offsets: np.ndarray,
 ) -> None:
     at = 0
     for row in range(len(bits)):

@@ -109,7 +109,9 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
             Destination(topic, KEY_SCHEMA.named(f"{topic}.Key"), VALUE_SCHEMA.named(f"{topic}.Envelope"))
         )
     now_ms = options.now_ns // 1_000_000
-    snapshot = np.where(pc.equal(events["op"], "r").to_numpy(zero_copy_only=False), "true", "false").astype(object)
+    snapshot = np.where(pc.equal(events["op"], "r").to_numpy(zero_copy_only=False), "true", "false").astype(
+        object
+    )
     if options.last_of_snapshot and count:
         snapshot[-1] = "last"
     known_ms = events["source_ms"]

@@ -35,7 +35,8 @@ UPDATE_DESCRIPTION: Final = pa.struct(
         pa.field("removedFields", pa.list_(pa.utf8())),
         pa.field("updatedFields", pa.utf8()),
         pa.field(
-            "truncatedArrays", pa.list_(pa.struct([pa.field("field", pa.utf8()), pa.field("size", pa.int32())]))
+            "truncatedArrays",
+            pa.list_(pa.struct([pa.field("field", pa.utf8()), pa.field("size", pa.int32())])),
         ),
     ]
 )
@@ -145,7 +146,9 @@ def decode_stream(payloads: pa.Array, *, full_document: FullDocument, pre_images
             columns["before"],
             columns["after"],
             pa.StructArray.from_arrays(
-                [removed, columns["updated"], truncated], fields=list(UPDATE_DESCRIPTION), mask=pa.array(~updates)
+                [removed, columns["updated"], truncated],
+                fields=list(UPDATE_DESCRIPTION),
+                mask=pa.array(~updates),
             ),
             pa.array(np.where(wall_known, wall, (seconds & 0xFFFFFFFF) * 1000), mask=~source_known),
             pa.array(np.where(kinds[:, _CLUSTER] == 17, increments, -1).astype(np.int32)),

@@ -91,9 +91,7 @@ def render(
     status = np.zeros(count, np.uint8)
     row, at = 0, 0
     while row < count:
-        row, at = _render(
-            data, kinds, starts, ends, profile, out, offsets, status, row, at, _escaped_units()
-        )
+        row, at = _render(data, kinds, starts, ends, profile, out, offsets, status, row, at, _escaped_units())
         if row < count:
             grown = np.empty(len(out) * 2 + largest, np.uint8)
             grown[:at] = out[:at]
@@ -286,4 +284,3 @@ def _render(
         offsets[row + 1] = at
         row += 1
     return row, at
-

@@ -20,6 +20,7 @@ DOCUMENT: Final = 1
 UPDATED: Final = 2
 CANONICAL: Final = 3
 
+
 def _text(value: str) -> np.ndarray:
     return np.frombuffer(value.encode(), np.uint8)
 
