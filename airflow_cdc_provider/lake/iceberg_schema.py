@@ -1,8 +1,8 @@
 """Schema evolution of Iceberg tables: columns are added and widened, never dropped or narrowed.
 
 Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``float`` to ``double``, a
-decimal's greater precision at the same scale. A column that the new schema lacks, or has with a narrower type,
-stays as it is: values still fit. Anything else is refused before the table is touched.
+decimal's greater precision at the same scale. A column that the new schema lacks, or has with a narrower
+type, stays as it is: values still fit. Anything else is refused before the table is touched.
 """
 
 from __future__ import annotations
