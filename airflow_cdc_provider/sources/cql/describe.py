@@ -1,9 +1,9 @@
 """Schemas from CQL text, as ``DESCRIBE KEYSPACE ... WITH INTERNALS`` prints it or as people write it.
 
-Read are keyspaces, types, tables (with ID, cdc, clustering order, static and dropped columns), views, and the
-ALTER, RENAME and DROP statements that may follow. Indexes, functions, aggregates, triggers, roles and data
-statements concern no reader of changes and are passed over. The parser works on tokens, so quoted names, strings
-and comments may hold anything.
+Read are keyspaces, types, tables (with ID, cdc, clustering order, static and dropped columns), views, and
+the ALTER, RENAME and DROP statements that may follow. Indexes, functions, aggregates, triggers, roles and
+data statements concern no reader of changes and are passed over. The parser works on tokens, so quoted
+names, strings and comments may hold anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Schemas from the rows of ``system_schema``: over CQL, from a file of JSON rows, or from the log itself.
 
-Rows are mappings of column name to value as ``SELECT JSON`` shows them. Three columns may come in other forms as
-well: ``dropped_time`` as text or as microseconds since 1970, ``id`` as text or UUID, lists as any sequence.
+Rows are mappings of column name to value as ``SELECT JSON`` shows them. Three columns may come in other
+forms as well: ``dropped_time`` as text or as microseconds since 1970, ``id`` as text or UUID, lists as any
+sequence.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def _by_table(rows: Iterable[Row], name_column: str) -> dict[tuple[str, str], li
 
 def _keyspace(row: Row) -> Keyspace:
     durable = row.get("durable_writes")
-    return Keyspace(row["keyspace_name"], durable is None or bool(durable), dict(row.get("replication") or {}))
+    return Keyspace(
+        row["keyspace_name"], durable is None or bool(durable), dict(row.get("replication") or {})
+    )
 
 
 def _types(rows: Iterable[Row]) -> dict[str, CqlType]:

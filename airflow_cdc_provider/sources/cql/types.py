@@ -28,10 +28,11 @@ FIXED_LENGTHS: Final = {
 """Types whose values stand bare in simple cells and clusterings (``AbstractType.valueLengthIfFixed``). The
 others are led by their length, even those whose size never changes, such as smallint and date."""
 
-SCALARS: Final = frozenset(
-    "ascii bigint blob boolean counter date decimal double duration empty float inet int smallint text time "
-    "timestamp timeuuid tinyint uuid varint".split()
-)
+_SCALARS = """
+    ascii bigint blob boolean counter date decimal double duration empty float inet int smallint text time
+    timestamp timeuuid tinyint uuid varint
+"""
+SCALARS: Final = frozenset(_SCALARS.split())
 _FREEZABLE: Final = frozenset({"list", "set", "map", "udt"})
 _ARITY: Final = {"list": 1, "set": 1, "map": 2}
 
@@ -76,8 +77,8 @@ def parse_type(text: str, udt: UdtLookup = no_udts) -> CqlType:
     """Parse a type as CQL and ``system_schema`` write it.
 
     Args:
-        text: For example ``map<text, frozen<list<int>>>``, ``"My Type"``, ``vector<float, 3>``, or a Java class in
-            quotes as custom types have it.
+        text: For example ``map<text, frozen<list<int>>>``, ``"My Type"``, ``vector<float, 3>``, or a Java
+            class in quotes as custom types have it.
         udt: Gives user-defined types by name.
 
     Raises:
@@ -142,12 +143,13 @@ def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-RESERVED: Final = frozenset(
-    "add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe drop "
-    "entries execute from full grant if in index infinity insert into is keyspace limit materialized mbean mbeans "
-    "modify nan norecursive not null of on or order primary rename replace revoke schema select set table to token "
-    "truncate unlogged unset update use using view where with".split()
-)
+_RESERVED = """
+    add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe
+    drop entries execute from full grant if in index infinity insert into is keyspace limit materialized mbean
+    mbeans modify nan norecursive not null of on or order primary rename replace revoke schema select set
+    table to token truncate unlogged unset update use using view where with
+"""
+RESERVED: Final = frozenset(_RESERVED.split())
 """Words that name nothing without quotes."""
 
 
@@ -196,7 +198,7 @@ class _CqlParser(_Parser):
         token = self.take()
         if token.startswith("'"):
             return parse_java_type(token[1:-1].replace("''", "'"))
-        if token in "<>,.":
+        if token in ("<", ">", ",", "."):
             raise self.error()
         if token.startswith('"') or self.peek() == ".":
             return self.udt(self.qualified(token))
