@@ -1,8 +1,8 @@
 """Order-preserving bytes of CQL values: memcmp of two encodings agrees with Cassandra's comparators.
 
 Used as the identity of a row inside its partition and as the bounds of range deletions. Equal values
-(``1.0`` and ``1.00``, all NaNs, tuples that differ in trailing nulls) get equal bytes, so the encoding is also
-the identity by which Cassandra merges rows. Rules follow ``AbstractType.compare`` of 4.0 to 5.0.
+(``1.0`` and ``1.00``, all NaNs, tuples that differ in trailing nulls) get equal bytes, so the encoding is
+also the identity by which Cassandra merges rows. Rules follow ``AbstractType.compare`` of 4.0 to 5.0.
 
 A value is a marker, then content that no other value's content is a prefix of::
 
