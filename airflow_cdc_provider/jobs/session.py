@@ -1,0 +1,167 @@
+"""The Spark session of a job, and the lake inside it.
+
+:func:`build_session` starts or joins a session and adds what this package needs. What ``spark-submit``, the
+cluster's ``spark-defaults.conf`` or a session that runs already has set stays, with one exception: the
+session's time zone is UTC, because change records carry UTC timestamps.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
+
+ICEBERG_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+"""The jar that Iceberg on Spark 4.1 needs, as Maven names it."""
+
+_EXTENSIONS = "spark.sql.extensions"
+_ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_TIME_ZONE = "spark.sql.session.timeZone"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def build_session(
+    connector: Connector, app_name: str, *, extra_conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start a Spark session for a connector, or join the one that runs.
+
+    Args:
+        connector: The declaration; its ``lake.catalog_options`` declare the catalog unless Spark's own
+            configuration does.
+        app_name: Name of the application, unless ``spark-submit`` gave one.
+        extra_conf: Further Spark settings. They win over this package's, not over what Spark has already.
+
+    Returns:
+        The session.
+
+    Raises:
+        ConfigurationError: There is no Java, Iceberg's jar is missing, or nothing declares the catalog.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    extra = dict(extra_conf or {})
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        present = dict(running.conf.getAll)
+    else:
+        _require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", extra.get("spark.pyspark.python", sys.executable))
+        launch = SparkConf(loadDefaults=False)  # class path and memory are settled when the JVM starts
+        launch.setAll([(name, value) for name, value in extra.items() if not name.startswith("spark.sql.")])
+        SparkContext._ensure_initialized(conf=launch)
+        present = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+    wanted = {"spark.app.name": app_name, "spark.master": "local[*]", **settings(connector, present, extra)}
+    _require_iceberg(SparkContext._jvm)
+    builder = SparkSession.builder
+    for name, value in wanted.items():
+        if name not in present or name in {_EXTENSIONS, _TIME_ZONE}:
+            builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    if (
+        _SHUFFLE_PARTITIONS not in present and _SHUFFLE_PARTITIONS not in extra
+    ):  # 200 by default: for big data
+        session.conf.set(_SHUFFLE_PARTITIONS, str(max(2, 2 * session.sparkContext.defaultParallelism)))
+    return session
+
+
+def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
+    """Return the lake in which a connector's tables live.
+
+    Args:
+        spark: A session from :func:`build_session`.
+        connector: The declaration.
+
+    Raises:
+        ConfigurationError: The session's catalog caches tables, so that readers would miss commits.
+    """
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
+
+    catalog = connector.lake.catalog
+    option = f"spark.sql.catalog.{catalog}.cache-enabled"
+    if spark.conf.get(option, "true") != "false":
+        raise ConfigurationError(
+            f"catalog {catalog} caches tables, so that one job would miss another's commits",
+            expected=f"{option}=false",
+            found=repr(spark.conf.get(option, None)),
+            remedy=f"pass --conf {option}=false to spark-submit",
+        )
+    return IcebergLake(spark, catalog, format_version=connector.lake.format_version)
+
+
+def settings(
+    connector: Connector, present: Mapping[str, str], extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the Spark settings that a connector's jobs want.
+
+    Args:
+        connector: The declaration.
+        present: What Spark has already; decides whether the catalog is declared.
+        extra: Further settings, which win over this package's.
+
+    Raises:
+        ConfigurationError: Nothing declares the catalog.
+    """
+    extra = extra or {}
+    catalog = f"spark.sql.catalog.{connector.lake.catalog}"
+    options = connector.lake.catalog_options
+    if not options and catalog not in present and catalog not in extra:
+        raise ConfigurationError(
+            f"nothing declares the catalog {connector.lake.catalog}",
+            expected=f"option lake.catalog_options, or {catalog} in Spark's configuration",
+            remedy="for a first try: lake: {catalog_options: {type: hadoop, warehouse: 'file:///tmp/lake'}}",
+        )
+    extensions = [name for name in {**extra, **present}.get(_EXTENSIONS, "").split(",") if name]
+    if _ICEBERG_EXTENSIONS not in extensions:
+        extensions.append(_ICEBERG_EXTENSIONS)
+    return {
+        catalog: _ICEBERG_CATALOG,
+        f"{catalog}.cache-enabled": "false",
+        **{f"{catalog}.{name}": value for name, value in options.items()},
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **extra,
+        _EXTENSIONS: ",".join(extensions),
+        _TIME_ZONE: "UTC",
+    }
+
+
+def _require_java() -> None:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process: its JVM runs
+        return
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        raise ConfigurationError(
+            "Spark needs Java and there is none",
+            expected="JAVA_HOME, or java on the PATH; version 17 or 21",
+            found=f"JAVA_HOME={home!r}" if home else "neither",
+            remedy="install a JRE, for example: apt-get install openjdk-17-jre-headless",
+        )
+
+
+def _require_iceberg(jvm: Any) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(_ICEBERG_CATALOG, False, loader)
+    except Py4JJavaError as error:
+        raise ConfigurationError(
+            "Iceberg is not on Spark's class path",
+            expected=f"class {_ICEBERG_CATALOG}",
+            remedy=f"pass the jar of {ICEBERG_JAR} to spark-submit with --jars",
+        ) from error

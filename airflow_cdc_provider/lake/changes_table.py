@@ -1,0 +1,276 @@
+"""The changes table: every captured change of a connector, in numbered batches that carry their offset.
+
+One commit is one batch: the changes, and one row of kind ``offset`` whose payload is the offset's JSON text.
+The commit's properties say the same, so that a run resumes by reading metadata only. A commit is a
+compare-and-set on the state from which it was derived: of two runs that read the same offset, one gets in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
+from airflow_cdc_provider.lake.table import Head, MaintenanceReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
+
+BATCH = "cdc.batch"
+OFFSET = "cdc.offset"
+
+_OFFSET_PROPERTY_BYTES = 8192
+_SPARK_TYPES = "batch bigint, " + record.SPARK_DDL
+
+
+@dataclass(frozen=True)
+class ChangesState:
+    """What the next batch is based on.
+
+    Args:
+        head: The table's head.
+        batch: Number of the newest batch, 0 before the first.
+        offset: The offset that it reached, None before the first.
+        appended: Changes that the commit added; 0 for a state that was read.
+    """
+
+    head: Head
+    batch: int
+    offset: Mapping[str, Any] | None
+    appended: int = 0
+
+
+@dataclass(frozen=True)
+class PendingChanges:
+    """How many changes of one table and kind wait, for deciding on a merge.
+
+    Args:
+        source_table: The table, None for what concerns no table.
+        kind: Their kind.
+        count: Their number.
+        captured_at: When the oldest of them was captured.
+        through_batch: The newest batch that has one.
+    """
+
+    source_table: str | None
+    kind: str
+    count: int
+    captured_at: datetime | None
+    through_batch: int
+
+
+class ChangesTable:
+    """The changes table of a connector.
+
+    Args:
+        lake: The lake.
+        connector: The declaration; it names the table.
+    """
+
+    def __init__(self, lake: IcebergLake, connector: Connector) -> None:
+        self.lake = lake
+        self.name = connector.changes_table
+        self.namespace = connector.namespace
+        self.table = lake.table(self.name)
+
+    def create(self) -> None:
+        """Create the table, and its namespace, unless they are there."""
+        from pyspark.sql.types import StructType
+
+        self.lake.create_namespace(self.namespace)
+        self.table.create(StructType.fromDDL(_SPARK_TYPES), partition_by=["batch"])
+
+    def state(self) -> ChangesState:
+        """Read the newest batch number and its offset.
+
+        Raises:
+            OffsetMissing: There are changes but no offset that covers them.
+        """
+        if not self.table.exists():
+            return ChangesState(Head(None), 0, None)
+        head = self.table.head()
+        batch, offset = head.properties.get(BATCH), head.properties.get(OFFSET)
+        if batch is not None and offset is not None:
+            return ChangesState(head, int(batch), json.loads(offset))
+        if head.snapshot is None:
+            return ChangesState(head, 0, None)
+        return self._state_from_rows(head)
+
+    def append_batch(
+        self,
+        rows: DataFrame | None,
+        offset: Mapping[str, Any],
+        state: ChangesState,
+        *,
+        extra_rows: Sequence[Mapping[str, Any]] = (),
+    ) -> ChangesState:
+        """Commit one batch with the offset that it reaches.
+
+        Args:
+            rows: Changes in the columns of :data:`~airflow_cdc_provider.changes.record.CHANGE_SCHEMA`.
+            offset: The offset after them.
+            state: What :meth:`state` or the previous call returned.
+            extra_rows: Further changes made on the driver, by column name; absent columns are null.
+
+        Returns:
+            The state after the commit.
+
+        Raises:
+            CommitConflict: Another run committed after ``state``; nothing of this batch is left.
+            CommitStateUnknown: Call :meth:`state` to see what happened.
+        """
+        if state.head.snapshot is None:
+            self.create()
+        batch = state.batch + 1
+        text = json.dumps(offset, sort_keys=True)
+        frame = self._driver_rows(batch, [*extra_rows, _offset_row(text)])
+        if rows is not None:
+            from pyspark.sql import functions
+
+            changes = rows.select(
+                functions.lit(batch).cast("bigint").alias("batch"), *record.CHANGE_SCHEMA.names
+            )
+            frame = changes.sortWithinPartitions("source_table").union(frame)
+        properties = {BATCH: str(batch)}
+        if len(text) <= _OFFSET_PROPERTY_BYTES:
+            properties[OFFSET] = text
+        head = self.table.commit(state.head, append=frame, properties=properties)
+        # The offset is a row of its own.
+        return ChangesState(head, batch, dict(offset), head.added_rows - 1)
+
+    def set_offset(self, offset: Mapping[str, Any], state: ChangesState) -> ChangesState:
+        """Commit a batch that holds nothing but an offset."""
+        return self.append_batch(None, offset, state)
+
+    def pending(
+        self,
+        after_batch: int,
+        through_batch: int,
+        tables: Iterable[str] | None = None,
+        kinds: Iterable[str] | None = None,
+    ) -> DataFrame:
+        """Read the changes of a range of batches, all from one snapshot of the table.
+
+        Args:
+            after_batch: Batches up to this one are left out.
+            through_batch: The last batch.
+            tables: Only these tables; None for all, and for what concerns no table.
+            kinds: Only these kinds; None for all but offsets.
+        """
+        from pyspark.sql import functions
+
+        rows = self.table.read(self.table.head())
+        batch, table, kind = (functions.col(c) for c in ("batch", "source_table", "kind"))
+        rows = rows.where((batch > after_batch) & (batch <= through_batch))
+        if tables is not None:
+            rows = rows.where(table.isin(list(tables)))
+        return rows.where(kind.isin(list(kinds)) if kinds is not None else kind != record.OFFSET)
+
+    def summary(self, after: int, through: int | None = None) -> list[PendingChanges]:
+        """Count pending changes per table and kind; reads three narrow columns.
+
+        Args:
+            after: Batches up to this one are left out.
+            through: The last batch; None for the newest.
+        """
+        from pyspark.sql import functions
+
+        through = self.state().batch if through is None else through
+        if through <= after:
+            return []
+        rows = self.pending(after, through).groupBy("source_table", "kind")
+        found = rows.agg(
+            functions.count("*").alias("n"),
+            functions.unix_micros(functions.min("captured_at")).alias("captured_us"),
+            functions.max("batch").alias("through"),
+        ).collect()
+        summaries = [
+            PendingChanges(r["source_table"], r["kind"], r["n"], _moment(r["captured_us"]), r["through"])
+            for r in found
+        ]
+        return sorted(summaries, key=lambda s: (s.source_table or "", s.kind))
+
+    def expire(self, through_batch: int, older_than: datetime) -> int:
+        """Remove batches that every consumer has passed and that are old enough.
+
+        Removing them is maintenance: a capture that runs at the same time goes on. The newest batch stays.
+
+        Args:
+            through_batch: The newest batch that all consumers have merged.
+            older_than: Batches committed at or after this moment stay.
+
+        Returns:
+            The newest batch removed, 0 for none.
+        """
+        from pyspark.sql import functions
+
+        state = self.state()
+        last = min(through_batch, state.batch - 1)
+        if last <= 0:
+            return 0
+        offsets = self.table.read(state.head).where(functions.col("kind") == record.OFFSET)
+        old = offsets.where((functions.col("batch") <= last) & (functions.col("captured_at") < older_than))
+        newest = old.agg(functions.max("batch")).collect()[0][0]
+        if newest is None:
+            return 0
+        self.table.discard("batch", int(newest))
+        return int(newest)
+
+    def maintain(self, *, through_batch: int, retain_seconds: int) -> MaintenanceReport:
+        """Expire batches and snapshots. Files stay as they are: batches are short-lived, their files few.
+
+        Args:
+            through_batch: The newest batch that all consumers have merged.
+            retain_seconds: Age at which batches and snapshots go.
+        """
+        self.expire(through_batch, datetime.now(UTC) - timedelta(seconds=retain_seconds))
+        return self.table.maintain(retain_seconds=retain_seconds, compact=False)
+
+    def _state_from_rows(self, head: Head) -> ChangesState:
+        from pyspark.sql import functions
+
+        rows = self.table.read(head)
+        newest = rows.agg(functions.max("batch")).collect()[0][0]
+        if newest is None:
+            return ChangesState(head, 0, None)
+        found = (
+            rows.where((functions.col("kind") == record.OFFSET) & (functions.col("batch") == newest))
+            .select("payload")
+            .collect()
+        )
+        if len(found) != 1:
+            raise OffsetMissing(
+                f"{self.name} holds changes without an offset",
+                expected=f"one row of kind offset in its newest batch, {newest}",
+                found=str(len(found)),
+                remedy="set one with: airflow cdc offsets set, or drop the table to begin anew",
+            )
+        return ChangesState(head, int(newest), json.loads(bytes(found[0]["payload"])))
+
+    def _driver_rows(self, batch: int, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+        for row in rows:
+            if unknown := set(row) - set(record.CHANGE_SCHEMA.names):
+                raise ConfigurationError(f"a change has no column {', '.join(sorted(unknown))}")
+        table = pa.Table.from_pylist([{"batch": batch, **row} for row in rows], schema=record.TABLE_SCHEMA)
+        return self.lake.spark.createDataFrame(table)
+
+
+def _moment(microseconds: int | None) -> datetime | None:
+    return (
+        None
+        if microseconds is None
+        else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    )
+
+
+def _offset_row(text: str) -> dict[str, Any]:
+    return {"kind": record.OFFSET, "captured_at": datetime.now(UTC), "payload": text.encode()}

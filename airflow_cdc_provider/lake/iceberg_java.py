@@ -1,0 +1,59 @@
+"""Iceberg's Java API as seen from Python: names, snapshots, errors and schemas.
+
+Everything here goes through py4j and costs about a millisecond; no Spark job is started.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+def quote(*parts: str) -> str:
+    """Quote the parts of a name for Spark SQL and join them by dots."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def lineage(table: Any, snapshot: Any) -> Iterator[Any]:
+    """Yield a snapshot and its ancestors, newest first, as far as they have not expired."""
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else table.snapshot(parent)
+
+
+def own_properties(spark: SparkSession, snapshot: Any) -> dict[str, str]:
+    """Return a snapshot's ``cdc.*`` properties."""
+    text = spark._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot)
+    return {k: v for k, v in json.loads(text).get("summary", {}).items() if k.startswith("cdc.")}
+
+
+def java_error(error: BaseException, *names: str) -> bool:
+    """Tell whether an exception of one of these Java classes (simple names) is the error or a cause of it."""
+    throwable = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    while throwable is not None:
+        if throwable.getClass().getSimpleName() in names:
+            return True
+        throwable = throwable.getCause()
+    return False
+
+
+def to_spark_schema(spark: SparkSession, java_schema: Any) -> StructType:
+    """Turn an Iceberg schema into Spark's."""
+    from pyspark.sql.types import StructType
+
+    converted = spark._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_schema)
+    return StructType.fromJson(json.loads(converted.json()))
+
+
+def to_java_schema(spark: SparkSession, schema: StructType) -> Any:
+    """Turn a Spark schema into Iceberg's."""
+    java_struct = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    return spark._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_struct)

@@ -1,0 +1,142 @@
+"""Schema evolution of Iceberg tables: columns are added and widened, never dropped or narrowed.
+
+Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``float`` to ``double``, a
+decimal's greater precision at the same scale. A column that the new schema lacks, or has with a narrower
+type, stays as it is: values still fit. Anything else is refused before the table is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.lake.iceberg_java import to_java_schema, to_spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A new column ``name`` under ``parent`` (empty at the top), right behind ``after`` (empty: first)."""
+
+    parent: str
+    name: str
+    type: DataType
+    after: str
+
+    def __str__(self) -> str:
+        return f"added {join(self.parent, self.name)} {self.type.simpleString()}"
+
+
+@dataclass(frozen=True)
+class Widening:
+    """A column at ``path`` whose type grows."""
+
+    path: str
+    old: DataType
+    type: DataType
+
+    def __str__(self) -> str:
+        return f"widened {self.path} from {self.old.simpleString()} to {self.type.simpleString()}"
+
+
+Change = Addition | Widening
+
+
+def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str) -> list[str]:
+    """Change a table's columns in one step of metadata.
+
+    Args:
+        spark: The session.
+        table: Iceberg's table.
+        schema: The columns wanted.
+        table_name: For messages.
+
+    Returns:
+        The changes in words.
+
+    Raises:
+        ConfigurationError: A type changed in a way that Iceberg can't follow.
+    """
+    wanted = to_spark_schema(spark, to_java_schema(spark, schema))  # in Iceberg's types: tinyint is int
+    changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name))
+    if not changes:
+        return []
+    update = table.updateSchema()
+    for change in changes:
+        if isinstance(change, Addition):
+            path = join(change.parent, change.name)
+            update = update.addColumn(change.parent or None, change.name, _java_type(spark, change.type))
+            if change.after:
+                update = update.moveAfter(path, join(change.parent, change.after))
+            else:
+                update = update.moveFirst(path)
+        else:
+            update = update.updateColumn(change.path, _java_type(spark, change.type))
+    update.commit()
+    return [str(change) for change in changes]
+
+
+def difference(have: StructType, want: StructType, table_name: str, path: str = "") -> Iterator[Change]:
+    """Yield what makes ``have`` hold the values of ``want``.
+
+    Raises:
+        ConfigurationError: Nothing does.
+    """
+    known = {field.name: field for field in have.fields}
+    after = ""
+    for field in want.fields:
+        if field.name in known:
+            place = join(path, field.name)
+            yield from _type_difference(known[field.name].dataType, field.dataType, table_name, place)
+        else:
+            yield Addition(path, field.name, field.dataType, after)
+        after = field.name
+
+
+def _type_difference(have: DataType, want: DataType, table_name: str, path: str) -> Iterator[Change]:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(have, StructType) and isinstance(want, StructType):
+        yield from difference(have, want, table_name, path)
+    elif isinstance(have, ArrayType) and isinstance(want, ArrayType):
+        yield from _type_difference(have.elementType, want.elementType, table_name, join(path, "element"))
+    elif isinstance(have, MapType) and isinstance(want, MapType):
+        yield from _type_difference(have.keyType, want.keyType, table_name, join(path, "key"))
+        yield from _type_difference(have.valueType, want.valueType, table_name, join(path, "value"))
+    elif have == want or _holds(have, want):
+        return
+    elif _holds(want, have):
+        yield Widening(path, have, want)
+    else:
+        raise ConfigurationError(
+            f"column {path} of {table_name} can't change its type",
+            expected=f"{have.simpleString()}, or a wider type of its kind",
+            found=want.simpleString(),
+            remedy="drop the table and take a new snapshot of its source table",
+        )
+
+
+def _holds(wide: DataType, narrow: DataType) -> bool:
+    """Tell whether Iceberg can promote ``narrow`` to ``wide``."""
+    from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
+
+    if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
+        return wide.scale == narrow.scale and wide.precision >= narrow.precision
+    pairs = ((LongType, IntegerType), (DoubleType, FloatType))
+    return any(isinstance(wide, w) and isinstance(narrow, n) for w, n in pairs)
+
+
+def join(parent: str, name: str) -> str:
+    """Join a path and a name, as Iceberg spells nested columns."""
+    return f"{parent}.{name}" if parent else name
+
+
+def _java_type(spark: SparkSession, wanted: DataType) -> Any:
+    from pyspark.sql.types import StructField, StructType
+
+    return to_java_schema(spark, StructType([StructField("c", wanted)])).columns()[0].type()

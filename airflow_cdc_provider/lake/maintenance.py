@@ -1,0 +1,94 @@
+"""Maintenance of an Iceberg table: compaction, expiry, and what dead writers left.
+
+None of it changes rows, so commits that are under way go on (see :mod:`airflow_cdc_provider.lake.iceberg`).
+Where a writer changes what is being compacted, the writer wins and compaction waits for the next turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.lake.iceberg_java import java_error
+from airflow_cdc_provider.lake.table import MaintenanceReport
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.lake.iceberg import IcebergTable
+
+DEAD_BRANCH_SECONDS = 3600
+"""Age at which a commit's branch is a dead writer's."""
+
+_log = logging.getLogger(__name__)
+
+
+def maintain(
+    table: IcebergTable, *, retain_seconds: int, compact: bool, branch_prefix: str
+) -> MaintenanceReport:
+    """Compact, expire and tidy up.
+
+    Args:
+        table: The table.
+        retain_seconds: Age at which snapshots expire; the tagged one and the newest of each branch stay.
+        compact: Whether files are rewritten.
+        branch_prefix: Leads the names of commit branches, followed by the epoch second of their making.
+    """
+    remove_dead_branches(table, branch_prefix)
+    rewritten = rewrite(table) if compact else 0
+    return MaintenanceReport(rewritten_files=rewritten, expired_snapshots=expire(table, retain_seconds))
+
+
+def rewrite(table: IcebergTable) -> int:
+    """Rewrite small data files, those with many deletes, and manifests; return how many data files."""
+    options = "options => map('delete-file-threshold', '5', 'remove-dangling-deletes', 'true')"
+    rewritten = _call(table, "rewrite_data_files", options)
+    _call(table, "rewrite_position_delete_files")
+    _call(table, "rewrite_manifests")
+    return 0 if rewritten is None else int(rewritten["rewritten_data_files_count"])
+
+
+def expire(table: IcebergTable, retain_seconds: int) -> int:
+    """Expire old snapshots and delete the files that only they used; return how many snapshots.
+
+    By Iceberg's Java API: the Spark procedure costs over a second of CPU even where there is nothing to do.
+    """
+    older_than_ms = int((time.time() - retain_seconds) * 1000)
+
+    def change() -> int:
+        loaded = table.load()
+        before = _count_snapshots(loaded)
+        loaded.expireSnapshots().expireOlderThan(older_than_ms).retainLast(1).commit()
+        loaded.refresh()
+        return before - _count_snapshots(loaded)
+
+    return table.retry(change)
+
+
+def _count_snapshots(loaded: Any) -> int:
+    return int(loaded.operations().current().snapshots().size())
+
+
+def remove_dead_branches(table: IcebergTable, prefix: str) -> list[str]:
+    """Remove the branches of writers that ended before they were done."""
+    now = time.time()
+    dead = [
+        name
+        for name in table.load().refs()
+        if name.startswith(prefix) and now - int(name[len(prefix) :].split("_")[0]) > DEAD_BRANCH_SECONDS
+    ]
+    for name in dead:
+        table.remove_branch(name)
+    return dead
+
+
+def _call(table: IcebergTable, procedure: str, arguments: str = "") -> Any:
+    """Run one of Iceberg's procedures; None where a writer came first."""
+    more = f", {arguments}" if arguments else ""
+    statement = f"CALL `{table.lake.catalog}`.system.{procedure}(table => '{table.name}'{more})"
+    try:
+        return table.spark.sql(statement).first()
+    except Exception as error:
+        if java_error(error, "CommitFailedException", "ValidationException"):
+            _log.info("%s of %s gave way to a writer", procedure, table.name)
+            return None
+        raise
