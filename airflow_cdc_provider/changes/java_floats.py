@@ -1,9 +1,10 @@
-"""Floating-point numbers as Java 19 and later write them: ``Double.toString`` and ``Float.toString`` in Numba.
+"""Floating-point numbers as Java 19 and later write them: ``toString`` of Double and Float, in Numba.
 
-Databases and converters that run on the JVM show numbers in this form, so byte-equal events and rows need it. The
-digits are those of Raffaello Giulietti's Schubfach (``jdk.internal.math.DoubleToDecimal``): the shortest decimal that
-reads back, and of one digit the closest with two (``4.9E-324``). The layout is plain from 10^-3 up to 10^7 and
-``d.dddE-n`` elsewhere, always with a digit after the point. Older JDKs sometimes write more digits.
+Databases and converters that run on the JVM show numbers in this form, so byte-equal events and rows need it.
+The digits are those of Raffaello Giulietti's Schubfach (``jdk.internal.math.DoubleToDecimal``): the shortest
+decimal that reads back, and of one digit the closest with two (``4.9E-324``). The layout is plain from 10^-3
+up to 10^7 and ``d.dddE-n`` elsewhere, always with a digit after the point. Older JDKs sometimes write more
+digits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _K_MAX: Final = 292
 
 
 def _powers() -> np.ndarray:
-    """Return per k the two 63-bit halves of floor(beta) + 1, where 10^-k = beta * 2^r and 2^125 <= beta < 2^126."""
+    """Return per k the halves (63 bits) of floor(beta) + 1: 10^-k = beta * 2^r, 2^125 <= beta < 2^126."""
     halves = np.empty((_K_MAX - _K_MIN + 1, 2), np.uint64)
     for k in range(_K_MIN, _K_MAX + 1):
         r = ((-k * 913_124_641_741) >> 38) - 125

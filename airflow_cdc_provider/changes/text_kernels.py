@@ -1,4 +1,4 @@
-"""What kernels that turn bytes into text share: views of Arrow columns, Arrow columns of written bytes, base64."""
+"""What kernels that turn bytes into text share: views of Arrow columns, columns of written bytes, base64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def binary_slices(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     """Look into a binary or string array without copying its bytes.
 
     Returns:
-        The bytes (``uint8``); where each row starts and ends in them (``int64``); whether it is not null (bool).
+        The bytes (``uint8``); where each row starts and ends in them (``int64``); whether it is not null
+        (bool).
     """
     buffers = column.buffers()
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)

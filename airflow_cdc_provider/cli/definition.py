@@ -1,4 +1,4 @@
-"""What ``airflow`` needs to know of ``airflow cdc``: names and arguments. Light: it is read at every start of it.
+"""What ``airflow`` needs to know of ``airflow cdc``: names and arguments. Light: read at every start of it.
 
 Exit codes of all commands: 0 done, 1 one message on stderr says why not, 2 wrong usage.
 """

@@ -24,7 +24,7 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(1) from error
         except BrokenPipeError:
-            # The reader of our output has ended (head, less). Python would complain again when it closes stdout.
+            # The reader of our output has ended (head, less). Python would complain again when it closes it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     return run

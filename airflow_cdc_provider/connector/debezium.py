@@ -1,9 +1,9 @@
 r"""Debezium's ``.properties`` as a declaration: the same options, under our names.
 
-Nothing is dropped silently. Each property is mapped to an option; or left out with a note, where Debezium needs it
-for itself (its own queue sizes) or it belongs to the Airflow connection (addresses, secrets); or refused with the
-reason, where leaving it out would change what comes out. A property that stands at Debezium's own default is always
-accepted. An unknown name is refused with the nearest known one.
+Nothing is dropped silently. Each property is mapped to an option; or left out with a note, where Debezium
+needs it for itself (its own queue sizes) or it belongs to the Airflow connection (addresses, secrets); or
+refused with the reason, where leaving it out would change what comes out. A property that stands at
+Debezium's own default is always accepted. An unknown name is refused with the nearest known one.
 
 Names and defaults: Debezium 3.6 (MongoDB) and 3.4 (Cassandra).
 """
@@ -76,7 +76,7 @@ def from_debezium(properties: Mapping[str, str]) -> Imported:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Read Java's properties format: ``=``, ``:`` or space between, ``\`` to go on, ``\uXXXX``, ``#`` and ``!``."""
+    r"""Read Java's properties format: ``=``, ``:`` or space between, ``\`` to go on, ``\uXXXX``, ``#``, ``!``."""
     properties: dict[str, str] = {}
     logical = ""
     for line in text.splitlines():
@@ -227,6 +227,17 @@ def _option(path: str) -> _Rule:
     return lambda draft, name, value: draft.set(path, value)
 
 
+def _name(path: str) -> _Rule:
+    """Map what leads topics and names files."""
+
+    def rule(draft: _Draft, name: str, value: str) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", value):
+            raise _wrong(name, "letters, digits, _ . and -, at most 100", value)
+        draft.set(path, value)
+
+    return rule
+
+
 def _flag(path: str) -> _Rule:
     def rule(draft: _Draft, name: str, value: str) -> None:
         draft.set(path, _boolean(name, value))
@@ -338,9 +349,9 @@ _NO_NOTIFICATIONS: Final = _refused("Notifications are not sent; use Airflow's c
 
 _COMMON: Final[dict[str, _Rule]] = {
     "connector.class": _nothing,
-    "name": _option("name"),
+    "name": _name("name"),
     "tasks.max": _left_out("Spark divides the work"),
-    "topic.prefix": _option("publish.topic_prefix"),
+    "topic.prefix": _name("publish.topic_prefix"),
     "topic.delimiter": _refused("Only '.' is written between the parts of a topic", "."),
     "topic.naming.strategy": _refused(
         "Only Debezium's default strategy is followed",
@@ -431,7 +442,7 @@ _MONGODB: Final[dict[str, _Rule]] = {
     ),
     "mongodb.ssl.*": _CONNECTION,
     "mongodb.hosts": _CONNECTION,
-    "mongodb.name": _option("publish.topic_prefix"),
+    "mongodb.name": _name("publish.topic_prefix"),
     "mongodb.connect.timeout.ms": _number("source.advanced.connect_timeout_seconds", per=1000),
     "mongodb.server.selection.timeout.ms": _CONNECTION,
     "mongodb.socket.timeout.ms": _CONNECTION,
@@ -490,8 +501,8 @@ _MONGODB: Final[dict[str, _Rule]] = {
 
 _CASSANDRA: Final[dict[str, _Rule]] = {
     **_COMMON,
-    "connector.name": _option("name"),
-    "kafka.topic.prefix": _option("publish.topic_prefix"),
+    "connector.name": _name("name"),
+    "kafka.topic.prefix": _name("publish.topic_prefix"),
     "kafka.producer.*": _PRODUCER,
     "kafka.consumer.*": _PRODUCER,
     "snapshot.mode": _choice(

@@ -1,7 +1,7 @@
 """The encoder: envelopes to the bytes that a producer sends.
 
-One for all sources: an envelope says what key and value are (Connect schemas, Arrow columns), the encoder names
-nothing and decodes nothing. Used by the command line and by Spark alike.
+One for all sources: an envelope says what key and value are (Connect schemas, Arrow columns), the encoder
+names nothing and decodes nothing. Used by the command line and by Spark alike.
 """
 
 from __future__ import annotations

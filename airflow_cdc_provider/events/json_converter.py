@@ -1,9 +1,9 @@
 r"""Kafka's JsonConverter over Arrow columns: rows to JSON text, column by column.
 
-Each column becomes a column of JSON texts, a struct joins those of its fields; no row becomes a Python object. The
-text is Jackson's, byte for byte: no white space, fields in the schema's order, text escaped only where JSON demands
-it (control characters as ``\u00XX`` in capitals; characters outside the BMP as two escapes), bytes in base64,
-floating-point numbers by Java's rules and their NaN and infinities as text.
+Each column becomes a column of JSON texts, a struct joins those of its fields; no row becomes a Python
+object. The text is Jackson's, byte for byte: no white space, fields in the schema's order, text escaped only
+where JSON demands it (control characters as ``\u00XX`` in capitals; characters outside the BMP as two
+escapes), bytes in base64, floating-point numbers by Java's rules and their NaN and infinities as text.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ def topic_name(*parts: str, delimiter: str = ".") -> str:
         delimiter: What stands between them.
 
     Returns:
-        The name: a ``_`` for each UTF-16 unit that is not allowed, cut at 249 characters, never ``.`` or ``..``.
+        The name: a ``_`` for each UTF-16 unit that is not allowed, cut at 249 characters, never ``.`` or
+        ``..``.
     """
     name = _NOT_ALLOWED.sub(lambda match: "_" * (2 if ord(match[0]) > 0xFFFF else 1), delimiter.join(parts))
     name = name[:_MAX_LENGTH]

@@ -1,7 +1,8 @@
 """Work on recordings, without a server: what ``airflow cdc events`` and ``airflow cdc rows`` print.
 
-Reads recorded native bytes, decodes them by the source's own kernels and hands on lines of JSON, a chunk of rows at a
-time. Broken places are located, counted and stepped over; with the source's option ``strict`` the first one ends it.
+Reads recorded native bytes, decodes them by the source's own kernels and hands on lines of JSON, a chunk of
+rows at a time. Broken places are located, counted and stepped over; with the source's option ``strict`` the
+first one ends it.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ def mongodb_files(path: Path) -> tuple[list[tuple[tuple[str, str], Path]], list[
         path: A file of change events, or a folder; ``snapshot.DB.COLL.bson`` in it holds snapshot documents.
 
     Returns:
-        Snapshot files with database and collection, in the order of collection names as Debezium reads them; files
-        of change events by name.
+        Snapshot files with database and collection, in the order of collection names as Debezium reads them;
+        files of change events by name.
 
     Raises:
         ConfigurationError: There are none.

@@ -1,4 +1,4 @@
-"""Debezium's envelope of MongoDB events. Fields, their order and content: ``reference/mongodb-event-format.md``."""
+"""Debezium's envelope of MongoDB events; fields and order: ``reference/mongodb-event-format.md``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Change events and snapshot documents as Arrow columns: what an envelope is made of, without the envelope.
 
-Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson_layout`): one kernel finds the places of the
-members that count, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts. Which server events
-give a row, and where a row's members come from: ``reference/mongodb-event-format.md``, sections 2 to 6.
+Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson_layout`): one kernel finds the places
+of the members that count, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts. Which
+server events give a row, and where a row's members come from: ``reference/mongodb-event-format.md``, sections
+2 to 6.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ def decode_stream(payloads: pa.Array, *, full_document: FullDocument, pre_images
     """Decode raw change events.
 
     Args:
-        payloads: Change event documents (binary). Those that change no document (drop, rename ...) give no row.
-        full_document: Where an update's whole document comes from; ``none`` leaves it out even if it is there.
-        pre_images: Whether the document before the change is shown where the event has it.
+        payloads: Change event documents (binary). Those that change no document (drop ...) give no row.
+        full_document: Where an update's whole document comes from; ``none`` leaves it out even if it is
+        there. pre_images: Whether the document before the change is shown where the event has it.
     """
     data, starts, ends, _ = binary_slices(payloads)
     count = len(starts)
@@ -209,8 +210,8 @@ def decode_snapshot(documents: pa.Array, database: str, collection: str) -> Mong
 def split_documents(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Cut concatenated BSON documents apart and step over what is no document.
 
-    After a broken place, reading goes on where a whole document begins that is followed by another one or by the
-    end; a document inside a broken one is not taken for one of the row.
+    After a broken place, reading goes on where a whole document begins that is followed by another one or by
+    the end; a document inside a broken one is not taken for one of the row.
 
     Args:
         data: The bytes (``uint8``).
@@ -270,10 +271,10 @@ _O_DELETE: Final = _name("delete")
 def _equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
     if end - at != len(name):
         return False
+    same = True
     for i in range(len(name)):
-        if data[at + i] != name[i]:
-            return False
-    return True
+        same &= data[at + i] == name[i]
+    return same
 
 
 @njit(cache=True)

@@ -10,14 +10,14 @@ CANONICAL  version 2, canonical                                          ``,``
 ========== ============================================================= =========================
 
 After a member name stand a colon and one space, also inside the wrappers. Source of the rules:
-``reference/mongodb-event-format.md``, section 6. One kernel walks the bytes in place with a stack of its own; a
-document becomes no Python object. The layout it walks (little-endian)::
+``reference/mongodb-event-format.md``, section 6. One kernel walks the bytes in place with a stack of its own;
+a document becomes no Python object. The layout it walks (little-endian)::
 
     document   i32 length, elements, 00
     element    u8 type, name, 00, value      (bsonspec.org; sizes by type in value_end)
 
-Every length is checked against the value around it; a value that breaks its format gives :data:`BROKEN` for its row
-and leaves the others alone. Text that is no UTF-8 is shown with U+FFFD, as the driver does.
+Every length is checked against the value around it; a value that breaks its format gives :data:`BROKEN` for
+its row and leaves the others alone. Text that is no UTF-8 is shown with U+FFFD, as the driver does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_DEPTH: Final = 1000
 """Levels of nesting that are followed; the server stores 200."""
 
 _GROWTH: Final = 16
-"""No element's text is longer than this many times its bytes: an empty regular expression, 4 bytes, gives 58."""
+"""No element's text is longer than this many times its bytes: an empty regular expression's 4 give 60."""
 _ROOM: Final = 64
 
 
@@ -58,8 +58,8 @@ _ROOM: Final = 64
 def _escaped_units() -> np.ndarray:
     r"""Return per UTF-16 unit whether it is written as ``\uxxxx``.
 
-    Kept are the general categories that the driver lists. Unicode 14 and 15 (Python 3.11 and 3.12, JDK 21) agree
-    on all of the BMP here.
+    Kept are the general categories that the driver lists. Unicode 14 and 15 (Python 3.11 and 3.12, JDK 21)
+    agree on all of the BMP here.
     """
     kept = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Zs"}
     kept |= {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So"}
@@ -150,10 +150,10 @@ def _may_repeat(data: np.ndarray, start: int, end: int) -> bool:
                     return True
         return False
     ordered = np.sort(hashes[:count])
+    repeats = 0
     for i in range(1, count):
-        if ordered[i] == ordered[i - 1]:
-            return True
-    return False
+        repeats += ordered[i] == ordered[i - 1]
+    return repeats > 0
 
 
 @njit(cache=True)
@@ -186,8 +186,8 @@ def _value(
 ) -> int:
     """Write one value of any type; return -1 if it is broken.
 
-    ``frames`` is the stack: per level begin and end of the document, next element, kind, whether names may repeat,
-    elements written.
+    ``frames`` is the stack: per level begin and end of the document, next element, kind, whether names may
+    repeat, elements written.
     """
     depth = 0
     spaced = profile == UPDATED

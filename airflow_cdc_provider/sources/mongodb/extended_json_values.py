@@ -1,7 +1,8 @@
-"""Text of single BSON values in Extended JSON: what :mod:`airflow_cdc_provider.sources.mongodb.extended_json` is made of.
+"""Text of single BSON values in Extended JSON.
 
-The profiles are described there. Kernels write to ``out`` at a place and return where the text ends; whoever calls
-them has checked the value's bounds and the room.
+:mod:`airflow_cdc_provider.sources.mongodb.extended_json` describes the profiles and puts values together.
+Kernels write to ``out`` at a place and return where the text ends; whoever calls them has checked the value's
+bounds and the room.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ _LAST_ISO_MS: Final = 253_402_300_799_999
 
 @njit(cache=True)
 def put(out: np.ndarray, at: int, text: np.ndarray) -> int:
+    """Write bytes as they are."""
     for i in range(len(text)):
         out[at + i] = text[i]
     return at + len(text)
@@ -70,6 +72,7 @@ def put(out: np.ndarray, at: int, text: np.ndarray) -> int:
 
 @njit(cache=True)
 def write_separator(out: np.ndarray, at: int, spaced: bool) -> int:
+    """Write the comma between members."""
     out[at] = 44
     if spaced:
         out[at + 1] = 32
