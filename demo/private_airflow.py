@@ -44,6 +44,7 @@ class PrivateAirflow:
             "AIRFLOW_HOME": str(self.layout.airflow),
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "demo" / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "2",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
@@ -53,6 +54,7 @@ class PrivateAirflow:
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
             "AIRFLOW__CDC__SPARK_JARS": ",".join(map(str, spark_jars())),
             "AIRFLOW__CDC__WORK_FOLDER": str(self.layout.folder / "work"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
             "CDC_DEMO_CONNECTORS": str(self.layout.connectors),
         }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 
 from airflow_cdc_provider.exceptions import CdcError
 from demo.layout import Layout
@@ -14,6 +16,7 @@ from demo.servers import servers
 from server_kit.ports import free_port, is_free
 
 _USUAL_PORT = 8080
+_STOP_SECONDS = 20
 
 
 def main() -> int:
@@ -32,27 +35,50 @@ def main() -> int:
 
 
 def _serve(airflow: PrivateAirflow, port: int) -> int:
+    address = f"http://127.0.0.1:{port}"
     environment = {
         **airflow.environment,
         "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__API__BASE_URL": address,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
     }
-    # Airflow's parts are children of a child: a group of its own lets one signal reach all of them.
-    process = subprocess.Popen(["airflow", "standalone"], env=environment, start_new_session=True)
-    print(f"\nAirflow opens at http://127.0.0.1:{port}, no login needed; Ctrl-C ends it\n", flush=True)
+    log = airflow.layout.logs / "airflow.log"
+    with log.open("wb") as output:
+        # Airflow's parts are children of a child: a group of its own lets one signal reach all of them.
+        process = subprocess.Popen(
+            ["airflow", "standalone"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return process.wait()
+        print(f"Airflow is starting, which takes about half a minute; its log is {log}", flush=True)
+        while process.poll() is None and is_free(port):
+            time.sleep(0.5)
+        if process.poll() is None:
+            print(f"\nOpen {address} (no login needed); Ctrl-C ends it", flush=True)
+        code = process.wait()
+        print(f"Airflow ended with {code}; see {log}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 0
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End Airflow's parts; the parent may be gone before them."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

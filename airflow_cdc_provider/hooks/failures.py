@@ -40,10 +40,9 @@ def error_of(code: str, text: str) -> CdcError:
         code: The code of its class, empty if it had none.
         text: Its text, with or without the leading code.
     """
-    found = error_from_text(text)
-    if found is None and code:
-        found = error_from_text(f"[CDC-{code}] {' '.join(text.split())}")
-    return found or CdcError(text or "no reason was given")
+    line = " ".join(text.split())
+    found = error_from_text(text) or error_from_text(f"[CDC-{code}] {line}")
+    return found or CdcError(f"{code}: {line}" if code else text or "no reason was given")
 
 
 def redact(text: str, values: Mapping[str, Any]) -> str:

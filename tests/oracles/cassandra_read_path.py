@@ -204,14 +204,18 @@ class Partition:
 
     def above(self, clustering: bytes) -> Deletion | None:
         """The deletion of partition and ranges over a row."""
-        covering = [d for low, high, d in self.ranges if low <= clustering and (high is None or clustering < high)]
+        covering = [
+            d for low, high, d in self.ranges if low <= clustering and (high is None or clustering < high)
+        ]
         return max([*self.deletions, *covering], default=None)
 
 
 def _partitions(contributions: Iterable[Contribution], min_generation: int) -> dict[bytes, Partition]:
     partitions: dict[bytes, Partition] = defaultdict(Partition)
     for c in contributions:
-        empty_range = c.scope == RANGE_DELETION and c.clustering_end is not None and c.clustering >= c.clustering_end
+        empty_range = (
+            c.scope == RANGE_DELETION and c.clustering_end is not None and c.clustering >= c.clustering_end
+        )
         if c.generation < min_generation or not c.row or empty_range:
             continue
         partition = partitions[c.key]
@@ -274,7 +278,9 @@ def _visible_row(
             left = [
                 c
                 for c in cells
-                if (c.column, c.path) == (column, path) and not c.complex_deletion and not _covered(removed, c.time)
+                if (c.column, c.path) == (column, path)
+                and not c.complex_deletion
+                and not _covered(removed, c.time)
             ]
             winner = max(left, key=lambda c: c.rank(now, rules), default=None)
             if winner and winner.live(now):
@@ -431,7 +437,9 @@ def _in_doubt(
 def _disjoint(
     ranges: list[tuple[bytes, bytes | None, Deletion]], whole: Deletion | None
 ) -> list[tuple[bytes, bytes | None, Deletion]]:
-    points: list[bytes | None] = [*sorted({p for low, high, _ in ranges for p in (low, high) if p is not None})]
+    points: list[bytes | None] = [
+        *sorted({p for low, high, _ in ranges for p in (low, high) if p is not None})
+    ]
     result: list[tuple[bytes, bytes | None, Deletion]] = []
     for low, high in zip(points, [*points[1:], None], strict=True):
         assert low is not None
