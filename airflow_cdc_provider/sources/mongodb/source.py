@@ -90,6 +90,10 @@ class MongodbSource:
         """Return what the mirror keeps: nothing, since documents name their own fields."""
         return {}
 
+    def start(self) -> Offset:
+        """Return the present head: what came before is in the snapshots."""
+        return self.head()
+
     def head(self) -> Offset:
         """Return the place after all changes of the present cluster time."""
         return StreamPlace.after(cluster_time(self._client)).to_offset()
