@@ -41,7 +41,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     translated,
 )
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
-from airflow_cdc_provider.sources.mongodb.position import ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ def plan_snapshot(
             SnapshotRange(table, number, lower, upper, where or "", at)
             for number, (lower, upper) in enumerate(zip(bounds, bounds[1:], strict=False))
         ),
-        position=StreamPlace.after(begun).position,
+        # Behind all events that the reads see, but before the rows of a read at the same cluster time.
+        position=StreamPlace(begun.time, begun.inc, LAST_INDEX - 1).position,
         origin=ORIGIN,
         estimated_rows=rows,
     )
