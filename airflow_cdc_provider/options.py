@@ -1,8 +1,8 @@
 """Options: declared once as dataclass fields, parsed from YAML with errors that name the place.
 
 An options class is a frozen dataclass whose fields are made by :func:`option`; a field may be another options
-class, a list or a mapping. :func:`parse` fills it from plain data and refuses what is unknown, with the nearest
-known name. Light on purpose: Airflow imports it when it parses DAG files.
+class, a list or a mapping. :func:`parse` fills it from plain data and refuses what is unknown, with the
+nearest known name. Light on purpose: Airflow imports it when it parses DAG files.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def to_plain(options: object) -> Any:
     return options
 
 
-def _value(hint: Any, value: object, place: str) -> Any:  # noqa: PLR0911  # one return per kind of type
+def _value(hint: Any, value: object, place: str) -> Any:
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         members = typing.get_args(hint)

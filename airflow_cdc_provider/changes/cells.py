@@ -29,14 +29,14 @@ A cell:
 3      u8    zero
 4      i32   TTL in seconds, 0 for none
 8      i64   write time in us
-16     i64   local deletion time (tombstone, complex deletion) or expiry (expiring) in epoch seconds, else NEVER
+16     i64   deletion time (tombstone, complex deletion) or expiry (expiring), epoch seconds, else NEVER
 24     u32   path length P (0 unless the column is multi-cell)
 28     u32   value length V
 32     P, V  path, then value
 ====== ===== ==========================================================================================
 
-Write times are signed 64-bit and all values of them are legal. Each (column, path) occurs at most once, and so
-does a column's complex deletion.
+Write times are signed 64-bit and all values of them are legal. Each (column, path) occurs at most once, and
+so does a column's complex deletion.
 """
 
 from __future__ import annotations

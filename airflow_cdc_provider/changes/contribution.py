@@ -5,9 +5,10 @@ three places and treats them alike: decoded changes, the mirror's own rows (thei
 side table, which keeps what a mirror row can't show (deletions, statics, states of dead rows). Reconciling is
 commutative, associative and idempotent, so order, copies and retries don't matter.
 
-Row-level sources (MongoDB, Vitess) fill ``version`` and hold the native document in ``state``; the greatest
-``(generation, version)`` wins whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version`` null and hold a
-cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by its own write time.
+Row-level sources (MongoDB, Vitess) fill ``version`` and hold the native document in ``state``; the
+greatest ``(generation, version)`` wins whole. Cell-level sources (Cassandra, ScyllaDB) leave ``version`` null
+and hold a cell row (:mod:`airflow_cdc_provider.changes.cells`) in ``state``; there each cell competes by its
+own write time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CONTRIBUTION_SCHEMA: Final = pa.schema(
 
 ``key``             canonical bytes of the primary (cell-level: partition) key; rows are shuffled by it.
 ``scope``           one of the four above; row-level sources only use ``ROW``.
-``clustering``      identity of the row inside ``key``, order-preserving under memcmp; empty where there is none.
+``clustering``      identity of the row inside ``key``, ordered by memcmp; empty where there is none.
                     For a range deletion the inclusive lower end.
 ``clustering_end``  range deletion: the exclusive upper end, null when open; else null.
 ``generation``      of the table at this contribution; a lower one no longer counts.
@@ -72,6 +73,6 @@ LIVE_ROW_SCHEMA: Final = pa.schema(
 """Rows that live after reconciliation, before projection to the mirror's columns.
 
 ``static_state``  the partition's reconciled static row, null where there is none.
-``expires_at``    earliest second (epoch) at which a cell of the row or of its statics expires, null for never.
+``expires_at``    earliest second (epoch) at which a cell of the row or its statics expires, null for never.
 A partition of which only statics live is one row with a null ``clustering`` and a null ``state``.
 """

@@ -1,9 +1,9 @@
 """Fences: what ends the life of all earlier contributions of a table at once.
 
-A truncate, a drop and a replacing snapshot raise the table's generation. Which contributions are older follows
-from their place in their own origin: at or before ``position`` means an earlier generation. Fences travel as
-change records of kind ``truncate``, ``drop`` or ``snapshot_end`` and stay in the mirror's commit properties
-after the changes table has let them go.
+A truncate, a drop and a replacing snapshot raise the table's generation. Which contributions are older
+follows from their place in their own origin: at or before ``position`` means an earlier generation. Fences
+travel as change records of kind ``truncate``, ``drop`` or ``snapshot_end`` and stay in the mirror's commit
+properties after the changes table has let them go.
 """
 
 from __future__ import annotations

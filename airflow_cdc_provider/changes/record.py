@@ -1,4 +1,4 @@
-"""The change record: one source-native unit, as every source's reader emits it and the changes table keeps it.
+"""The change record: one source-native unit, as readers emit it and the changes table keeps it.
 
 A reader yields Arrow record batches of :data:`CHANGE_SCHEMA`; the changes table adds the column ``batch``.
 Nothing here needs Spark or a database driver.
@@ -54,7 +54,7 @@ CHANGE_SCHEMA: Final = pa.schema(
 ``origin``        the ordered feed inside the source: a Cassandra node's host id, ``stream``.
 ``position``      memcmp-sortable and unique inside its origin.
 ``generation``    0 unless the source itself knows better; fences raise it at decode.
-``key``           canonical bytes of the primary (cell-level sources: partition) key; null for what covers many.
+``key``           canonical bytes of the primary (cell-level: partition) key; null for what covers many.
 ``version``       memcmp-sortable; null where each cell has its own.
 ``committed_at``  the source's clock; null where the source records none.
 ``captured_at``   this process's clock when the record was read.

@@ -1,1 +1,1 @@
-"""What spark-submit runs: one application per stage, each described by a job spec and answered by a result file."""
+"""What spark-submit runs: an application per stage, told by a job spec, answered by a result file."""

@@ -77,7 +77,7 @@ def build_session(
     return session
 
 
-def lake(spark: SparkSession, connector: Connector) -> IcebergLake:
+def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
     """Return the lake in which a connector's tables live.
 
     Args:

@@ -116,7 +116,7 @@ class JobSpec:
         if unknown or values.get("stage") not in STAGES:
             raise ConfigurationError(
                 "this is no job spec of this version",
-                expected=f"a stage among {', '.join(STAGES)} and the fields {', '.join(cls.__dataclass_fields__)}",
+                expected=f"a stage among {', '.join(STAGES)}; fields {', '.join(cls.__dataclass_fields__)}",
                 found=f"stage {values.get('stage')!r}, unknown fields {sorted(unknown)}",
                 remedy="use the same package version in Airflow and on Spark's driver",
             )

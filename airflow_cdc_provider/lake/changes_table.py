@@ -40,11 +40,13 @@ class ChangesState:
         head: The table's head.
         batch: Number of the newest batch, 0 before the first.
         offset: The offset that it reached, None before the first.
+        appended: Changes that the commit added; 0 for a state that was read.
     """
 
     head: Head
     batch: int
     offset: Mapping[str, Any] | None
+    appended: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class ChangesTable:
         if len(text) <= _OFFSET_PROPERTY_BYTES:
             properties[OFFSET] = text
         head = self.table.commit(state.head, append=frame, properties=properties)
-        return ChangesState(head, batch, dict(offset))
+        return ChangesState(head, batch, dict(offset), head.added_rows - 1)  # the offset is a row of its own
 
     def set_offset(self, offset: Mapping[str, Any], state: ChangesState) -> ChangesState:
         """Commit a batch that holds nothing but an offset."""

@@ -191,7 +191,8 @@ class IcebergTable:
                 self._require_only_maintenance(table, base)
                 tip = self._try_commit(table, append, delete, delete_keys, properties)
                 if tip is not None:
-                    return Head(str(tip), dict(properties))
+                    added = int(tip.summary().getOrDefault("added-records", "0"))
+                    return Head(str(tip.snapshotId()), dict(properties), added)
         raise CommitConflict(f"{self.name} was changed {_ATTEMPTS} times while one commit was tried")
 
     def append(self, rows: DataFrame) -> None:
@@ -344,8 +345,8 @@ class IcebergTable:
         delete: str | None,
         delete_keys: tuple[str, DataFrame] | None,
         properties: Mapping[str, str],
-    ) -> int | None:
-        """Commit on top of main as ``table`` shows it; None if main, or the branch, did not stay."""
+    ) -> Any:
+        """Commit on top of main as ``table`` shows it: the snapshot, or None if main or the branch did not stay."""
         root = table.currentSnapshot().snapshotId()
         branch = f"{BRANCH_PREFIX}{int(time.time())}_{uuid.uuid4().hex[:12]}"
         published = False
@@ -357,10 +358,10 @@ class IcebergTable:
             table.refresh()
             if append is None:
                 self._mark(table, branch, properties)
-            tip = table.snapshot(branch).snapshotId()
-            if tip == root:
+            tip = table.snapshot(branch)
+            if tip.snapshotId() == root:
                 raise CommitStateUnknown(f"Spark wrote to {self.name} but not to the branch {branch}")
-            published = self._publish(table, branch, root, tip)
+            published = self._publish(table, branch, root, tip.snapshotId())
             return tip if published else None
         except Exception as error:
             if java_error(error, "CommitFailedException"):  # other changes of metadata came first, many times

@@ -1,7 +1,7 @@
 """What a table format must do: the few operations that the changes table and the mirrors are made of.
 
-Every commit is a compare-and-set: it names the head from which its content was derived and takes effect only if
-no other writer's data came between. Maintenance that keeps the data (compaction, expiry) does not count as
+Every commit is a compare-and-set: it names the head from which its content was derived and takes effect only
+if no other writer's data came between. Maintenance that keeps the data (compaction, expiry) does not count as
 another writer: the commit is cut again and repeated.
 """
 
@@ -23,10 +23,12 @@ class Head:
     Args:
         snapshot: The format's own name of the newest snapshot, None for a table without one.
         properties: Properties (``cdc.*``) of the newest commit of ours; maintenance commits carry none.
+        added_rows: Rows that this commit appended; 0 for a head that was read.
     """
 
     snapshot: str | None
     properties: Mapping[str, str] = field(default_factory=dict)
+    added_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,11 @@ class LakeTable(Protocol):
         ...
 
     def maintain(self, *, retain_seconds: int) -> MaintenanceReport:
-        """Compact small files and expire snapshots older than ``retain_seconds``; the newest commit of ours stays
-        readable by :meth:`head`."""
+        """Compact small files and expire old snapshots; :meth:`head` still finds our newest commit.
+
+        Args:
+            retain_seconds: Age from which a snapshot may go.
+        """
         ...
 
 

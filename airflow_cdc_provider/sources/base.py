@@ -30,10 +30,9 @@ class Finding:
     """One result of :meth:`Source.check`.
 
     Args:
-        level: ``ok``, ``warning`` (capture works, something should be looked at) or ``error`` (it can't work).
-        subject: What was looked at, in a few words.
-        message: What was found.
-        remedy: What to do, empty for ``ok``.
+        level: ``ok``, ``warning`` (capture works, something should be looked at) or ``error`` (it can't
+        work). subject: What was looked at, in a few words. message: What was found. remedy: What to do, empty
+        for ``ok``.
     """
 
     level: Literal["ok", "warning", "error"]
@@ -61,8 +60,8 @@ class Plan:
 
     Args:
         end: The offset after the batch; stored in the same commit as its data.
-        partitions: What :meth:`Source.read` is called with, each on some executor, each perhaps more than once.
-        at_head: Whether ``end`` is the head that was asked for.
+        partitions: What :meth:`Source.read` is called with, each on some executor, each perhaps more than
+        once. at_head: Whether ``end`` is the head that was asked for.
     """
 
     end: Offset
@@ -122,8 +121,8 @@ class Decoded:
 class Codec(Protocol):
     """Decodes the changes of one table and shows its rows. Picklable, without I/O or connections.
 
-    ``model`` tells how contributions compete: ``row`` (greatest version wins whole) or ``cell`` (each cell by its
-    write time, under the rule set named by ``rules``).
+    ``model`` tells how contributions compete: ``row`` (greatest version wins whole) or ``cell`` (each cell by
+    its write time, under the rule set named by ``rules``).
     """
 
     table: str
@@ -148,7 +147,7 @@ class Codec(Protocol):
         ...
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live rows as the database's own JSON (``SELECT JSON *``, canonical Extended JSON), a text each."""
+        """Show live rows as the database's own JSON: ``SELECT JSON *``, canonical Extended JSON."""
         ...
 
 
@@ -180,6 +179,13 @@ class Source(Protocol):
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
         """Return the JSON that the mirror keeps for the next :meth:`codec` call."""
+        ...
+
+    def start(self) -> Offset | None:
+        """Return where capture begins at a first run that also takes snapshots; None for the earliest place.
+
+        A source whose history can't be read cheaply begins at its head: what came before is in the snapshots.
+        """
         ...
 
     def head(self) -> Offset:
@@ -224,7 +230,7 @@ class Source(Protocol):
         ...
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that reads one range as ``CHANGE_SCHEMA`` batches of kind snapshot."""
+        """Return the picklable function that reads one range as snapshot changes."""
         ...
 
     def row_count(self, table: str) -> int | None:

@@ -19,7 +19,8 @@ class CqlType:
     """One CQL type.
 
     Args:
-        name: CQL's own name: ``int``, ``text`` (also for varchar), ``list``, ``set``, ``map``, ``tuple``, ``udt``,
+        name: CQL's own name: ``int``, ``text`` (also for varchar), ``list``, ``set``, ``map``, ``tuple``,
+        ``udt``,
             ``vector`` ...; ``custom`` for a Java class, ``empty`` for EmptyType.
         parameters: Types inside: element; key and value; fields.
         frozen: Whether a collection or UDT is frozen (inside another type it always is, in effect).

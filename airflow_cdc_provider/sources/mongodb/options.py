@@ -34,7 +34,7 @@ class MongodbOptions:
     )
     target: str = option("Scope database: its name; scope collection: database.collection", "")
     full_document: Literal["lookup", "post_image", "none"] = option(
-        "Where the whole document of an update comes from: a look-up by the server, the recorded post-image, nowhere",
+        "Where the whole document of an update comes from: the server's look-up, the post-image, nowhere",
         "lookup",
     )
     pre_images: bool = option(

@@ -1,0 +1,56 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+UV_VERSION := 0.13.8
+PYTEST := $(PYTHON) -m pytest
+
+help: ## List all jobs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## Make .venv with everything (and, as root, Java, Maven and venv if they are missing)
+
+$(STAMP): requirements.lock pyproject.toml tools/install.sh
+	UV_VERSION=$(UV_VERSION) bash tools/install.sh $(VENV)
+
+check: install ## Lint, format, types, layers
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: install ## Format the code and mend what ruff can mend
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+test: install ## All tests but the long fault tests; starts real servers
+	$(PYTEST) -m "not faults"
+
+test-unit: install ## Tests that need no server and no Spark
+	$(PYTEST) -m "not integration and not e2e and not faults"
+
+test-faults: install ## Long kill and race tests
+	$(PYTEST) -m faults
+
+demo: install ## Both databases, two DAG runs, and a row-by-row comparison
+	$(PYTHON) -m demo
+
+ui: install ## Airflow's web pages on what the demo left, with its databases running
+	$(PYTHON) -m demo.ui
+
+features: install ## Write docs/features.md from the tests' covers marks
+	$(PYTHON) tools/features.py
+
+bench: install ## Benchmarks, each against a rival on the same input
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(PYTHON) "$$file" || exit 1; done
+
+lock: install ## Pin all dependencies anew in requirements.lock
+	$(PYTHON) -m uv pip compile --python-version 3.11 --extra dev pyproject.toml -o requirements.lock \
+		--no-emit-index-url --no-annotate --generate-hashes --upgrade
+
+clean: ## Remove what jobs made here: .venv, caches, the demo's data (downloads in ~/.cache stay)
+	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help install check format test test-unit test-faults demo ui features bench lock clean

@@ -1,0 +1,109 @@
+"""The application that spark-submit runs: ``application.py SPEC``.
+
+It reads a job spec, runs its stage and writes the result file, also when the stage fails. SIGTERM asks for a
+clean stop: the stage ends after its current commit. The exit code is 0 when the stage did all it was asked,
+else 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+from airflow_cdc_provider.exceptions import CdcError, error_from_text
+from airflow_cdc_provider.jobs.capture import capture
+from airflow_cdc_provider.jobs.context import JobContext, job_context, log
+from airflow_cdc_provider.jobs.maintain import maintain
+from airflow_cdc_provider.jobs.merge import merge_tables
+from airflow_cdc_provider.jobs.offsets import offsets
+from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.snapshot import snapshot
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
+from airflow_cdc_provider.jobs.stream import stream
+from airflow_cdc_provider.jobs.sync import sync
+from airflow_cdc_provider.jobs.verify import verify
+
+
+def _capture(context: JobContext) -> JobResult:
+    return report(context, captured=capture(context))
+
+
+def _merge(context: JobContext) -> JobResult:
+    return report(context, tables=merge_tables(context, force=bool(context.spec.options.get("force", True))))
+
+
+def _snapshot(context: JobContext) -> JobResult:
+    replacing = context.spec.options.get("mode", "replace") == "replace"
+    shot = snapshot(context, context.tables(), again=True, replacing=replacing)
+    merged = merge_tables(context, force=True) if context.spec.options.get("merge", True) else []
+    return report(context, shot=shot, tables=merged)
+
+
+STAGES: Mapping[str, Callable[[JobContext], JobResult]] = {
+    "sync": sync,
+    "capture": _capture,
+    "merge": _merge,
+    "snapshot": _snapshot,
+    "verify": verify,
+    "maintain": maintain,
+    "offsets": offsets,
+    "stream": stream,
+}
+
+
+def run(spec: JobSpec) -> JobResult:
+    """Run a spec's stage and write its result.
+
+    Returns:
+        The result that was written; errors on purpose become results, others are raised after being written.
+    """
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        log.info("asked to stop by signal %d: ending after the current commit", number)
+        stop.set()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ask_to_stop)
+    started = time.monotonic()
+    try:
+        with job_context(spec, stop.is_set) as context:
+            outcome = STAGES[spec.stage](context)
+    except CdcError as error:
+        outcome = JobResult(ok=False, error_code=error.code, error=str(error))
+    except Exception as error:
+        known = error_from_text(str(error))
+        code = known.code if known is not None else type(error).__name__
+        outcome = JobResult(ok=False, error_code=code, error=str(known or error).splitlines()[0])
+        outcome.write(spec.result_path)
+        if known is None:
+            raise
+    seconds = {**outcome.seconds, "all": round(time.monotonic() - started, 3)}
+    outcome = JobResult(**{**vars(outcome), "seconds": seconds})
+    outcome.write(spec.result_path)
+    return outcome
+
+
+def main(arguments: list[str]) -> int:
+    """Run the spec named by the only argument; see the module's text."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    if len(arguments) != 1:
+        log.error("usage: application.py SPEC")
+        return 2
+    outcome = run(JobSpec.from_json(Path(arguments[0]).read_text()))
+    if not outcome.ok:
+        log.error("%s", outcome.error)
+        return 1
+    log.info("done: %d changes in %d batches, %s", outcome.changes, outcome.batches, dict(outcome.seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""What the stages of one application share: session, source and lake tables."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.session import build_lake, build_session
+from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.mirror import Mirror
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_cdc_provider.lake.iceberg import IcebergLake
+    from airflow_cdc_provider.sources.base import Source
+
+log = logging.getLogger("airflow_cdc_provider.jobs")
+
+
+@dataclass
+class JobContext:
+    """Everything that a stage works with.
+
+    Args:
+        spec: What was asked.
+        connector: The declaration.
+        spark: The session.
+        lake: The lake.
+        changes: The connector's changes table.
+        source: The source.
+        stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
+    """
+
+    spec: JobSpec
+    connector: Connector
+    spark: SparkSession
+    lake: IcebergLake
+    changes: ChangesTable
+    source: Source
+    stopping: Callable[[], bool] = field(default=lambda: False)
+
+    def tables(self) -> list[str]:
+        """List the tables that this job is for.
+
+        Raises:
+            ConfigurationError: The spec names a table that the source doesn't have or the declaration leaves
+            out.
+        """
+        known = self.source.tables()
+        wanted = list(self.spec.tables)
+        missing = sorted(set(wanted) - set(known))
+        if missing:
+            raise ConfigurationError(
+                f"the job asks for {', '.join(missing)}",
+                expected=f"tables of the connector {self.connector.name}: {', '.join(known) or 'none'}",
+                remedy="check the name, and the connector's tables and exclude_tables",
+            )
+        return wanted or known
+
+    def mirror(self, table: str) -> Mirror:
+        """Return the mirror of a source table."""
+        return Mirror(self.lake, mirror_name(self.connector, table))
+
+
+def mirror_name(connector: Connector, table: str) -> str:
+    """Name the mirror of a source table: ``<namespace>.<keyspace>_<table>``.
+
+    Characters that a catalog may not take become ``_x<hex>_``, so that different tables never share a mirror.
+    """
+    database, _, name = table.partition(".")
+    return f"{connector.namespace}.{_safe(database)}_{_safe(name)}"
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match.group()):x}_", name)
+
+
+def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
+    """Build the connector's source.
+
+    Args:
+        connector: The declaration.
+        connection: The Airflow connection's values; empty for offline input.
+    """
+    if connector.type == "cassandra":
+        from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+
+        return CassandraSource(connector.source, connection, connector.selects)
+    from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+
+    return MongodbSource(connector.source, connection, connector.selects)
+
+
+@contextmanager
+def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobContext]:
+    """Open what a job needs and close it at the end.
+
+    Raises:
+        ConfigurationError: The declaration, the connection, Java or the lake's classes are not right.
+    """
+    connector = Connector.from_dict(spec.connector)
+    source = build_source(connector, spec.connection.resolve())
+    try:
+        spark = build_session(connector, f"cdc {connector.name} {spec.stage}")
+        try:
+            lake = build_lake(spark, connector)
+            lake.create_namespace(connector.namespace)
+            changes = ChangesTable(lake, connector)
+            yield JobContext(spec, connector, spark, lake, changes, source, stopping)
+        finally:
+            spark.stop()
+    finally:
+        source.close()

@@ -1,0 +1,201 @@
+"""The merge stage: bring the mirrors of all dirty tables up to the last captured batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.fence import Fence, add_fence
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.decode import decode
+from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
+from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.lake.merge import MergePlan, merge
+from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_cdc_provider.sources.base import Codec
+
+_TABLES_AT_ONCE = 4
+_NOTHING = -1
+
+
+@dataclass(frozen=True)
+class _Dirty:
+    """A table whose merge is due."""
+
+    table: str
+    mirror: Mirror
+    state: MirrorState
+    codec: Codec
+    fences: tuple[Fence, ...]
+    pending: Pending
+    reread: bool
+    """A new fence stands between batches that are merged already: decode them again by its light."""
+
+
+def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResult]:
+    """Merge every table that is due, decoding the pending batches once for all of them.
+
+    Args:
+        context: The job.
+        force: Merge whatever is pending, whatever the cost and freshness options say.
+
+    Returns:
+        One result per table of the job.
+    """
+    changes = context.changes
+    state = changes.state()
+    tables = context.tables()
+    now = int(context.spec.options.get("now_seconds", time.time()))
+    mirrors = {table: context.mirror(table) for table in tables}
+    states = {table: mirror.state() for table, mirror in mirrors.items()}
+    pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
+    results: list[TableResult] = []
+    dirty: list[_Dirty] = []
+    for table in tables:
+        found = pending.get(table, Pending())
+        why = _due(context, found, states[table], mirrors[table], now, force=force)
+        if not why:
+            results.append(TableResult(table, merged_through=states[table].merged_through, note=_wait(found)))
+            continue
+        log.info("%s: merging %d pending changes (%s)", table, found.rows, why)
+        dirty.append(_prepare(context, table, mirrors[table], states[table], found))
+    if dirty:
+        results += _merge_all(context, dirty, state.batch, now)
+    return sorted(results, key=lambda r: r.table)
+
+
+def _due(
+    context: JobContext, pending: Pending, state: MirrorState, mirror: Mirror, now: int, *, force: bool
+) -> str:
+    """Say why a merge is due; empty if it can wait."""
+    options = context.connector.lake.merge
+    if state.next_expiry is not None and state.next_expiry <= now:
+        return "rows have expired"
+    if state.merged_through < 0:
+        return "the mirror is new"
+    if not pending.rows and not pending.fences:
+        return ""
+    if force:
+        return "it was asked for"
+    if pending.fences:
+        return "the table was truncated, dropped or replaced"
+    age = int(now - pending.oldest_captured_seconds)
+    if age >= options.freshness_seconds:
+        return f"the oldest pending change is {age} s old"
+    if options.min_pending_ratio <= 0:
+        return "each run merges"
+    rows = mirror.row_count()
+    if pending.rows >= options.min_pending_ratio * rows:
+        return f"{pending.rows} changes for {rows} rows"
+    return ""
+
+
+def _wait(pending: Pending) -> str:
+    return (
+        f"{pending.rows} changes wait for more, or for their deadline" if pending.rows else "nothing pending"
+    )
+
+
+def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState, pending: Pending) -> _Dirty:
+    codec = context.source.codec(table, state.memory)
+    for change in mirror.prepare(codec.mirror_schema()):
+        log.info("%s: %s", mirror.name, change)
+    fences = state.fences
+    reread = False
+    for origin, position in pending.fences:
+        if all((f.origin, f.position) != (origin, position) for f in fences):
+            fences = add_fence(fences, origin, position)
+            reread = state.merged_through >= 0
+    return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread)
+
+
+def _merge_all(context: JobContext, dirty: Sequence[_Dirty], through: int, now: int) -> list[TableResult]:
+    changes = context.changes
+    codecs = {d.table: d.codec for d in dirty}
+    decoded = decode(
+        pending_changes(
+            changes,
+            {d.table: _NOTHING if d.reread else d.state.merged_through for d in dirty},
+            through,
+            record.DATA_KINDS,
+        ),
+        codecs,
+        {d.table: d.fences for d in dirty},
+    ).persist()
+    try:
+        faults = _quarantine(context, decoded)
+        with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(dirty))) as pool:
+            one = partial(_merge_one, context, decoded, through, now, faults)
+            return list(pool.map(one, dirty))
+    finally:
+        decoded.unpersist()
+
+
+def _merge_one(
+    context: JobContext, decoded: DataFrame, through: int, now: int, faults: Mapping[str, int], d: _Dirty
+) -> TableResult:
+    from pyspark.sql import functions as f
+
+    own = decoded.where((f.col("source_table") == d.table) & f.col("fault").isNull())
+    horizon = now - context.connector.lake.tombstone_retention_seconds
+    counts = merge(
+        context.spark,
+        d.mirror,
+        d.codec,
+        own if d.pending.rows or d.reread else None,
+        MergePlan(
+            through=through,
+            fences=d.fences,
+            memory=context.source.remember(d.codec),
+            now_seconds=now,
+            pending_rows=d.pending.rows,
+            purge_before_seconds=horizon,
+        ),
+    )
+    log.info(
+        "%s: %d rows written, %d removed, %.1f s, through batch %d",
+        d.table,
+        counts.written,
+        counts.removed,
+        counts.seconds,
+        through,
+    )
+    return TableResult(
+        d.table,
+        changes=d.pending.changes,
+        snapshot_rows=d.pending.snapshot_rows,
+        rows_written=counts.written,
+        rows_removed=counts.removed,
+        undecodable=faults.get(d.table, 0),
+        doubtful=len(counts.doubtful_keys),
+        merged_through=through,
+        mirror_rows=d.mirror.row_count(),
+        seconds=round(counts.seconds, 3),
+    )
+
+
+def _quarantine(context: JobContext, decoded: DataFrame) -> dict[str, int]:
+    """Keep what could not be decoded, with its reason, and count it per table."""
+    from pyspark.sql import functions as f
+
+    faults = decoded.where(f.col("fault").isNotNull())
+    counted = {row[0]: int(row[1]) for row in faults.groupBy("source_table").count().collect()}
+    if counted:
+        table = context.lake.table(context.connector.changes_table.removesuffix("_changes") + "_quarantine")
+        rows = faults.selectExpr("source_table", "fault.*", "current_timestamp() seen_at")
+        table.create(rows.schema)
+        table.append(rows)
+        for name, count in counted.items():
+            log.warning(
+                "%s: %d changes could not be decoded; they and the reasons are in %s", name, count, table.name
+            )
+    return counted

@@ -1,0 +1,46 @@
+"""The offsets stage: show, set or reset where a connector resumes."""
+
+from __future__ import annotations
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.spec import JobResult
+
+
+def offsets(context: JobContext) -> JobResult:
+    """Do what the option ``action`` says.
+
+    ``show`` changes nothing. ``set`` stores the option ``offset`` (the source's JSON) once its form is
+    checked. ``reset`` forgets the position (capture begins as at first) and the finished snapshots of the
+    spec's tables, or of all; mirrors and captured changes stay, and merging them again changes nothing.
+
+    Raises:
+        ConfigurationError: An unknown action, or an offset of a wrong form.
+        CommitConflict: A capture committed meanwhile.
+    """
+    action = context.spec.options.get("action", "show")
+    state = context.changes.state()
+    progress = Progress.from_offset(state.offset)
+    if action == "show":
+        return report(context)
+    if action == "set":
+        offset = context.spec.options.get("offset")
+        if not isinstance(offset, dict):
+            raise ConfigurationError(
+                "there is no offset to set",
+                expected="option offset with the source's JSON",
+                found=repr(offset),
+            )
+        context.source.validate_offset(offset)
+        progress = progress.with_source(offset)
+    elif action == "reset":
+        gone = set(context.spec.tables) or set(progress.snapshots)
+        kept = {t: s for t, s in progress.snapshots.items() if t not in gone}
+        progress = Progress(progress.source if context.spec.tables else None, kept)
+    else:
+        raise ConfigurationError("unknown action", expected="show, set or reset", found=repr(action))
+    context.changes.set_offset(progress.to_offset(), state)
+    log.info("%s: offset %s", context.connector.name, action)
+    return report(context)

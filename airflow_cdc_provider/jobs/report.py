@@ -1,0 +1,49 @@
+"""What a stage reports: counts, the position reached and the lag behind the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_cdc_provider.jobs.capture import CaptureCounts
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.snapshot import SnapshotCounts
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+
+
+def report(
+    context: JobContext,
+    *,
+    shot: SnapshotCounts | None = None,
+    captured: CaptureCounts | None = None,
+    tables: Sequence[TableResult] = (),
+) -> JobResult:
+    """Build the result of a stage that did all it was asked."""
+    progress = Progress.from_offset(context.changes.state().offset)
+    lag = context.source.lag(progress.source)
+    seconds: dict[str, float] = {}
+    findings = []
+    if shot is not None:
+        seconds["snapshot"] = round(shot.seconds, 3)
+    if captured is not None:
+        seconds["capture"] = round(captured.seconds, 3)
+    if tables:
+        seconds["merge"] = round(max(t.seconds for t in tables), 3)
+    for table in tables:
+        if table.undecodable:
+            findings.append(
+                f"{table.table}: {table.undecodable} changes could not be decoded and are set apart"
+            )
+        if table.doubtful:
+            findings.append(f"{table.table}: {table.doubtful} keys need a re-read from the source")
+    return JobResult(
+        ok=True,
+        offset=progress.source,
+        batches=captured.batches if captured else 0,
+        changes=captured.changes if captured else 0,
+        lag_seconds=lag.seconds,
+        lag_bytes=lag.bytes,
+        tables=tuple(tables),
+        seconds=seconds,
+        findings=tuple(findings),
+    )

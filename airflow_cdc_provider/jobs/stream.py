@@ -1,0 +1,103 @@
+"""The stream stage: the same loop as sync, with a pause, until it is told to stop or its time is over.
+
+It keeps a state file beside the result, which whoever supervises it reads::
+
+    {"pid": 4711, "host": "...", "name": "...", "started_at": s, "heartbeat_at": s, "rounds": n, "batch": n,
+     "changes": n, "lag_seconds": s, "status": "running" | "stopped" | "failed", "error": ""}
+
+Times are epoch seconds. A heartbeat older than a few commit intervals means that the process hangs or is
+gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.jobs.sync import sync
+
+_STOP_CHECK_SECONDS = 0.2
+_FAILURES_IN_A_ROW = 5
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What the state file says."""
+
+    pid: int
+    host: str
+    name: str
+    started_at: float
+    heartbeat_at: float
+    rounds: int = 0
+    batch: int = -1
+    changes: int = 0
+    lag_seconds: float | None = None
+    status: str = "running"
+    error: str = ""
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all."""
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_text(json.dumps(asdict(self), sort_keys=True))
+        temporary.replace(path)
+
+
+def stream(context: JobContext) -> JobResult:
+    """Sync again and again.
+
+    Options: ``commit_interval_seconds`` (30), the time from the begin of a round to the next;
+    ``max_runtime_seconds`` (86 400), after which it ends well; ``state_path``, required.
+
+    Raises:
+        ConfigurationError: An option is missing or wrong.
+    """
+    options = context.spec.options
+    if "state_path" not in options:
+        raise ConfigurationError("a stream needs a state file", expected="option state_path")
+    path = Path(str(options["state_path"]))
+    interval = float(options.get("commit_interval_seconds", 30.0))
+    deadline = time.monotonic() + float(options.get("max_runtime_seconds", 86_400.0))
+    now = time.time()
+    state = StreamState(os.getpid(), socket.gethostname(), context.connector.name, now, now)
+    state.write(path)
+    outcome = JobResult(ok=True)
+    failures = 0
+    try:
+        while not context.stopping() and time.monotonic() < deadline:
+            began = time.monotonic()
+            try:
+                outcome = sync(context)
+                failures = 0
+            except TransientError as error:
+                failures += 1
+                if failures >= _FAILURES_IN_A_ROW:
+                    raise
+                log.warning("round failed, %d in a row: %s", failures, error)
+            state = replace(
+                state,
+                heartbeat_at=time.time(),
+                rounds=state.rounds + 1,
+                batch=context.changes.state().batch,
+                changes=state.changes + outcome.changes,
+                lag_seconds=outcome.lag_seconds,
+            )
+            state.write(path)
+            _pause(context, min(began + interval, deadline))
+    except Exception as error:
+        replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
+        raise
+    replace(state, heartbeat_at=time.time(), status="stopped").write(path)
+    return replace(outcome, changes=state.changes)
+
+
+def _pause(context: JobContext, until: float) -> None:
+    while not context.stopping() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _STOP_CHECK_SECONDS))

@@ -1,0 +1,26 @@
+"""The sync stage: snapshot what is new, capture to the head, merge what is due; in one application."""
+
+from __future__ import annotations
+
+from airflow_cdc_provider.jobs.capture import capture
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.merge import merge_tables
+from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.snapshot import due_tables, snapshot
+from airflow_cdc_provider.jobs.spec import JobResult
+
+
+def sync(context: JobContext) -> JobResult:
+    """Run all parts once.
+
+    The snapshot comes first: it fixes where the feed begins, so that what is written while it runs is
+    captured after it.
+    """
+    due = due_tables(context, Progress.from_offset(context.changes.state().offset))
+    mode = context.connector.snapshot.mode
+    shot = snapshot(context, due, again=mode == "always", replacing=True) if due else None
+    captured = capture(context)
+    force = bool(context.spec.options.get("force"))
+    merged = [] if context.stopping() else merge_tables(context, force=force)
+    return report(context, shot=shot, captured=captured, tables=merged)

@@ -1,0 +1,147 @@
+"""The verify stage: compare mirrors with their source, row by row.
+
+The source is read again through its snapshot reader, decoded and projected by the same code that a merge uses
+but with none of the stored states, so whatever a merge may have got wrong shows. A source that is being
+written to while it is read differs by what was written: verify after a sync, or while the source is quiet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.decode import decode
+from airflow_cdc_provider.jobs.read import read_partitions
+from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.lake.compare import compare_tables
+from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, MergeKernel
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ROWS_PER_PARTITION = 50_000
+_SAMPLES = 20
+_OUTCOME_DDL = "equal bigint, only_source bigint, only_mirror bigint, different bigint, samples array<string>"
+
+
+def verify(context: JobContext) -> JobResult:
+    """Compare the mirrors of the job's tables; differences make the result not ok.
+
+    Raises:
+        ConfigurationError: A table has no mirror yet.
+    """
+    results = [_verify_table(context, table) for table in context.tables()]
+    differences = sum(t.differences or 0 for t in results)
+    outcome = report(context, tables=results)
+    if not differences:
+        return outcome
+    return replace(
+        outcome,
+        ok=False,
+        error_code="DIFFERENT",
+        error=f"{differences} rows differ between source and mirror; see the log, and the note of each table",
+    )
+
+
+def _verify_table(context: JobContext, table: str) -> TableResult:
+    started = time.monotonic()
+    mirror = context.mirror(table)
+    if not mirror.table.exists():
+        raise ConfigurationError(
+            f"{table} has no mirror",
+            expected=f"the lake table {mirror.name}",
+            remedy="run sync, or capture and merge, first",
+        )
+    state = mirror.state()
+    codec = context.source.codec(table, state.memory)
+    kernel = MergeKernel(
+        model=codec.model,
+        rules=codec.rules,
+        columns=codec.mirror_schema(),
+        project=codec.project,
+        now_seconds=int(time.time()),
+    )
+    plan = context.source.plan_snapshot(table)
+    rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
+    decoded = decode(rows, {table: codec}, {}).where("fault is null").drop("fault", "source_table")
+    partitions = max((plan.estimated_rows or 0) // _ROWS_PER_PARTITION + 1, 1)
+    source = (
+        decoded.selectExpr("*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at")
+        .repartition(partitions, "key")
+        .mapInArrow(kernel, spark_schema(kernel.output_schema))
+        .where(f"_kind = {LIVE}")
+    )
+    names = list(kernel.columns.names)
+    counts = _compare(source, mirror.table.read(state.head), names, kernel.columns, partitions)
+    differences = counts["only_source"] + counts["only_mirror"] + counts["different"]
+    for sample in counts["samples"]:
+        log.warning("%s differs: %s", table, sample)
+    log.info(
+        "%s: %d rows equal, %d only at the source, %d only in the mirror, %d different, %.1f s",
+        table,
+        counts["equal"],
+        counts["only_source"],
+        counts["only_mirror"],
+        counts["different"],
+        time.monotonic() - started,
+    )
+    return TableResult(
+        table,
+        merged_through=state.merged_through,
+        mirror_rows=counts["equal"] + counts["only_mirror"] + counts["different"],
+        differences=differences,
+        seconds=round(time.monotonic() - started, 3),
+        note=json.dumps({k: v for k, v in counts.items() if k != "samples"}) if differences else "equal",
+    )
+
+
+def _compare(
+    source: DataFrame, mirror: DataFrame, names: list[str], columns: pa.Schema, partitions: int
+) -> dict[str, Any]:
+    quoted = ["`" + n.replace("`", "``") + "`" for n in names]
+    both = source.selectExpr("true _source", f"{CDC_COLUMN}.id _id", *quoted).unionByName(
+        mirror.selectExpr("false _source", f"{CDC_COLUMN}.id _id", *quoted)
+    )
+    outcome = both.repartition(partitions, "_id").mapInArrow(_Compare(columns), _OUTCOME_DDL).collect()
+    totals = {
+        name: sum(int(row[name]) for row in outcome)
+        for name in ("equal", "only_source", "only_mirror", "different")
+    }
+    samples = [text for row in outcome for text in row["samples"]][:_SAMPLES]
+    return {**totals, "samples": samples}
+
+
+@dataclass(frozen=True)
+class _Compare:
+    columns: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [batch for batch in batches if batch.num_rows]
+        if not found:
+            return
+        table = pa.Table.from_batches(found)
+        own = ["_id", *self.columns.names]
+        source = table.filter(table["_source"]).select(own)
+        mirror = table.filter(pc.invert(table["_source"])).select(own)
+        outcome = compare_tables(source, mirror, ["_id"])
+        samples = [json.dumps(sample, default=str) for sample in outcome.samples[:_SAMPLES]]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([outcome.equal], pa.int64()),
+                pa.array([outcome.only_left], pa.int64()),
+                pa.array([outcome.only_right], pa.int64()),
+                pa.array([outcome.different], pa.int64()),
+                pa.array([samples], pa.list_(pa.string())),
+            ],
+            names=["equal", "only_source", "only_mirror", "different", "samples"],
+        )

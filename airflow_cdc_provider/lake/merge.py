@@ -1,0 +1,259 @@
+"""Merging pending contributions into a mirror: read the touched rows, reconcile, rewrite them.
+
+The touched rows of mirror and side table are found by a broadcast semi-join with the pending keys, so the
+target is never shuffled; one kernel (:mod:`airflow_cdc_provider.lake.merge_kernel`) reconciles all three
+inputs; the outcome is one delete by row id and one append, committed together with the batch that was
+reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, SPARK_DDL, UPSERT
+from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.lake.merge_kernel import (
+    DOUBT,
+    FROM_MIRROR,
+    FROM_SIDE,
+    LIVE,
+    PENDING,
+    REMOVE,
+    SIDE,
+    MergeKernel,
+)
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_ROWS_PER_PARTITION = 50_000
+_BROADCAST_KEYS = 5_000_000
+_DOUBTS_REPORTED = 10_000
+
+
+class RowShape(Protocol):
+    """What a merge must know of a source's rows; every codec is one."""
+
+    @property
+    def model(self) -> str:
+        """``row`` or ``cell``."""
+        ...
+
+    @property
+    def rules(self) -> str:
+        """Tie rules of cell-level sources."""
+        ...
+
+    def mirror_schema(self) -> pa.Schema:
+        """Return the mirror's columns."""
+        ...
+
+    def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Show live rows as those columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """What one merge is to reach.
+
+    Args:
+        through: Last batch of the changes table that the contributions come from.
+        fences: All fences of the table up to there.
+        memory: The source's memory of the table.
+        now_seconds: The moment at which expiry is judged.
+        pending_rows: About how many contributions there are, to size the shuffle.
+        purge_before_seconds: Tombstones older than this may be forgotten; None keeps all.
+    """
+
+    through: int
+    fences: Sequence[Fence]
+    memory: Mapping[str, Any]
+    now_seconds: int
+    pending_rows: int
+    purge_before_seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class MergeCounts:
+    """What a merge did to a mirror."""
+
+    written: int = 0
+    removed: int = 0
+    remembered: int = 0
+    doubtful_keys: tuple[bytes, ...] = ()
+    swept: bool = False
+    seconds: float = 0.0
+
+
+def merge(
+    spark: SparkSession,
+    mirror: Mirror,
+    shape: RowShape,
+    contributions: DataFrame | None,
+    plan: MergePlan,
+) -> MergeCounts:
+    """Merge contributions of one table into its mirror, in one commit.
+
+    Args:
+        spark: The session.
+        mirror: A mirror that :meth:`Mirror.prepare` has made fit.
+        shape: How its rows compete and show.
+        contributions: Frame of ``CONTRIBUTION_SCHEMA``, best persisted; None for an expiry sweep alone.
+        plan: What is to be reached.
+
+    Raises:
+        CommitConflict: Another writer merged meanwhile; the mirror is as that one left it.
+    """
+    started = time.monotonic()
+    state = mirror.state()
+    new_fences = tuple(plan.fences) != state.fences
+    sweep = state.next_expiry is not None and state.next_expiry <= plan.now_seconds
+    fence = max((f.position for f in plan.fences), default=b"")
+    generation = max((f.generation for f in plan.fences), default=0)
+    kernel = MergeKernel(
+        model=shape.model,
+        rules=shape.rules,
+        columns=shape.mirror_schema(),
+        project=shape.project,
+        now_seconds=plan.now_seconds,
+        fence=fence if shape.model == "row" else b"",
+        generation=generation if shape.model == "cell" else 0,
+        purge_before_seconds=plan.purge_before_seconds,
+    )
+    outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
+    try:
+        counts, next_expiry = _count(outcome)
+        if counts.get(SIDE):
+            mirror.side.append(outcome.where(f"_kind = {SIDE}").select("_side.*"))
+        gone = None
+        if new_fences and state.merged_through >= 0:
+            version = f"{CDC_COLUMN}.version <= X'{fence.hex()}'"
+            gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
+        reached = replace(
+            state,
+            merged_through=plan.through,
+            fences=tuple(plan.fences),
+            memory=plan.memory,
+            next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
+        )
+        removed = outcome.where(f"_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
+        names = [field.name for field in kernel.columns]
+        mirror.table.commit(
+            state.head,
+            append=outcome.where(f"_kind = {LIVE}").select(*_quoted(names), CDC_COLUMN)
+            if counts.get(LIVE)
+            else None,
+            delete=gone,
+            delete_keys=(f"{CDC_COLUMN}.id", removed) if counts.get(REMOVE) else None,
+            properties=reached.properties(),
+        )
+        doubts: tuple[bytes, ...] = ()
+        if counts.get(DOUBT):
+            keys = outcome.where(f"_kind = {DOUBT}").select(f"{CDC_COLUMN}.key").distinct()
+            doubts = tuple(bytes(row[0]) for row in keys.limit(_DOUBTS_REPORTED).collect())
+    finally:
+        outcome.unpersist()
+    return MergeCounts(
+        written=counts.get(LIVE, 0),
+        removed=counts.get(REMOVE, 0),
+        remembered=counts.get(SIDE, 0),
+        doubtful_keys=doubts,
+        swept=sweep,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _reconciled(
+    spark: SparkSession,
+    mirror: Mirror,
+    state: MirrorState,
+    contributions: DataFrame | None,
+    kernel: MergeKernel,
+    plan: MergePlan,
+    *,
+    sweep: bool,
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    names = CONTRIBUTION_SCHEMA.names
+    pending = contributions if contributions is not None else spark.createDataFrame([], SPARK_DDL)
+    union = pending.selectExpr(
+        *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
+    )
+    if state.merged_through >= 0:
+        rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*")
+        keys = pending.select("key").distinct()
+        if sweep:
+            keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key")).distinct()
+        if plan.pending_rows <= _BROADCAST_KEYS:
+            keys = f.broadcast(keys)
+        shown = rows.join(keys, "key", "left_semi").selectExpr(
+            "key",
+            f"cast({ROW} as tinyint) scope",
+            "clustering",
+            "cast(null as binary) clustering_end",
+            "generation",
+            "version",
+            f"cast({UPSERT} as tinyint) op",
+            "state",
+            f"cast({FROM_MIRROR} as tinyint) _from",
+            "expires_at _expires_at",
+        )
+        kept = (
+            mirror.side.read()
+            .join(keys, "key", "left_semi")
+            .selectExpr(*names, f"cast({FROM_SIDE} as tinyint) _from", "cast(null as bigint) _expires_at")
+        )
+        union = union.unionByName(shown).unionByName(kept)
+    cores = spark.sparkContext.defaultParallelism
+    partitions = max(1, min(plan.pending_rows // _ROWS_PER_PARTITION + 1, 64 * cores))
+    if partitions < cores and plan.pending_rows > _ROWS_PER_PARTITION // 5:
+        partitions = cores
+    shuffled = union.repartition(partitions, "key")
+    merged = shuffled.mapInArrow(kernel, spark_schema(kernel.output_schema))
+    return merged.persist()
+
+
+def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
+    """Materialise the outcome: rows per kind, and the earliest expiry among the live ones."""
+    rows = (
+        outcome.groupBy("_kind")
+        .agg(*_expressions("count(1) n", f"min({CDC_COLUMN}.expires_at) earliest"))
+        .collect()
+    )
+    counts = {int(row["_kind"]): int(row["n"]) for row in rows}
+    earliest = next((row["earliest"] for row in rows if row["_kind"] == LIVE), None)
+    return counts, None if earliest is None else int(earliest)
+
+
+def _expressions(*texts: str) -> list[Column]:
+    from pyspark.sql.functions import expr
+
+    return [expr(text) for text in texts]
+
+
+def _later_expiry(mirror: Mirror, state: MirrorState, now_seconds: int, *, sweep: bool) -> int | None:
+    """Return a second before which none of the mirror's rows that stay can expire."""
+    if not sweep:
+        return state.next_expiry
+    rows = mirror.table.read(state.head).where(f"{CDC_COLUMN}.expires_at > {now_seconds}")
+    found = rows.selectExpr(f"min({CDC_COLUMN}.expires_at)").collect()[0][0]
+    return None if found is None else int(found)
+
+
+def _earliest(*seconds: int | None) -> int | None:
+    return min((s for s in seconds if s is not None), default=None)
+
+
+def _quoted(names: Sequence[str]) -> list[str]:
+    return ["`" + name.replace("`", "``") + "`" for name in names]

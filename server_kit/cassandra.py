@@ -1,0 +1,372 @@
+"""One real Cassandra 5.0 node from Maven's jars, with change data capture on.
+
+Example::
+
+    with CassandraServer() as server:
+        session = server.connect()
+        create_keyspace(session, "k")
+        session.execute("CREATE TABLE k.t (a int PRIMARY KEY) WITH cdc = true")
+        session.execute("INSERT INTO k.t (a) VALUES (1)")
+        server.roll_segment(session)        # now the segment in server.cdc_raw is complete
+
+A second node joins the first with ``CassandraServer(address="127.0.0.2", seed=server)``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from server_kit.cache import require_space
+from server_kit.jars import cassandra_jars
+from server_kit.ports import free_port, require_free
+from server_kit.process import ServerProcess
+from server_kit.programs import find_java, run_program
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Cluster, Session
+
+_EXPORTS = (
+    "java.base/jdk.internal.misc",
+    "java.base/java.lang.ref",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.management/com.sun.jmx.remote.security",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
+)
+_OPENS = (
+    *(f"java.base/java.{part}" for part in ("lang", "lang.module", "lang.reflect", "io", "nio", "util")),
+    "java.base/sun.nio.ch",
+    *(
+        f"java.base/jdk.internal.{part}"
+        for part in ("loader", "math", "module", "ref", "reflect", "util.jar")
+    ),
+    "jdk.management/com.sun.management.internal",
+)
+JAVA_FLAGS = (
+    "-Djdk.attach.allowAttachSelf=true",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Djava.security.manager=allow",
+    *(flag for name in _EXPORTS for flag in ("--add-exports", f"{name}=ALL-UNNAMED")),
+    *(flag for name in _OPENS for flag in ("--add-opens", f"{name}=ALL-UNNAMED")),
+)
+_LOGBACK_FILE = """<configuration><appender name="F" class="ch.qos.logback.core.FileAppender">
+<file>{log}</file><encoder><pattern>%-5level %date{{ISO8601}} %F:%L - %msg%n</pattern></encoder></appender>
+<root level="INFO"><appender-ref ref="F"/></root></configuration>
+"""
+_LOGBACK_CONSOLE = """<configuration><appender name="C" class="ch.qos.logback.core.ConsoleAppender">
+<target>System.err</target><encoder><pattern>%-5level %msg%n</pattern></encoder></appender>
+<root level="WARN"><appender-ref ref="C"/></root></configuration>
+"""
+_NEEDED_BYTES = 512 << 20
+_REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+
+
+def create_keyspace(session: Session, name: str) -> None:
+    """Create a keyspace with one replica, unless it is there."""
+    session.execute(f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {_REPLICATION}")
+
+
+class CassandraServer:
+    """One node. Settings that a restart must keep are arguments; all ports are free ones unless given.
+
+    Args:
+        folder: Where the node keeps everything. Default: a temporary folder that :meth:`close` removes. In a
+            folder that was used before the node starts with its data.
+        address: Address to listen on, any ``127.x.y.z``.
+        seed: A running node to join; the two share the storage port, so they need different addresses.
+        storage_compatibility_mode: ``CASSANDRA_4`` writes commit log version 7, ``NONE`` version 8.
+        commitlog_segment_size_mib: Size of a segment; the largest mutation is half of it.
+        cdc_total_space_mib: Writes to CDC tables fail when cdc_raw holds more.
+        commitlog_compression: A compressor's class name, for example ``LZ4Compressor``, or empty.
+        native_port: Port for CQL clients.
+        storage_port: Port between nodes.
+        jmx_port: Port for nodetool.
+        heap_mib: Java heap; the process takes some 350 MiB more.
+        settings: Further lines of cassandra.yaml, which win over all of the above.
+        start_timeout_seconds: How long a start may take.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        address: str = "127.0.0.1",
+        seed: CassandraServer | None = None,
+        storage_compatibility_mode: str = "CASSANDRA_4",
+        commitlog_segment_size_mib: int = 1,
+        cdc_total_space_mib: int = 512,
+        commitlog_compression: str = "",
+        native_port: int | None = None,
+        storage_port: int | None = None,
+        jmx_port: int | None = None,
+        heap_mib: int = 512,
+        settings: Mapping[str, Any] | None = None,
+        start_timeout_seconds: float = 180,
+    ) -> None:
+        self._temporary = folder is None
+        self.folder = (folder or Path(tempfile.mkdtemp(prefix="cassandra-"))).absolute()
+        self.host = address
+        self.port = native_port or free_port(address)
+        self.storage_port: int = storage_port or (seed.storage_port if seed else free_port(address))
+        self.jmx_port = jmx_port or free_port()
+        self.heap_mib = heap_mib
+        self.start_timeout_seconds = start_timeout_seconds
+        self.settings = {
+            "cluster_name": "server_kit",
+            "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+            "endpoint_snitch": "SimpleSnitch",
+            "num_tokens": 1,
+            "seed_provider": [
+                {
+                    "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
+                    "parameters": [{"seeds": f"{seed.host if seed else address}:{self.storage_port}"}],
+                }
+            ],
+            "listen_address": address,
+            "rpc_address": address,
+            "native_transport_port": self.port,
+            "storage_port": self.storage_port,
+            "storage_compatibility_mode": storage_compatibility_mode,
+            "cdc_enabled": True,
+            "cdc_total_space": f"{cdc_total_space_mib}MiB",
+            "cdc_free_space_check_interval": "50ms",
+            "commitlog_sync": "periodic",
+            "commitlog_sync_period": "100ms",
+            "commitlog_segment_size": f"{commitlog_segment_size_mib}MiB",
+            "commitlog_disk_access_mode": "legacy",
+            "auto_snapshot": False,
+            "materialized_views_enabled": True,
+            **(
+                {"commitlog_compression": [{"class_name": commitlog_compression}]}
+                if commitlog_compression
+                else {}
+            ),
+            **(settings or {}),
+        }
+        self._process = ServerProcess(f"Cassandra on {address}:{self.port}", self.log)
+        self._clusters: list[Cluster] = []
+        self._host_id = ""
+
+    @property
+    def cdc_raw(self) -> Path:
+        """Folder of the segments for capture."""
+        return self.folder / "cdc_raw"
+
+    @property
+    def yaml(self) -> Path:
+        """The node's cassandra.yaml."""
+        return self.folder / "conf" / "cassandra.yaml"
+
+    @property
+    def log(self) -> Path:
+        """The node's log."""
+        return self.folder / "log" / "system.log"
+
+    @property
+    def pid(self) -> int:
+        """Id of the running process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.running
+
+    @property
+    def host_id(self) -> str:
+        """The node's host id, as text. Needs a running node the first time."""
+        if not self._host_id:
+            row = self.connect().execute("SELECT host_id FROM system.local").one()
+            self._host_id = str(row.host_id)
+        return self._host_id
+
+    def start(self) -> CassandraServer:
+        """Start the node and wait until it serves clients.
+
+        Raises:
+            ConfigurationError: No Java, a taken port, a full disk, or a failed start with the end of its log.
+        """
+        java = find_java()
+        jars = cassandra_jars()
+        for part in ("conf", "log", "tmp"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+        require_space(self.folder, _NEEDED_BYTES, "Cassandra")
+        for port, host in (
+            (self.port, self.host),
+            (self.storage_port, self.host),
+            (self.jmx_port, "127.0.0.1"),
+        ):
+            require_free(port, host, "Cassandra")
+        self.yaml.write_text(yaml.safe_dump(self.settings, sort_keys=False))
+        logback = self.folder / "conf" / "logback.xml"
+        logback.write_text(_LOGBACK_FILE.format(log=self.log))
+        seen = self.log.stat().st_size if self.log.exists() else 0
+        self._process.start(
+            [
+                java,
+                *JAVA_FLAGS,
+                f"-javaagent:{next(jars.glob('jamm-*.jar'))}",
+                f"-Xms{self.heap_mib}m",
+                f"-Xmx{self.heap_mib}m",
+                "-XX:+UseSerialGC",
+                f"-Djava.io.tmpdir={self.folder / 'tmp'}",
+                f"-Dcassandra.config=file://{self.yaml}",
+                f"-Dcassandra.storagedir={self.folder}",
+                f"-Dcassandra.logdir={self.log.parent}",
+                f"-Dlogback.configurationFile={logback}",
+                "-Dcassandra-foreground=yes",
+                f"-Dcassandra.jmx.local.port={self.jmx_port}",
+                "-Dcassandra.ring_delay_ms=1000",
+                "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+                "-Dcassandra.superuser_setup_delay_ms=0",
+                "-Dcassandra.size_recorder_interval=0",
+                "-cp",
+                f"{logback.parent}:{jars}/*",
+                "org.apache.cassandra.service.CassandraDaemon",
+            ],
+            self.folder / "log" / "stdout.log",
+        )
+        self._process.wait_until(
+            lambda: self._logged("Startup complete", seen),
+            "'Startup complete' in its log",
+            self.start_timeout_seconds,
+        )
+        return self
+
+    def stop(self, *, drain: bool = False) -> None:
+        """End the node in order.
+
+        Args:
+            drain: Flush all tables first, as operators do; it costs 3 s.
+        """
+        if drain and self.running:
+            self.nodetool("drain")
+        self._close_clients()
+        self._process.stop()
+
+    def kill(self) -> None:
+        """End the node as a crash would: SIGKILL, nothing flushed."""
+        self._close_clients()
+        self._process.kill()
+
+    def restart(self) -> CassandraServer:
+        """Stop in order and start again on the same ports and data."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stop, and remove the folder if it was a temporary one."""
+        self.stop()
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> CassandraServer:
+        """Start."""
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop and clean up."""
+        self.close()
+
+    def connect(self, keyspace: str | None = None) -> Session:
+        """Return a new driver session that talks to this node only; it is closed when the node stops."""
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+        from cassandra.policies import WhiteListRoundRobinPolicy
+
+        cluster = Cluster(
+            [self.host],
+            port=self.port,
+            connect_timeout=30,
+            control_connection_timeout=30,
+            execution_profiles={
+                EXEC_PROFILE_DEFAULT: ExecutionProfile(
+                    load_balancing_policy=WhiteListRoundRobinPolicy([self.host]), request_timeout=60
+                )
+            },
+            protocol_version=5,
+        )
+        self._clusters.append(cluster)
+        return cluster.connect(keyspace)
+
+    def nodetool(self, *arguments: str) -> str:
+        """Run nodetool, for example ``nodetool("flush", "shop")``, and return what it prints (2 to 3 s).
+
+        Raises:
+            ConfigurationError: nodetool failed; the message has its output.
+        """
+        logback = self.folder / "nodetool" / "logback.xml"
+        logback.parent.mkdir(exist_ok=True)
+        logback.write_text(_LOGBACK_CONSOLE)
+        command: Sequence[str] = [
+            find_java(),
+            *JAVA_FLAGS,
+            "-Xmx64m",
+            f"-Dlogback.configurationFile={logback}",
+            "-cp",
+            f"{logback.parent}:{self.yaml.parent}:{cassandra_jars()}/*",
+            "org.apache.cassandra.tools.NodeTool",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.jmx_port),
+            *arguments,
+        ]
+        return run_program(command, f"nodetool {' '.join(arguments)}", timeout_seconds=120)
+
+    def roll_segment(self, session: Session, timeout_seconds: float = 30) -> None:
+        """Complete the segments that hold the writes made so far, by creating and dropping a scratch table.
+
+        Dropping a table makes the node close its open segment; ``nodetool flush`` alone does not.
+
+        Args:
+            session: A session on this node.
+            timeout_seconds: How long the index files may take to say COMPLETED.
+
+        Raises:
+            TimeoutError: They did not.
+        """
+        open_before = self.open_segments()
+        create_keyspace(session, "server_kit")
+        session.execute("CREATE TABLE IF NOT EXISTS server_kit.scratch (a int PRIMARY KEY)")
+        session.execute("DROP TABLE server_kit.scratch")
+        deadline = time.monotonic() + timeout_seconds
+        while left := set(open_before) & set(self.open_segments()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"segments still open after {timeout_seconds} s: {sorted(left)}")
+            time.sleep(0.02)
+
+    def open_segments(self) -> list[str]:
+        """Return the names of index files in cdc_raw that don't say COMPLETED yet."""
+        return sorted(
+            path.name
+            for path in self.cdc_raw.glob("*_cdc.idx")
+            if not path.read_text().rstrip().endswith("COMPLETED")
+        )
+
+    def _logged(self, text: str, offset: int) -> bool:
+        if not self.log.exists():
+            return False
+        with self.log.open("rb") as file:
+            file.seek(offset)
+            return text.encode() in file.read()
+
+    def _close_clients(self) -> None:
+        for cluster in self._clusters:
+            cluster.shutdown()
+        self._clusters.clear()

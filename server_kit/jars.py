@@ -1,0 +1,77 @@
+"""Jars from Maven: Spark's table format as an explicit list, Cassandra with all that it depends on.
+
+Maven is the user's own, with the user's settings, so mirrors work and no host is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from server_kit.cache import cached
+from server_kit.programs import find_java, find_program, run_program
+
+CASSANDRA_VERSION = "5.0.9"
+ICEBERG_VERSION = "1.12.0"
+SPARK_JARS = (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",)
+
+_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>airflow-cdc-provider</groupId><artifactId>jars</artifactId><version>1</version>
+<packaging>pom</packaging>{content}</project>
+"""
+
+
+def spark_jars() -> list[Path]:
+    """Return the jars that a Spark session needs for the lake, and download them first if need be.
+
+    The list is explicit and not transitive: Spark's Ivy (``--packages``) trips over half-filled Maven
+    repositories.
+    """
+    folder = cached("spark-jars", f"4.1-iceberg-{ICEBERG_VERSION}", _copy_spark_jars, "Iceberg for Spark")
+    return sorted(folder.glob("*.jar"))
+
+
+def cassandra_jars() -> Path:
+    """Return the folder with Cassandra's jars, and download them first if need be."""
+    return cached("cassandra", CASSANDRA_VERSION, _copy_cassandra, f"Cassandra {CASSANDRA_VERSION} (67 MB)")
+
+
+def _copy_spark_jars(folder: Path) -> None:
+    items = "".join(f"<artifactItem>{_coordinates(jar)}</artifactItem>" for jar in SPARK_JARS)
+    group, artifact, version = _PLUGIN.split(":")
+    _maven(
+        "copy",
+        f"<build><plugins><plugin><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version><configuration><artifactItems>{items}</artifactItems></configuration>"
+        "</plugin></plugins></build>",
+        ["-DoutputDirectory=.", "-Dmdep.useBaseVersion=true"],
+        folder,
+    )
+
+
+def _copy_cassandra(folder: Path) -> None:
+    coordinates = _coordinates(f"org.apache.cassandra:cassandra-all:{CASSANDRA_VERSION}")
+    _maven(
+        "copy-dependencies",
+        f"<dependencies><dependency>{coordinates}</dependency></dependencies>",
+        ["-DoutputDirectory=."],
+        folder,
+    )
+
+
+def _maven(goal: str, content: str, options: Sequence[str], folder: Path) -> None:
+    find_java()
+    maven = find_program("mvn", "maven")
+    pom = folder / "jars.pom.xml"
+    pom.write_text(_POM.format(content=content))
+    run_program(
+        [maven, "-q", "-B", "-f", str(pom), f"{_PLUGIN}:{goal}", *options],
+        "downloading jars with Maven",
+        cwd=folder,
+    )
+
+
+def _coordinates(text: str) -> str:
+    group, artifact, version = text.split(":")
+    return f"<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"

@@ -1,0 +1,120 @@
+"""Shared set-up of all tests: real servers and Spark, each started once per session when a test first asks.
+
+A test that uses one of them is marked ``integration`` by hand, so that ``make test-unit`` needs no Java.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+    from pymongo import MongoClient
+    from pyspark.sql import SparkSession
+
+    from server_kit import CassandraServer, MongoServer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# First calls compile kernels: an example's time says nothing here.
+settings.register_profile("cdc", deadline=None)
+settings.load_profile("cdc")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a ``covers`` mark without an id, or with one that docs/ledger.yaml doesn't have."""
+    ledger: dict[str, str] | None = None
+    wrong = []
+    for item in items:
+        for mark in item.iter_markers("covers"):
+            if ledger is None:
+                ledger = yaml.safe_load((ROOT / "docs" / "ledger.yaml").read_text())
+            unknown = [feature for feature in mark.args if feature not in ledger]
+            if unknown or not mark.args:
+                wrong.append(f"{item.nodeid}: {', '.join(map(str, unknown)) or 'no id'}")
+    if wrong:
+        raise pytest.UsageError("covers marks that docs/ledger.yaml doesn't know:\n" + "\n".join(wrong))
+
+
+@pytest.fixture(scope="session")
+def cassandra_server() -> Iterator[CassandraServer]:
+    """One Cassandra 5.0 node (commit log version 7, segments of 1 MiB). Use a keyspace of your own."""
+    from server_kit import CassandraServer
+
+    with CassandraServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cassandra_session(cassandra_server: CassandraServer) -> Session:
+    """A driver session on the shared node."""
+    return cassandra_server.connect()
+
+
+@pytest.fixture(scope="session")
+def mongo_server() -> Iterator[MongoServer]:
+    """One MongoDB 6.0 server, a replica set of one. Use a database of your own."""
+    from server_kit import MongoServer
+
+    with MongoServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongo_client(mongo_server: MongoServer) -> MongoClient:
+    """A client of the shared server."""
+    return mongo_server.client()
+
+
+@pytest.fixture(scope="session")
+def iceberg_jar() -> Path:
+    """The jar that gives Spark the Iceberg table format."""
+    from server_kit import spark_jars
+
+    return next(jar for jar in spark_jars() if jar.name.startswith("iceberg-spark-runtime"))
+
+
+@pytest.fixture(scope="session")
+def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session on two cores whose catalog ``lake`` is an Iceberg warehouse in a temporary folder."""
+    from pyspark.sql import SparkSession
+
+    warehouse = tmp_path_factory.mktemp("lake")
+    builder: Any = SparkSession.builder
+    settings = {
+        "spark.master": "local[2]",
+        "spark.app.name": "tests",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.jars": str(iceberg_jar),
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.ansi.enabled": "true",
+        "spark.pyspark.python": sys.executable,
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": warehouse.as_uri(),
+        "spark.sql.catalog.lake.cache-enabled": "false",
+    }
+    # Python workers import the tests and the package from the clone.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
+    session = builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,126 @@
+"""Jobs in tests: a stage here on the shared Spark session, or an application in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.application import STAGES
+from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APPLICATION = Path(__file__).resolve().parents[3] / "airflow_cdc_provider" / "jobs" / "application.py"
+
+RunStage = Callable[..., JobResult]
+
+
+@pytest.fixture
+def run_stage(spark: SparkSession) -> RunStage:
+    """Run a stage here and now: ``run_stage(stage, declaration, connection, tables=(), **options)``."""
+
+    def run(
+        stage: str,
+        declaration: Mapping[str, Any],
+        connection: Mapping[str, Any],
+        tables: Any = (),
+        **options: Any,
+    ) -> JobResult:
+        connector = Connector.from_dict(declaration)
+        lake = build_lake(spark, connector)
+        lake.create_namespace(connector.namespace)
+        spec = JobSpec(stage, declaration, "", tables=tables, options=options)  # type: ignore[arg-type]
+        with closing(build_source(connector, connection)) as source:
+            changes = ChangesTable(lake, connector.changes_table)
+            return STAGES[stage](JobContext(spec, connector, spark, lake, changes, source))
+
+    return run
+
+
+class Application:
+    """A job in a process of its own, which can be killed.
+
+    Args:
+        folder: For its spec, connection file and result.
+        jar: Iceberg's.
+    """
+
+    def __init__(self, folder: Path, jar: Path) -> None:
+        self.folder = folder
+        self.jar = jar
+        self.result_path = folder / "result.json"
+
+    def start(
+        self, stage: str, declaration: Mapping[str, Any], connection: Mapping[str, Any], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start it; its output goes to ``log`` in the folder."""
+        secret = self.folder / "connection.json"
+        secret.touch(0o600)
+        secret.write_text(json.dumps(connection))
+        spec = self.folder / "spec.json"
+        self.result_path.unlink(missing_ok=True)
+        spec.write_text(
+            JobSpec(
+                stage,  # type: ignore[arg-type]
+                declaration,
+                str(self.result_path),
+                ConnectionRef(file=str(secret)),
+                options=options,
+            ).to_json()
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(APPLICATION.parents[2]),
+            "PYSPARK_SUBMIT_ARGS": f"--master local[2] --driver-memory 1g --jars {self.jar} "
+            f"--conf spark.ui.enabled=false --conf spark.local.dir={self.folder} pyspark-shell",
+        }
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(APPLICATION), str(spec)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def wait(self, process: subprocess.Popen[bytes], timeout_seconds: float = 240) -> JobResult:
+        """Wait for its end and read its result."""
+        process.wait(timeout_seconds)
+        if not self.result_path.exists():
+            raise AssertionError(f"no result; the log ends with\n{self.log_tail()}")
+        return JobResult.read(str(self.result_path))
+
+    def kill(self, process: subprocess.Popen[bytes], after_seconds: float) -> bool:
+        """SIGKILL the whole process group after a while; False if it had ended before."""
+        deadline = time.monotonic() + after_seconds
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                return False
+            time.sleep(0.02)
+        os.killpg(process.pid, 9)
+        process.wait(30)
+        return True
+
+    def log_tail(self) -> str:
+        """Return the last lines that it printed."""
+        return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-30:])
+
+
+@pytest.fixture
+def application(tmp_path: Path, iceberg_jar: Path) -> Application:
+    """A job application with a folder of its own."""
+    return Application(tmp_path, iceberg_jar)

@@ -1,0 +1,94 @@
+"""Mirrors compared with their source by other means than the package: drivers and Python values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import bson
+from bson import json_util
+from bson.raw_bson import RawBSONDocument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIRROR_COLUMN = "_cdc"
+
+
+def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, table: str) -> int:
+    """Compare ``SELECT *`` of a Cassandra table with its mirror; return the number of rows."""
+    source = list(session.execute(f"SELECT * FROM {table}", timeout=60))
+    frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
+    rows = [row.asDict(recursive=False) for row in frame.collect()]
+    keyspace, _, name = table.partition(".")
+    meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
+    keys = [c.name for c in meta.primary_key]
+    by_key = {tuple(_key(row[k]) for k in keys): row for row in rows}
+    assert len(by_key) == len(rows), f"{mirror} holds a row twice"
+    expected = {tuple(_key(getattr(row, k)) for k in keys): row for row in source}
+    assert sorted(map(repr, by_key)) == sorted(map(repr, expected))
+    for key, row in expected.items():
+        for column in row._fields:
+            found = by_key[key][column]
+            assert same(getattr(row, column), found), (
+                f"{table} {key}: {column} is {getattr(row, column)!r}, mirror {found!r}"
+            )
+    return len(rows)
+
+
+def _key(value: Any) -> Any:
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+def same(source: Any, mirror: Any) -> bool:
+    """Tell whether a driver's value and a mirror's value are the same value."""
+    if source is None or mirror is None:
+        return source is None and mirror is None
+    if isinstance(source, bool | str | int) and isinstance(mirror, bool | int):
+        return bool(source == mirror)
+    if isinstance(source, float):
+        return (math.isnan(source) and math.isnan(mirror)) or (
+            source == mirror and math.copysign(1, source) == math.copysign(1, mirror)
+        )
+    if isinstance(source, Decimal):
+        return source.as_tuple() == Decimal(mirror).as_tuple()
+    if isinstance(source, int) and isinstance(mirror, str):
+        return source == int(mirror)
+    if isinstance(source, uuid.UUID):
+        return str(source) == mirror
+    if isinstance(source, dt.datetime):
+        return source.replace(tzinfo=dt.UTC) == mirror.astimezone(dt.UTC)
+    if isinstance(source, bytes):
+        return source == bytes(mirror)
+    if isinstance(source, str):
+        return bool(source == mirror)
+    if isinstance(source, Mapping):
+        return _same_all(source.keys(), mirror.keys()) and _same_all(source.values(), mirror.values())
+    if isinstance(source, Iterable):
+        return _same_all(source, mirror)
+    raise AssertionError(f"no rule for {type(source)}")
+
+
+def _same_all(source: Iterable[Any], mirror: Iterable[Any]) -> bool:
+    left, right = list(source), list(mirror)
+    return len(left) == len(right) and all(map(same, left, right))
+
+
+def assert_mirror_equals_collection(spark: SparkSession, collection: Any, mirror: str) -> int:
+    """Compare the documents of a MongoDB collection with its mirror, byte by byte; return their number."""
+    raw = collection.with_options(codec_options=bson.CodecOptions(document_class=RawBSONDocument))
+    expected = sorted(document.raw for document in raw.find())
+    rows = spark.table(f"lake.{mirror}").select("document").collect()
+    options = json_util.JSONOptions(
+        json_mode=json_util.JSONMode.CANONICAL, document_class=bson.SON, tz_aware=True
+    )
+    found = sorted(bson.encode(json_util.loads(row[0], json_options=options)) for row in rows)
+    assert found == expected, (
+        f"{len(found)} documents in the mirror, {len(expected)} in the collection; first difference: "
+        f"{next((pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]), None)}"
+    )
+    return len(rows)

@@ -1,0 +1,187 @@
+"""Cassandra: the mirror equals the table, whatever happens."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.equality import assert_mirror_equals_table
+from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from server_kit import CassandraServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def keyspace(cassandra_session: Any) -> Iterator[str]:
+    name = f"k{random.randrange(10**9)}"
+    create_cassandra(cassandra_session, name)
+    yield name
+    cassandra_session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
+def connection(cassandra_server: CassandraServer) -> dict[str, Any]:
+    return {"host": cassandra_server.host, "port": cassandra_server.port}
+
+
+def declaration(keyspace: str, server: CassandraServer, **more: Any) -> dict[str, Any]:
+    return {
+        "name": f"cassandra_{keyspace}",
+        "source": {"type": "cassandra", "cdc_raw": str(server.cdc_raw), "node": server.host_id},
+        "tables": [rf"{keyspace}\..*"],
+        "lake": {"catalog": "lake", "namespace": keyspace},
+        **more,
+    }
+
+
+def assert_mirrors_equal(spark: SparkSession, session: Any, keyspace: str) -> int:
+    return sum(
+        assert_mirror_equals_table(spark, session, f"{keyspace}.{keyspace}_{table}", f"{keyspace}.{table}")
+        for table in CASSANDRA_TABLES
+    )
+
+
+def settle(server: CassandraServer, session: Any) -> None:
+    """Let short TTLs run out, and close the segment so that everything written is readable."""
+    time.sleep(3)
+    server.roll_segment(session)
+
+
+def test_mirrors_equal_tables_after_random_statements_read_from_the_log_alone(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = declaration(keyspace, cassandra_server, snapshot={"mode": "never"})
+    for seed in range(3):
+        write_cassandra(cassandra_session, keyspace, seed, count=400)
+        settle(cassandra_server, cassandra_session)
+        outcome = run_stage("sync", shop, connection)
+        assert outcome.changes > 300
+        assert not any(t.undecodable for t in outcome.tables)
+        assert assert_mirrors_equal(spark, cassandra_session, keyspace) > 10
+    assert run_stage("verify", shop, connection).ok
+
+
+def test_growing_segment_is_read_up_to_what_is_durable(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = declaration(keyspace, cassandra_server, snapshot={"mode": "never"})
+    for seed in range(10, 14):
+        write_cassandra(cassandra_session, keyspace, seed, count=60)
+        time.sleep(3)
+        run_stage("sync", shop, connection)
+        assert_mirrors_equal(spark, cassandra_session, keyspace)
+
+
+def test_rows_that_expire_leave_the_mirror_with_the_next_run(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = declaration(keyspace, cassandra_server, snapshot={"mode": "never"})
+    cassandra_session.execute(f"INSERT INTO {keyspace}.plain (id, a) VALUES (1, 'stays')")
+    cassandra_session.execute(f"INSERT INTO {keyspace}.plain (id, a) VALUES (2, 'goes') USING TTL 20")
+    time.sleep(1)
+    run_stage("sync", shop, connection)
+    assert spark.table(f"lake.{keyspace}.{keyspace}_plain").count() == 2
+    time.sleep(20)
+
+    run_stage("sync", shop, connection)
+
+    assert spark.table(f"lake.{keyspace}.{keyspace}_plain").count() == 1
+    assert_mirrors_equal(spark, cassandra_session, keyspace)
+
+
+def test_snapshot_and_log_together_equal_the_table(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = declaration(keyspace, cassandra_server)
+    write_cassandra(cassandra_session, keyspace, 20, count=300)
+    settle(cassandra_server, cassandra_session)
+    run_stage("sync", shop, connection)
+    assert_mirrors_equal(spark, cassandra_session, keyspace)
+
+    write_cassandra(cassandra_session, keyspace, 21, count=200)
+    settle(cassandra_server, cassandra_session)
+    run_stage("sync", shop, connection)
+
+    assert_mirrors_equal(spark, cassandra_session, keyspace)
+
+
+def _kill_and_recover(
+    spark: SparkSession,
+    application: Application,
+    server: CassandraServer,
+    session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+    rounds: int,
+) -> None:
+    shop = declaration(keyspace, server)
+    shop["lake"]["catalog_options"] = {
+        "type": "hadoop",
+        "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
+    }
+    rng = random.Random(rounds)
+    killed = 0
+    for number in range(rounds):
+        write_cassandra(session, keyspace, 100 + number, count=100)
+        process = application.start("sync", shop, connection, batch_bytes=20_000)
+        killed += application.kill(process, after_seconds=rng.uniform(6.0, 25.0))
+    assert killed
+    settle(server, session)
+    outcome = application.wait(application.start("sync", shop, connection))
+    assert outcome.ok, outcome.error
+    assert_mirrors_equal(spark, session, keyspace)
+
+
+def test_killed_sync_is_made_good_by_the_next_run(
+    spark: SparkSession,
+    application: Application,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    _kill_and_recover(spark, application, cassandra_server, cassandra_session, keyspace, connection, rounds=2)
+
+
+@pytest.mark.faults
+def test_sync_killed_twenty_times_loses_and_doubles_nothing(
+    spark: SparkSession,
+    application: Application,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    _kill_and_recover(
+        spark, application, cassandra_server, cassandra_session, keyspace, connection, rounds=20
+    )

@@ -1,0 +1,146 @@
+"""MongoDB: the mirror equals the collection, whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.equality import assert_mirror_equals_collection
+from tests.integration.jobs.workloads import write_mongodb
+
+if TYPE_CHECKING:
+    from pymongo import MongoClient
+    from pyspark.sql import SparkSession
+
+    from server_kit import MongoServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def database(mongo_client: MongoClient[Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+    name = f"m{random.randrange(10**9)}"
+    yield mongo_client[name]
+    mongo_client.drop_database(name)
+
+
+@pytest.fixture
+def connection(mongo_server: MongoServer) -> dict[str, Any]:
+    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
+
+
+def declaration(database: str, **lake: Any) -> dict[str, Any]:
+    return {
+        "name": f"mongo_{database}",
+        "source": {"type": "mongodb"},
+        "tables": [rf"{database}\..*"],
+        "lake": {"catalog": "lake", "namespace": database, **lake},
+    }
+
+
+def test_mirror_equals_collection_after_snapshot_and_random_changes(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    write_mongodb(database.things, seed=1, count=150)
+    first = run_stage("sync", declaration(database.name), connection)
+    assert first.tables[0].snapshot_rows == assert_mirror_equals_collection(
+        spark, database.things, f"{database.name}.{database.name}_things"
+    )
+
+    write_mongodb(database.things, seed=2, count=300)
+    second = run_stage("sync", declaration(database.name), connection)
+
+    assert second.changes > 100
+    assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
+    assert run_stage("verify", declaration(database.name), connection).ok
+
+
+def test_changes_made_while_the_snapshot_was_due_are_not_lost_or_doubled(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name)
+    database.things.insert_many([{"_id": n, "v": 0} for n in range(50)])
+    run_stage("capture", shop, connection)
+    database.things.delete_many({"_id": {"$lt": 10}})
+    database.things.update_many({"_id": {"$gte": 40}}, {"$set": {"v": 1}})
+    run_stage("sync", shop, connection)
+
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 40
+
+
+def test_rerun_of_a_snapshot_removes_what_the_source_no_longer_has(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name)
+    mirror = f"{database.name}.{database.name}_things"
+    database.things.insert_many([{"_id": n} for n in range(20)])
+    run_stage("sync", shop, connection)
+    database.things.delete_many({"_id": {"$gte": 15}})
+    run_stage("offsets", shop, connection, action="reset")
+
+    run_stage("sync", shop, connection)
+
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 15
+    database.things.delete_one({"_id": 0})
+    again = run_stage("snapshot", shop, connection, tables=[f"{database.name}.things"], mode="replace")
+    assert again.tables[0].snapshot_rows == 14
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 14
+
+
+def test_dropped_collection_empties_its_mirror_and_a_new_one_fills_it(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name)
+    mirror = f"{database.name}.{database.name}_things"
+    database.things.insert_many([{"_id": n} for n in range(20)])
+    run_stage("sync", shop, connection)
+    database.things.drop()
+    database.things.insert_one({"_id": "new"})
+
+    run_stage("sync", shop, connection)
+
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 1
+
+
+def _kill_and_recover(
+    spark: SparkSession,
+    application: Application,
+    database: Any,
+    connection: dict[str, Any],
+    rounds: int,
+) -> None:
+    shop = declaration(
+        database.name,
+        catalog_options={
+            "type": "hadoop",
+            "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
+        },
+    )
+    rng = random.Random(rounds)
+    killed = 0
+    for number in range(rounds):
+        write_mongodb(database.things, seed=100 + number, count=100)
+        process = application.start("sync", shop, connection, batch_changes=40)
+        killed += application.kill(process, after_seconds=rng.uniform(6.0, 22.0))
+    assert killed
+    outcome = application.wait(application.start("sync", shop, connection))
+    assert outcome.ok, outcome.error
+    assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
+
+
+def test_killed_sync_is_made_good_by_the_next_run(
+    spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
+) -> None:
+    _kill_and_recover(spark, application, database, connection, rounds=2)
+
+
+@pytest.mark.faults
+def test_sync_killed_twenty_times_loses_and_doubles_nothing(
+    spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
+) -> None:
+    _kill_and_recover(spark, application, database, connection, rounds=20)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector, load_connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+CASSANDRA: dict[str, Any] = {
+    "name": "shop",
+    "source": {"type": "cassandra", "conn_id": "cassandra_shop", "cdc_raw": "/landing"},
+    "tables": [r"shop\..*"],
+    "exclude_tables": [r"shop\.secret"],
+    "lake": {"catalog": "lake", "namespace": "mirrors", "merge": {"min_pending_ratio": 0.1}},
+}
+
+
+def test_yaml_and_python_declare_the_same_connector(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(
+        """
+name: shop
+source: {type: cassandra, conn_id: cassandra_shop, cdc_raw: /landing}
+tables: ['shop\\..*']
+exclude_tables: ['shop\\.secret']
+lake: {catalog: lake, namespace: mirrors, merge: {min_pending_ratio: 0.1}}
+"""
+    )
+
+    assert load_connector(file) == Connector.from_dict(CASSANDRA)
+
+
+def test_plain_data_and_back_gives_an_equal_connector() -> None:
+    connector = Connector.from_dict(CASSANDRA)
+
+    assert Connector.from_dict(connector.to_dict()) == connector
+
+
+def test_tables_are_selected_by_whole_names() -> None:
+    connector = Connector.from_dict(CASSANDRA)
+
+    assert connector.selects("shop.orders")
+    assert not connector.selects("shop.secret")
+    assert not connector.selects("workshop.orders")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"source": {"type": "oracle"}},
+            "source.type is wrong: expected one of cassandra, mongodb, found 'oracle'",
+        ),
+        ({"source": {"type": "cassandra", "con_id": "x"}}, "unknown option source.con_id"),
+        ({"source": {"type": "cassandra", "con_id": "x"}}, "Did you mean conn_id?"),
+        ({"tabels": ["x"]}, "Did you mean tables?"),
+        ({"tables": ["shop("]}, "option tables is wrong: expected regular expressions"),
+        ({"tables": "shop"}, "option tables is wrong: expected a list, found 'shop' (str)"),
+        ({"name": "a b"}, "option name is wrong: expected letters"),
+        (
+            {"lake": {"format_version": 4}},
+            "option lake.format_version is wrong: expected one of 2, 3, found 4",
+        ),
+        (
+            {"lake": {"merge": {"min_pending_ratio": -1}}},
+            "lake.merge.min_pending_ratio is wrong: expected at least 0",
+        ),
+        (
+            {"source": {"type": "cassandra", "advanced": {"fetch_size": True}}},
+            "expected a whole number, found True",
+        ),
+        ({"snapshot": {"mode": "intial"}}, "Did you mean initial?"),
+    ],
+)
+def test_wrong_option_is_named_with_what_was_found_and_expected(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Connector.from_dict({**CASSANDRA, **change})
+
+    assert message in str(caught.value)
+
+
+def test_missing_name_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="option name is missing"):
+        Connector.from_dict({"source": {"type": "mongodb"}})
+
+
+def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: [")
+
+    with pytest.raises(ConfigurationError, match="there is no connector file"):
+        load_connector(tmp_path / "none.yaml")
+    with pytest.raises(ConfigurationError, match="is no YAML"):
+        load_connector(broken)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, TableResult
+
+
+def test_spec_survives_its_file() -> None:
+    spec = JobSpec(
+        "sync",
+        {"name": "shop"},
+        "/tmp/result.json",
+        ConnectionRef(file="/run/secret"),
+        ("shop.a",),
+        {"force": True},
+    )
+
+    assert JobSpec.from_json(spec.to_json()) == JobSpec(
+        "sync",
+        {"name": "shop"},
+        "/tmp/result.json",
+        ConnectionRef(file="/run/secret"),
+        ["shop.a"],
+        {"force": True},
+    )
+
+
+def test_spec_of_another_version_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="use the same package version"):
+        JobSpec.from_json(json.dumps({"stage": "sync", "connector": {}, "result_path": "x", "newer": 1}))
+
+
+def test_connection_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "connection.json"
+    file.write_text('{"password": "hush"}')
+    file.chmod(0o644)
+
+    with pytest.raises(ConfigurationError, match="chmod 600") as caught:
+        ConnectionRef(file=str(file)).resolve()
+
+    assert "hush" not in str(caught.value)
+    file.chmod(0o600)
+    assert ConnectionRef(file=str(file)).resolve() == {"password": "hush"}
+
+
+def test_missing_connection_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CDC_CONNECTION", raising=False)
+
+    with pytest.raises(ConfigurationError, match="environment variable CDC_CONNECTION"):
+        ConnectionRef(environment="CDC_CONNECTION").resolve()
+    with pytest.raises(ConfigurationError, match="the job's connection is missing"):
+        ConnectionRef(file=str(tmp_path / "none")).resolve()
+
+
+def test_result_survives_its_file(tmp_path: Path) -> None:
+    result = JobResult(
+        True, {"n1": {"v": 1}}, 2, 300, 1.5, None, (TableResult("a.b", changes=3),), {"capture": 1.0}
+    )
+
+    result.write(str(tmp_path / "result.json"))
+
+    assert JobResult.read(str(tmp_path / "result.json")) == JobResult(
+        True, {"n1": {"v": 1}}, 2, 300, 1.5, None, (TableResult("a.b", changes=3),), {"capture": 1.0}, []
+    )
+
+
+def test_progress_keeps_offset_and_half_done_snapshots() -> None:
+    running = SnapshotProgress(False, "00", "stream", True, pack_ranges(["r1", "r2", "r3"]), 1, 10)
+    progress = Progress({"stream": {"v": 1}}, {"db.c": running})
+
+    again = Progress.from_offset(json.loads(json.dumps(progress.to_offset())))
+
+    assert again == progress
+    assert list(again.snapshots["db.c"].remaining()) == ["r2", "r3"]

@@ -1,0 +1,1 @@
+"""Programs for developers; see `make help`."""

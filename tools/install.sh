@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Make a virtual environment with the package and everything it is developed with.
+# Usage: UV_VERSION=x.y.z tools/install.sh FOLDER. Running it again brings the environment up to date.
+set -euo pipefail
+venv=$1
+
+if [ -L "$venv" ]; then
+  echo "$venv is a link to another clone's environment; it is left as it is"
+  exit 0
+fi
+
+python=$(command -v python3.11 || command -v python3.12 || command -v python3 || true)
+missing=()
+if [ -z "$python" ]; then
+  missing+=(python3 python3-venv)
+elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  missing+=("$("$python" -c 'import sys; print(f"python3.{sys.version_info.minor}")')-venv")
+fi
+command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] || missing+=(openjdk-17-jre-headless)
+command -v mvn >/dev/null || missing+=(maven)
+command -v ps >/dev/null || missing+=(procps) # Spark's scripts ask it for processes
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing ${missing[*]} with apt-get"
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+  else
+    echo "missing on this machine: ${missing[*]}. Install them: sudo apt-get install ${missing[*]}" >&2
+  fi
+fi
+python=$(command -v python3.11 || command -v python3.12 || command -v python3)
+"$python" - <<'PY'
+import sys
+if not (3, 11) <= sys.version_info[:2] < (3, 13):
+    sys.exit(f"Python 3.11 or 3.12 is needed, found {sys.version.split()[0]}: apt-get install python3.11-venv")
+PY
+
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+"$venv/bin/python" -m pip install -q "uv==$UV_VERSION"
+# uv is ten times faster; pip knows index settings that uv doesn't read.
+"$venv/bin/python" -m uv pip install --python "$venv/bin/python" -q --require-hashes -r requirements.lock ||
+  "$venv/bin/python" -m pip install -q --require-hashes -r requirements.lock
+"$venv/bin/python" -m uv pip install --python "$venv/bin/python" -q --no-deps -e . ||
+  "$venv/bin/python" -m pip install -q --no-deps -e .
+touch "$venv/.installed"
