@@ -346,7 +346,7 @@ class IcebergTable:
         delete_keys: tuple[str, DataFrame] | None,
         properties: Mapping[str, str],
     ) -> Any:
-        """Commit on top of main as ``table`` shows it: the snapshot, or None if main or the branch did not stay."""
+        """Commit on top of main as ``table`` shows it; None if main, or the branch, did not stay."""
         root = table.currentSnapshot().snapshotId()
         branch = f"{BRANCH_PREFIX}{int(time.time())}_{uuid.uuid4().hex[:12]}"
         published = False
@@ -408,9 +408,7 @@ class IcebergTable:
         """Fast-forward main to a branch's tip; False if main has moved or the branch is gone."""
         for attempt in range(1, _ATTEMPTS):
             try:
-                update = table.manageSnapshots().fastForwardBranch("main", branch).removeBranch(branch)
-                tagged = table.refs().containsKey(HEAD_TAG)
-                (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
+                self._fast_forward(table, branch, tip)
                 return True
             except Exception as error:  # noqa: BLE001  # the table tells how it ended, whatever was raised
                 outcome = self._outcome(table, branch, root, tip, error)
@@ -418,6 +416,11 @@ class IcebergTable:
                     return outcome
                 _pause(attempt)
         return False
+
+    def _fast_forward(self, table: Any, branch: str, tip: int) -> None:
+        update = table.manageSnapshots().fastForwardBranch("main", branch).removeBranch(branch)
+        tagged = table.refs().containsKey(HEAD_TAG)
+        (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
 
     def _outcome(self, table: Any, branch: str, root: int, tip: int, error: Exception) -> bool | None:
         """Tell how a failed publishing ended: True for done, False for lost, None for not yet."""
