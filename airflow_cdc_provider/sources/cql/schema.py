@@ -6,7 +6,7 @@ Built from ``system_schema`` rows, from ``DESCRIBE ... WITH INTERNALS`` text, or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -20,8 +20,7 @@ class CqlType:
 
     Args:
         name: CQL's own name: ``int``, ``text`` (also for varchar), ``list``, ``set``, ``map``, ``tuple``,
-        ``udt``,
-            ``vector`` ...; ``custom`` for a Java class, ``empty`` for EmptyType.
+            ``udt``, ``vector`` ...; ``custom`` for a Java class, ``empty`` for EmptyType.
         parameters: Types inside: element; key and value; fields.
         frozen: Whether a collection or UDT is frozen (inside another type it always is, in effect).
         fields: Field names of a UDT.
@@ -139,3 +138,44 @@ def number_columns(schema: TableSchema, memory: Mapping[str, int] | None = None)
         else:
             columns.append(column)
     return replace(schema, columns=tuple(columns))
+
+
+@dataclass(frozen=True)
+class Keyspace:
+    """One keyspace.
+
+    Args:
+        name: Its name.
+        durable_writes: Without them its writes never reach the commit log.
+        replication: Options of its strategy.
+    """
+
+    name: str
+    durable_writes: bool = True
+    replication: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """All that is known of a cluster's schema at one moment.
+
+    Args:
+        keyspaces: By name.
+        types: User-defined types by ``keyspace.name``, not frozen.
+        tables: Tables and views by ``keyspace.table``.
+    """
+
+    keyspaces: Mapping[str, Keyspace] = field(default_factory=dict)
+    types: Mapping[str, CqlType] = field(default_factory=dict)
+    tables: Mapping[str, TableSchema] = field(default_factory=dict)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, TableSchema]:
+        """Tables and views by id, as 32 hex digits."""
+        return {table.id: table for table in self.tables.values()}
+
+
+def order_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Put columns in the order of a TableSchema, which is that of ``SELECT *``."""
+    kinds = ("partition_key", "clustering", "static", "regular")
+    return tuple(sorted(columns, key=lambda c: (kinds.index(c.kind), c.position, c.name.encode())))

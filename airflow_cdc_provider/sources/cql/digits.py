@@ -1,0 +1,89 @@
+"""Decimal digits of integers of any length, for varint and decimal.
+
+A varint is a big-endian two's complement number; a decimal is an int32 scale and such a number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def digits_bound(length):  # type: ignore[no-untyped-def]
+    """Return how many digits a number of so many bytes has at most."""
+    return np.int64(length * 241 // 100 + 19)
+
+
+@njit(cache=True, nogil=True)
+def write_digits(data, start, end, digits):  # type: ignore[no-untyped-def]
+    """Write the decimal digits of a number's magnitude, as 0..9, the most significant first.
+
+    Args:
+        data: Bytes.
+        start: Where the number begins.
+        end: Where it ends; at least one byte.
+        digits: Where to write, at least :func:`digits_bound` of its length.
+
+    Returns:
+        How many digits were written; a zero is one digit.
+    """
+    negative = data[start] >= 128
+    length = end - start
+    if length <= 8:
+        # The magnitude of the least 64-bit number is right too, as unsigned.
+        value = np.int64(-1) if negative else np.int64(0)
+        for i in range(length):
+            value = (value << 8) | np.int64(data[start + i])
+        rest = np.uint64(-value) if negative else np.uint64(value)
+        count = _reversed_digits(rest, digits, 0, False)
+        _reverse(digits, count)
+        return count
+    limbs_count = (length + 3) // 4
+    limbs = np.zeros(limbs_count, np.uint64)
+    carry = np.uint64(1) if negative else np.uint64(0)
+    for i in range(length):
+        byte = np.uint64(data[end - 1 - i])
+        if negative:
+            byte = (np.uint64(255) - byte) + carry
+            carry = byte >> np.uint64(8)
+            byte &= np.uint64(255)
+        limbs[i // 4] |= byte << np.uint64(8 * (i % 4))
+    top = limbs_count
+    while top > 0 and limbs[top - 1] == 0:
+        top -= 1
+    count = 0
+    billion = np.uint64(1_000_000_000)
+    while top > 0:
+        rest = np.uint64(0)
+        for i in range(top - 1, -1, -1):
+            part = (rest << np.uint64(32)) | limbs[i]
+            limbs[i] = part // billion
+            rest = part - limbs[i] * billion
+        while top > 0 and limbs[top - 1] == 0:
+            top -= 1
+        count = _reversed_digits(rest, digits, count, top > 0)
+    if count == 0:
+        digits[0] = 0
+        count = 1
+    _reverse(digits, count)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _reversed_digits(value, digits, count, padded):  # type: ignore[no-untyped-def]
+    """Append the digits of a number, the least significant first; nine of them if ``padded``."""
+    begin = count
+    ten = np.uint64(10)
+    while value > 0 or count == begin or (padded and count < begin + 9):
+        next_value = value // ten
+        digits[count] = np.uint8(value - next_value * ten)
+        value = next_value
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _reverse(digits, count):  # type: ignore[no-untyped-def]
+    for i in range(count // 2):
+        digits[i], digits[count - 1 - i] = digits[count - 1 - i], digits[i]

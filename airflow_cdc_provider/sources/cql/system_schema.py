@@ -1,0 +1,194 @@
+"""Schemas from the rows of ``system_schema``: over CQL, from a file of JSON rows, or from the log itself.
+
+Rows are mappings of column name to value as ``SELECT JSON`` shows them. Three columns may come in other
+forms as well: ``dropped_time`` as text or as microseconds since 1970, ``id`` as text or UUID, lists as any
+sequence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import SchemaUnknown
+from airflow_cdc_provider.sources.cql.schema import (
+    Column,
+    CqlType,
+    DroppedColumn,
+    Keyspace,
+    Schemas,
+    TableSchema,
+    number_columns,
+    order_columns,
+)
+from airflow_cdc_provider.sources.cql.types import freeze, parse_type
+
+Row = Mapping[str, Any]
+
+TABLES: Final = ("keyspaces", "tables", "columns", "types", "dropped_columns", "views")
+"""The tables of ``system_schema`` that a reader needs."""
+
+SYSTEM_KEYSPACES: Final = frozenset(
+    {
+        "system",
+        "system_auth",
+        "system_distributed",
+        "system_distributed_everywhere",
+        "system_metadata",
+        "system_replicated_keys",
+        "system_schema",
+        "system_traces",
+        "system_views",
+        "system_virtual_schema",
+    }
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def schemas_from_rows(rows: Mapping[str, Iterable[Row]]) -> Schemas:
+    """Build schemas from the rows of each table of ``system_schema``.
+
+    Args:
+        rows: Table name (of :data:`TABLES`) -> rows; a table that is not there counts as empty.
+
+    Raises:
+        SchemaUnknown: A type can't be read.
+    """
+    keyspaces = {r["keyspace_name"]: _keyspace(r) for r in rows.get("keyspaces", ())}
+    types = _types(rows.get("types", ()))
+    columns = _by_table(rows.get("columns", ()), "table_name")
+    dropped = _by_table(rows.get("dropped_columns", ()), "table_name")
+    tables = {}
+    for name_column, kind in (("table_name", "tables"), ("view_name", "views")):
+        for row in rows.get(kind, ()):
+            name = (row["keyspace_name"], row[name_column])
+            table = _table(row, name, columns[name], dropped[name], types, view=kind == "views")
+            tables[table.full_name] = number_columns(table)
+    return Schemas(keyspaces, types, dict(sorted(tables.items())))
+
+
+def load(session: Any, keyspaces: Sequence[str] | None = None) -> Schemas:
+    """Read a cluster's schema over CQL.
+
+    Rows are read as JSON: the driver's own types fail on some of them (``dropped_time`` beyond year 9999).
+
+    Args:
+        session: A session of the Python driver.
+        keyspaces: Only these; default: all but the system's own.
+    """
+    wanted = None if keyspaces is None else set(keyspaces)
+
+    def selected(row: Row) -> bool:
+        name = row["keyspace_name"]
+        return name not in SYSTEM_KEYSPACES if wanted is None else name in wanted
+
+    rows = {}
+    for table in TABLES:
+        result = session.execute(f"SELECT JSON * FROM system_schema.{table}")
+        rows[table] = [row for row in (json.loads(r[0]) for r in result) if selected(row)]
+    return schemas_from_rows(rows)
+
+
+def _by_table(rows: Iterable[Row], name_column: str) -> dict[tuple[str, str], list[Row]]:
+    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[row["keyspace_name"], row[name_column]].append(row)
+    return grouped
+
+
+def _keyspace(row: Row) -> Keyspace:
+    durable = row.get("durable_writes")
+    return Keyspace(
+        row["keyspace_name"], durable is None or bool(durable), dict(row.get("replication") or {})
+    )
+
+
+def _types(rows: Iterable[Row]) -> dict[str, CqlType]:
+    """Resolve types that use each other, in whatever order they come."""
+    waiting = {f"{r['keyspace_name']}.{r['type_name']}": r for r in rows}
+    types: dict[str, CqlType] = {}
+
+    def resolve(full: str, path: tuple[str, ...] = ()) -> CqlType:
+        if full not in types:
+            row = waiting.get(full)
+            if row is None or full in path:
+                raise SchemaUnknown(f"there is no type {full}", expected="a row of system_schema.types")
+            lookup = _lookup(row["keyspace_name"], lambda name: resolve(name, (*path, full)))
+            inside = tuple(freeze(parse_type(text, lookup)) for text in row.get("field_types") or ())
+            types[full] = CqlType("udt", inside, fields=tuple(row.get("field_names") or ()), udt=full)
+        return types[full]
+
+    for name in waiting:
+        resolve(name)
+    return types
+
+
+def _lookup(keyspace: str, find: Callable[[str], CqlType]) -> Callable[[str], CqlType]:
+    return lambda name: find(name if "." in name else f"{keyspace}.{name}")
+
+
+def _table(
+    row: Row,
+    name: tuple[str, str],
+    columns: Iterable[Row],
+    dropped: Iterable[Row],
+    types: Mapping[str, CqlType],
+    *,
+    view: bool,
+) -> TableSchema:
+    def find(full: str) -> CqlType:
+        if full not in types:
+            raise SchemaUnknown(f"there is no type {full}", expected="a row of system_schema.types")
+        return types[full]
+
+    lookup = _lookup(name[0], find)
+    built = order_columns(_column(c, lookup) for c in columns)
+    gone = {d["column_name"]: _dropped(d, lookup) for d in dropped}
+    return TableSchema(
+        keyspace=name[0],
+        name=name[1],
+        id=str(row.get("id") or "").replace("-", "").lower(),
+        columns=built,
+        dropped=gone,
+        cdc=bool(row.get("cdc")),
+        view=view,
+        counter="counter" in (row.get("flags") or ()) or any(c.type.name == "counter" for c in built),
+    )
+
+
+def _column(row: Row, lookup: Callable[[str], CqlType]) -> Column:
+    kind = row["kind"]
+    position = row.get("position")
+    return Column(
+        name=row["column_name"],
+        kind=kind if kind in ("partition_key", "clustering", "static") else "regular",
+        position=int(position) if kind in ("partition_key", "clustering") and position is not None else -1,
+        type=parse_type(row["type"], lookup),
+        descending=str(row.get("clustering_order", "")).lower() == "desc",
+    )
+
+
+def _dropped(row: Row, lookup: Callable[[str], CqlType]) -> DroppedColumn:
+    # 3.11 has no column "kind".
+    return DroppedColumn(
+        name=row["column_name"],
+        kind="static" if row.get("kind") == "static" else "regular",
+        type=parse_type(row["type"], lookup),
+        dropped_at_us=_microseconds(row["dropped_time"]),
+    )
+
+
+def _microseconds(value: int | str) -> int:
+    """Read a drop time; text is a CQL timestamp, exact to the millisecond, of any year."""
+    if isinstance(value, int):
+        return value
+    date, _, time = value.rstrip("Z").partition(" ")
+    year, month, day = (int(part) for part in date.rsplit("-", 2))
+    # The Gregorian calendar repeats every 400 years, which are 146,097 days.
+    cycles, year = divmod(year, 400)
+    moment = datetime.fromisoformat(f"{year + 400:04}-{month:02}-{day:02}T{time}+00:00")
+    return ((moment - _EPOCH) // timedelta(microseconds=1)) + (cycles - 1) * 146_097 * 86_400_000_000

@@ -1,0 +1,310 @@
+"""CQL types: from text (CQL, or a Java class name) to :class:`CqlType`, and back.
+
+Inside another type everything is frozen in effect, so the parser marks it so; two sources that spell the same
+type differently (``list<frozen<set<int>>>``, a Java class) give equal types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from airflow_cdc_provider.exceptions import SchemaUnknown
+from airflow_cdc_provider.sources.cql.schema import CqlType
+
+FIXED_LENGTHS: Final = {
+    "boolean": 1,
+    "int": 4,
+    "float": 4,
+    "bigint": 8,
+    "double": 8,
+    "timestamp": 8,
+    "uuid": 16,
+    "timeuuid": 16,
+    "empty": 0,
+}
+"""Types whose values stand bare in simple cells and clusterings (``AbstractType.valueLengthIfFixed``). The
+others are led by their length, even those whose size never changes, such as smallint and date."""
+
+_SCALARS = """
+    ascii bigint blob boolean counter date decimal double duration empty float inet int smallint text time
+    timestamp timeuuid tinyint uuid varint
+"""
+SCALARS: Final = frozenset(_SCALARS.split())
+_FREEZABLE: Final = frozenset({"list", "set", "map", "udt"})
+_ARITY: Final = {"list": 1, "set": 1, "map": 2}
+
+LEXICAL_UUID: Final = "org.apache.cassandra.db.marshal.LexicalUUIDType"
+_MARSHAL: Final = "org.apache.cassandra.db.marshal."
+_JAVA_SCALARS: Final = {
+    "AsciiType": "ascii",
+    "LongType": "bigint",
+    "BytesType": "blob",
+    "BooleanType": "boolean",
+    "CounterColumnType": "counter",
+    "SimpleDateType": "date",
+    "DecimalType": "decimal",
+    "DoubleType": "double",
+    "DurationType": "duration",
+    "EmptyType": "empty",
+    "FloatType": "float",
+    "InetAddressType": "inet",
+    "Int32Type": "int",
+    "ShortType": "smallint",
+    "UTF8Type": "text",
+    "TimeType": "time",
+    "TimestampType": "timestamp",
+    "DateType": "timestamp",
+    "TimeUUIDType": "timeuuid",
+    "ByteType": "tinyint",
+    "UUIDType": "uuid",
+    "IntegerType": "varint",
+}
+_JAVA_NESTED: Final = {"ListType": "list", "SetType": "set", "MapType": "map", "TupleType": "tuple"}
+
+UdtLookup = Callable[[str], CqlType]
+"""Gives a user-defined type by its name, with or without ``keyspace.``; raises SchemaUnknown."""
+
+
+def no_udts(name: str) -> CqlType:
+    """Refuse every user-defined type: the lookup of schemas that have none."""
+    raise SchemaUnknown(f"there is no type {name}", expected="a CQL type or a type created before")
+
+
+def parse_type(text: str, udt: UdtLookup = no_udts) -> CqlType:
+    """Parse a type as CQL and ``system_schema`` write it.
+
+    Args:
+        text: For example ``map<text, frozen<list<int>>>``, ``"My Type"``, ``vector<float, 3>``, or a Java
+            class in quotes as custom types have it.
+        udt: Gives user-defined types by name.
+
+    Raises:
+        SchemaUnknown: The text is no type, or names one that is not known.
+    """
+    parser = _CqlParser(text, udt)
+    parsed = parser.type()
+    parser.end()
+    return parsed
+
+
+def parse_java_type(text: str) -> CqlType:
+    """Parse a Java class name with its parameters, such as ``org...ReversedType(org...Int32Type)``.
+
+    A class that is not Cassandra's own gives a ``custom`` type.
+
+    Raises:
+        SchemaUnknown: The text is not well-formed.
+    """
+    parser = _JavaParser(text)
+    parsed = parser.type()
+    parser.end()
+    return parsed
+
+
+def freeze(cql_type: CqlType) -> CqlType:
+    """Return the type as it is inside another one."""
+    return replace(cql_type, frozen=True) if cql_type.name in _FREEZABLE else cql_type
+
+
+def fixed_length(cql_type: CqlType) -> int:
+    """Return the length of values that stand bare, or -1 for those led by a length."""
+    if cql_type.name == "vector":
+        element = fixed_length(cql_type.parameters[0])
+        return element * cql_type.dimensions if element >= 0 else -1
+    if cql_type.udt == LEXICAL_UUID:
+        return 16
+    return FIXED_LENGTHS.get(cql_type.name, -1)
+
+
+def to_cql(cql_type: CqlType) -> str:
+    """Write a type as CQL does; user-defined types by name without keyspace."""
+    inside = ", ".join(to_cql(p) for p in cql_type.parameters)
+    match cql_type.name:
+        case "custom":
+            return f"'{cql_type.udt}'"
+        case "udt":
+            text = quote_name(cql_type.udt.partition(".")[2])
+        case "vector":
+            return f"vector<{inside}, {cql_type.dimensions}>"
+        case name if cql_type.parameters:
+            text = f"{name}<{inside}>"
+        case name:
+            return name
+    return f"frozen<{text}>" if cql_type.frozen or cql_type.name == "tuple" else text
+
+
+def quote_name(name: str) -> str:
+    """Write an identifier, in quotes unless it is plain lower case."""
+    if re.fullmatch(r"[a-z][a-z0-9_]*", name) and name not in RESERVED:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+_RESERVED = """
+    add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe
+    drop entries execute from full grant if in index infinity insert into is keyspace limit materialized mbean
+    mbeans modify nan norecursive not null of on or order primary rename replace revoke schema select set
+    table to token truncate unlogged unset update use using view where with
+"""
+RESERVED: Final = frozenset(_RESERVED.split())
+"""Words that name nothing without quotes."""
+
+
+class _Parser:
+    token = re.compile("")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        position = 0
+        while position < len(text):
+            match = self.token.match(text, position)
+            if match is None:
+                raise self.error()
+            if match.lastgroup != "space":
+                self.tokens.append(match.group())
+            position = match.end()
+        self.position = 0
+
+    def error(self) -> SchemaUnknown:
+        return SchemaUnknown(f"{self.text!r} is no type that this version can read")
+
+    def peek(self) -> str:
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        token = self.peek()
+        if not token or (expected and token != expected):
+            raise self.error()
+        self.position += 1
+        return token
+
+    def end(self) -> None:
+        if self.peek():
+            raise self.error()
+
+
+class _CqlParser(_Parser):
+    token = re.compile(r"""(?P<space>\s+)|"(?:[^"]|"")*"|'(?:[^']|'')*'|[A-Za-z0-9_]+|[<>,.]""")
+
+    def __init__(self, text: str, udt: UdtLookup) -> None:
+        super().__init__(text)
+        self.udt = udt
+
+    def type(self) -> CqlType:
+        token = self.take()
+        if token.startswith("'"):
+            return parse_java_type(token[1:-1].replace("''", "'"))
+        if token in ("<", ">", ",", "."):
+            raise self.error()
+        if token.startswith('"') or self.peek() == ".":
+            return self.udt(self.qualified(token))
+        name = token.lower()
+        if name == "varchar":
+            name = "text"
+        if self.peek() == "<":
+            return self.parameterised(name)
+        if name in SCALARS:
+            return CqlType(name)
+        return self.udt(name)
+
+    def qualified(self, token: str) -> str:
+        name = _unquote(token)
+        if self.peek() == ".":
+            self.take()
+            name = f"{name}.{_unquote(self.take())}"
+        return name
+
+    def parameterised(self, name: str) -> CqlType:
+        self.take("<")
+        inside = [self.type()]
+        dimensions = 0
+        while self.peek() == ",":
+            self.take()
+            if name == "vector":
+                number = self.take()
+                if not number.isdigit():
+                    raise self.error()
+                dimensions = int(number)
+            else:
+                inside.append(self.type())
+        self.take(">")
+        return _compose(name, inside, dimensions, self.error)
+
+
+class _JavaParser(_Parser):
+    token = re.compile(r"(?P<space>\s+)|[A-Za-z0-9_.$-]+|=>|[(),:]")
+
+    def type(self) -> CqlType:
+        word = self.take()
+        short = word.removeprefix(_MARSHAL)
+        if short in _JAVA_SCALARS:
+            return CqlType(_JAVA_SCALARS[short])
+        if short == "UserType":
+            return self.user_type()
+        if self.peek() == "(" and short in {*_JAVA_NESTED, "FrozenType", "ReversedType", "VectorType"}:
+            return self.nested(short)
+        return CqlType("custom", udt=word + self.raw_parameters())
+
+    def nested(self, short: str) -> CqlType:
+        self.take("(")
+        inside = [self.type()]
+        dimensions = 0
+        while self.peek() == ",":
+            self.take()
+            if short == "VectorType":
+                dimensions = int(self.take())
+            else:
+                inside.append(self.type())
+        self.take(")")
+        if short == "ReversedType":
+            return inside[0]
+        name = {"FrozenType": "frozen", "VectorType": "vector"}.get(short) or _JAVA_NESTED[short]
+        return _compose(name, inside, dimensions, self.error)
+
+    def user_type(self) -> CqlType:
+        self.take("(")
+        keyspace = self.take()
+        self.take(",")
+        name = bytes.fromhex(self.take()).decode()
+        fields: list[str] = []
+        types: list[CqlType] = []
+        while self.peek() == ",":
+            self.take()
+            fields.append(bytes.fromhex(self.take()).decode())
+            self.take(":")
+            types.append(freeze(self.type()))
+        self.take(")")
+        return CqlType("udt", tuple(types), fields=tuple(fields), udt=f"{keyspace}.{name}")
+
+    def raw_parameters(self) -> str:
+        """Take what stands in parentheses after a class of others, as it is."""
+        if self.peek() != "(":
+            return ""
+        words, depth = [], 0
+        while True:
+            word = self.take()
+            words.append(word)
+            depth += (word == "(") - (word == ")")
+            if depth == 0:
+                return "".join(words)
+
+
+def _compose(
+    name: str, inside: Sequence[CqlType], dimensions: int, error: Callable[[], SchemaUnknown]
+) -> CqlType:
+    if name == "frozen" and len(inside) == 1:
+        return freeze(inside[0])
+    parameters = tuple(freeze(t) for t in inside)
+    if name == "vector" and len(inside) == 1 and dimensions > 0:
+        return CqlType("vector", parameters, dimensions=dimensions)
+    if name == "tuple" or len(inside) == _ARITY.get(name):
+        return CqlType(name, parameters)
+    raise error()
+
+
+def _unquote(token: str) -> str:
+    return token[1:-1].replace('""', '"') if token.startswith('"') else token.lower()

@@ -1,0 +1,85 @@
+"""Big-endian numbers and variable-length integers in byte arrays. Callers check bounds before they read."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def read_i32(data, at):  # type: ignore[no-untyped-def]
+    """Read a signed 32-bit number as int64."""
+    value = (
+        (np.int64(data[at]) << 24)
+        | (np.int64(data[at + 1]) << 16)
+        | (np.int64(data[at + 2]) << 8)
+        | np.int64(data[at + 3])
+    )
+    return np.int64(value - ((value & 0x80000000) << 1))
+
+
+@njit(cache=True, nogil=True)
+def read_i64(data, at):  # type: ignore[no-untyped-def]
+    """Read a signed 64-bit number."""
+    value = np.int64(0)
+    for i in range(8):
+        value = (value << 8) | np.int64(data[at + i])
+    return value
+
+
+@njit(cache=True, nogil=True)
+def read_signed(data, at, length):  # type: ignore[no-untyped-def]
+    """Read a two's complement number of 1 to 8 bytes as int64."""
+    value = np.int64(-1) if data[at] & 0x80 else np.int64(0)
+    for i in range(length):
+        value = (value << 8) | np.int64(data[at + i])
+    return value
+
+
+@njit(cache=True, nogil=True)
+def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
+    """Read an unsigned variable-length integer (``VIntCoding``).
+
+    Returns:
+        The value, its 64 bits as int64, and the place after it; -1 as the place if the bytes end too early.
+    """
+    if at >= end:
+        return np.int64(0), np.int64(-1)
+    first = np.int64(data[at])
+    extra = 0
+    while extra < 8 and first & (0x80 >> extra):
+        extra += 1
+    if at + 1 + extra > end:
+        return np.int64(0), np.int64(-1)
+    value = first & (0xFF >> (extra + 1)) if extra < 8 else np.int64(0)
+    for i in range(extra):
+        value = (value << 8) | np.int64(data[at + 1 + i])
+    return np.int64(value), np.int64(at + 1 + extra)
+
+
+@njit(cache=True, nogil=True)
+def read_svint(data, at, end):  # type: ignore[no-untyped-def]
+    """Read a zig-zag variable-length integer; returns as :func:`read_uvint` does."""
+    value, after = read_uvint(data, at, end)
+    low = value & 1
+    half = (value >> 1) & 0x7FFFFFFFFFFFFFFF
+    return np.int64(half ^ -low), after
+
+
+@njit(cache=True, nogil=True)
+def next_part(data, at, end):  # type: ignore[no-untyped-def]
+    """Step over one part of a frozen value: int32 length, then its bytes.
+
+    Returns:
+        Where its bytes begin, its length (-1: null), and the place after it; -1 as the place if the bytes are
+        malformed.
+    """
+    if at + 4 > end:
+        return np.int64(0), np.int64(0), np.int64(-1)
+    length = read_i32(data, at)
+    begin = np.int64(at + 4)
+    if length < 0:
+        return begin, np.int64(-1), begin
+    if length > end - begin:
+        return np.int64(0), np.int64(0), np.int64(-1)
+    return begin, length, np.int64(begin + length)
