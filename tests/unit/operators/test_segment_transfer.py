@@ -53,7 +53,10 @@ def node(tmp_path: Path) -> Node:
 
 
 def captured(segment: int, *, completed: bool = False) -> dict[str, Any]:
-    return {HOST: {"v": 1, "segment": segment, "position": 100, "completed": completed}}
+    """Return the offset after all earlier segments and the first 100 bytes, or all, of this one."""
+    if completed:
+        return {HOST: {"v": 1, "floor": segment}}
+    return {HOST: {"v": 1, "floor": segment - 1, "open": {str(segment): 100}}}
 
 
 def test_growing_segments_are_brought_again_and_unchanged_ones_are_not(node: Node) -> None:

@@ -104,7 +104,7 @@ def test_news_sensor_ends_when_there_are_segments_after_the_offset(
     write_segment(5, end=900, completed=True, folder=folder)
     write_segment(6, end=300, folder=folder)
     context = TaskContext()
-    reached = {"host-1": {"v": 1, "segment": 6, "position": 300}}
+    reached = {"host-1": {"v": 1, "floor": 5, "open": {"6": 300}}}
     _store_offset(context, reached)
 
     def make(**how: Any) -> ObservingSensor:
