@@ -55,9 +55,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.2
 _SPLIT_SINCE: Final = (6, 0, 9)
 
 
-def stream_pipeline(
-    options: MongodbOptions, selection: Selection | None, *, split: bool
-) -> list[dict[str, Any]]:
+def stream_pipeline(options: MongodbOptions, selection: Selection | None, *, split: bool) -> list[dict[str, Any]]:
     """Build a change stream's pipeline but for the place where it starts.
 
     Args:
@@ -92,9 +90,7 @@ def target(options: MongodbOptions) -> tuple[str, str | int]:
     if options.scope == "database":
         if not database or collection:
             raise ConfigurationError(
-                "option source.target is wrong",
-                expected="a database for scope database",
-                found=options.target,
+                "option source.target is wrong", expected="a database for scope database", found=options.target
             )
         return database, 1
     if not collection:
@@ -145,9 +141,7 @@ class ChangeStream:
         selection: The captured namespaces, None if only the client knows them.
     """
 
-    def __init__(
-        self, values: ConnectionValues, options: MongodbOptions, selection: Selection | None
-    ) -> None:
+    def __init__(self, values: ConnectionValues, options: MongodbOptions, selection: Selection | None) -> None:
         self._values = values
         self._options = options
         self._selection = selection
@@ -208,9 +202,7 @@ class ChangeStream:
         assert place is not None
         if place.time != head.time:
             # A stream whose tokens tell no time (not MongoDB's own) is at its head once it has nothing to give.
-            return place.time > head.time or (
-                waited and not took and bool(place.token) and not token_time(place.token)
-            )
+            return place.time > head.time or (waited and not took and bool(place.token) and not token_time(place.token))
         return took == 0 or place.index == LAST_INDEX
 
     def _leave(self, *, lost: bool = False) -> None:
@@ -277,7 +269,9 @@ class ChangeStream:
             return 0
         if count:
             same = place.index != LAST_INDEX and self._skip_through is None
-            found = scan(batch.data, batch.documents, place.time if same else 0, place.index if same else -1)
+            found = scan(
+                batch.data, batch.documents, place.time if same else 0, place.index if same else -1
+            )
             if found.fragments.any() or self._fragments:
                 self._take_with_fragments(batch, found, collected)
                 return count
@@ -287,14 +281,9 @@ class ChangeStream:
                 data, _ = gather(batch.data, spans.starts[first:], spans.ends[first:])
                 collected.add(data.tobytes(), count - first, int(found.indexes[first]))
             last_time = int(found.times[-1])
-            place = StreamPlace(
-                last_time >> 32, last_time & 0xFFFF_FFFF, int(found.indexes[-1]), batch.resume_token
-            )
+            place = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, int(found.indexes[-1]), batch.resume_token)
             if found.invalidate:
-                log.warning(
-                    "the change stream of %s ended with its collection and goes on after it",
-                    self._options.target,
-                )
+                log.warning("the change stream of %s ended with its collection and goes on after it", self._options.target)
         newest = token_time(batch.resume_token)
         if newest > place.time:
             place = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)

@@ -73,17 +73,7 @@ FIELDS: Final = (
 )
 """Names of the fields that :func:`locate` finds, in the order of its columns."""
 
-OPERATIONS: Final = (
-    "",
-    "insert",
-    "update",
-    "replace",
-    "delete",
-    "drop",
-    "rename",
-    "dropDatabase",
-    "invalidate",
-)
+OPERATIONS: Final = ("", "insert", "update", "replace", "delete", "drop", "rename", "dropDatabase", "invalidate")
 """Operations by their numbers; 0 stands for all others."""
 INSERT: Final = 1
 UPDATE_OPERATION: Final = 2
@@ -190,10 +180,7 @@ def number_namespaces(data: Bytes, databases: Ints, collections: Ints) -> tuple[
         firsts = np.zeros(4 * len(firsts), np.int64)
     names = []
     for row in firsts[:distinct]:
-        parts = [
-            data[start:end].tobytes().decode(errors="replace")
-            for start, end in (databases[row], collections[row])
-        ]
+        parts = [data[start:end].tobytes().decode(errors="replace") for start, end in (databases[row], collections[row])]
         names.append(".".join(parts) if databases[row, 0] >= 0 and collections[row, 0] >= 0 else "")
     return names, codes
 
@@ -234,18 +221,7 @@ def scan(data: Bytes, spans: Spans, last_time: int, last_index: int) -> Scan:
     indexes = np.zeros(len(spans), np.int64)
     fragments = np.zeros(len(spans), np.int64)
     of = np.zeros(len(spans), np.int64)
-    _scan(
-        data,
-        located.kinds,
-        located.starts,
-        located.ends,
-        np.uint64(last_time),
-        last_index,
-        times,
-        indexes,
-        fragments,
-        of,
-    )
+    _scan(data, located.kinds, located.starts, located.ends, np.uint64(last_time), last_index, times, indexes, fragments, of)
     last = _operation(data, located.starts[-1, OPERATION], located.ends[-1, OPERATION]) if len(spans) else 0
     return Scan(times, indexes, fragments, of, last == INVALIDATE)
 

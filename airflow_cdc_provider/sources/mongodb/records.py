@@ -31,15 +31,7 @@ from airflow_cdc_provider.changes.record import (
 )
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.mongodb.arrow import column_of, fixed_width_binary, span_column
-from airflow_cdc_provider.sources.mongodb.bson import (
-    FAULTS,
-    Bytes,
-    Ints,
-    Spans,
-    find_in_all,
-    split_documents,
-    validate_all,
-)
+from airflow_cdc_provider.sources.mongodb.bson import FAULTS, Bytes, Ints, Spans, find_in_all, split_documents, validate_all
 from airflow_cdc_provider.sources.mongodb.change_event import (
     DELETE,
     DROP_OPERATION,
@@ -168,11 +160,7 @@ def read_events(
         schema=CHANGE_SCHEMA,
     )
     renames = np.flatnonzero(facts.complete & (facts.operations == RENAME))
-    return (
-        _with_targets(data, spans, located, facts, records, rows, renames, selects)
-        if len(renames)
-        else records
-    )
+    return _with_targets(data, spans, located, facts, records, rows, renames, selects) if len(renames) else records
 
 
 def snapshot_records(
@@ -246,9 +234,7 @@ def _report(faults: Ints, places: Ints, spans: Spans, broken: Ints, strict: bool
             found=where,
             remedy="without the option advanced.strict it is set apart and the rest goes on",
         )
-    log.warning(
-        "%d of %d change events are broken and set apart; the first: %s", len(broken), len(spans), where
-    )
+    log.warning("%d of %d change events are broken and set apart; the first: %s", len(broken), len(spans), where)
 
 
 def _with_targets(

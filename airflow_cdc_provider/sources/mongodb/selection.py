@@ -29,9 +29,7 @@ _PORTABLE: Final = re.compile(
     re.VERBOSE,
 )
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9_\- ]|[^\x00-\x7f]|\\[.\-$+*?()\[\]{}|^\\])*")
-_DATABASE_PART: Final = re.compile(
-    r"((?:[A-Za-z0-9_\-]|[^\x00-\x7f]|\[[A-Za-z0-9_\-]+\][*+?]?)+)\\\.(.*)", re.DOTALL
-)
+_DATABASE_PART: Final = re.compile(r"((?:[A-Za-z0-9_\-]|[^\x00-\x7f]|\[[A-Za-z0-9_\-]+\][*+?]?)+)\\\.(.*)", re.DOTALL)
 _OWN_DATABASES: Final = ("admin", "config", "local")
 _OF_ROWS: Final = ("insert", "update", "replace", "delete")
 _OF_COLLECTIONS: Final = ("drop", "rename", "dropDatabase", "invalidate")
