@@ -1,7 +1,7 @@
 """The Spark session of a job, and the lake inside it.
 
 :func:`build_session` starts or joins a session and adds what this package needs. What ``spark-submit``, the
-cluster's ``spark-defaults.conf`` or an existing session has set already stays, with one exception: the
+cluster's ``spark-defaults.conf`` or a session that runs already has set stays, with one exception: the
 session's time zone is UTC, because change records carry UTC timestamps.
 """
 
@@ -28,6 +28,8 @@ ICEBERG_JAR = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _EXTENSIONS = "spark.sql.extensions"
 _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_TIME_ZONE = "spark.sql.session.timeZone"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def build_session(
@@ -39,7 +41,7 @@ def build_session(
         connector: The declaration; its ``lake.catalog_options`` declare the catalog unless Spark's own
             configuration does.
         app_name: Name of the application, unless ``spark-submit`` gave one.
-        extra_conf: Further Spark settings; they win over this package's but not over what Spark has already.
+        extra_conf: Further Spark settings. They win over this package's, not over what Spark has already.
 
     Returns:
         The session.
@@ -47,33 +49,31 @@ def build_session(
     Raises:
         ConfigurationError: There is no Java, Iceberg's jar is missing, or nothing declares the catalog.
     """
-    _require_java()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", _python(extra_conf))
-    running = SparkContext._active_spark_context is not None
-    launch = SparkConf(loadDefaults=False)
-    for name, value in (extra_conf or {}).items():
-        launch.set(name, value)
-    SparkContext._ensure_initialized(conf=launch)
-    present = SparkContext.getOrCreate().getConf() if running else SparkConf()
-    wanted = _settings(connector, {**_all(present), **dict(extra_conf or {})})
-    builder = SparkSession.builder
-    for name, value in {**wanted, **dict(extra_conf or {})}.items():
-        if name == _EXTENSIONS or not present.contains(name):
-            builder = builder.config(name, value)
-    if not present.contains("spark.app.name"):
-        builder = builder.appName(app_name)
-    if not present.contains("spark.master") and "spark.master" not in (extra_conf or {}):
-        builder = builder.master("local[*]")
+    extra = dict(extra_conf or {})
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        present = dict(running.conf.getAll)
+    else:
+        _require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", extra.get("spark.pyspark.python", sys.executable))
+        launch = SparkConf(loadDefaults=False)  # class path and memory are settled when the JVM starts
+        launch.setAll([(name, value) for name, value in extra.items() if not name.startswith("spark.sql.")])
+        SparkContext._ensure_initialized(conf=launch)
+        present = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+    wanted = {"spark.app.name": app_name, "spark.master": "local[*]", **settings(connector, present, extra)}
     _require_iceberg(SparkContext._jvm)
+    builder = SparkSession.builder
+    for name, value in wanted.items():
+        if name not in present or name in {_EXTENSIONS, _TIME_ZONE}:
+            builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    if session.conf.get("spark.sql.shuffle.partitions", "200") == "200":
-        session.conf.set(
-            "spark.sql.shuffle.partitions", str(max(2, 2 * session.sparkContext.defaultParallelism))
-        )
+    if (
+        _SHUFFLE_PARTITIONS not in present and _SHUFFLE_PARTITIONS not in extra
+    ):  # 200 by default: for big data
+        session.conf.set(_SHUFFLE_PARTITIONS, str(max(2, 2 * session.sparkContext.defaultParallelism)))
     return session
 
 
@@ -96,52 +96,58 @@ def build_lake(spark: SparkSession, connector: Connector) -> IcebergLake:
             f"catalog {catalog} caches tables, so that one job would miss another's commits",
             expected=f"{option}=false",
             found=repr(spark.conf.get(option, None)),
-            remedy=f"pass --conf {option}=false, or let build_session() make the session",
+            remedy=f"pass --conf {option}=false to spark-submit",
         )
     return IcebergLake(spark, catalog, format_version=connector.lake.format_version)
 
 
-def _settings(connector: Connector, present: Mapping[str, str]) -> dict[str, str]:
+def settings(
+    connector: Connector, present: Mapping[str, str], extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the Spark settings that a connector's jobs want.
+
+    Args:
+        connector: The declaration.
+        present: What Spark has already; decides whether the catalog is declared.
+        extra: Further settings, which win over this package's.
+
+    Raises:
+        ConfigurationError: Nothing declares the catalog.
+    """
+    extra = extra or {}
     catalog = f"spark.sql.catalog.{connector.lake.catalog}"
     options = connector.lake.catalog_options
-    if catalog not in present and not options:
+    if not options and catalog not in present and catalog not in extra:
         raise ConfigurationError(
             f"nothing declares the catalog {connector.lake.catalog}",
             expected=f"option lake.catalog_options, or {catalog} in Spark's configuration",
             remedy="for a first try: lake: {catalog_options: {type: hadoop, warehouse: 'file:///tmp/lake'}}",
         )
-    extensions = [e for e in present.get(_EXTENSIONS, "").split(",") if e]
+    extensions = [name for name in {**extra, **present}.get(_EXTENSIONS, "").split(",") if name]
     if _ICEBERG_EXTENSIONS not in extensions:
         extensions.append(_ICEBERG_EXTENSIONS)
     return {
-        _EXTENSIONS: ",".join(extensions),
         catalog: _ICEBERG_CATALOG,
         f"{catalog}.cache-enabled": "false",
         **{f"{catalog}.{name}": value for name, value in options.items()},
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.pyspark.python": os.environ["PYSPARK_PYTHON"],
+        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
+        **extra,
+        _EXTENSIONS: ",".join(extensions),
+        _TIME_ZONE: "UTC",
     }
 
 
-def _all(conf: Any) -> dict[str, str]:
-    return dict(conf.getAll())
-
-
-def _python(extra_conf: Mapping[str, str] | None) -> str:
-    return (extra_conf or {}).get("spark.pyspark.python", sys.executable)
-
-
 def _require_java() -> None:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started us: its JVM runs already
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process: its JVM runs
         return
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(
             "Spark needs Java and there is none",
-            expected="JAVA_HOME or java on the PATH, version 17 or 21",
+            expected="JAVA_HOME, or java on the PATH; version 17 or 21",
             found=f"JAVA_HOME={home!r}" if home else "neither",
             remedy="install a JRE, for example: apt-get install openjdk-17-jre-headless",
         )
@@ -150,13 +156,12 @@ def _require_java() -> None:
 def _require_iceberg(jvm: Any) -> None:
     from py4j.protocol import Py4JJavaError
 
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Class.forName(
-            _ICEBERG_CATALOG, False, jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        )
+        jvm.java.lang.Class.forName(_ICEBERG_CATALOG, False, loader)
     except Py4JJavaError as error:
         raise ConfigurationError(
             "Iceberg is not on Spark's class path",
             expected=f"class {_ICEBERG_CATALOG}",
-            remedy=f"pass --packages {ICEBERG_JAR}, or --jars with that file",
+            remedy=f"pass the jar of {ICEBERG_JAR} to spark-submit with --jars",
         ) from error

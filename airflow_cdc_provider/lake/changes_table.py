@@ -2,8 +2,7 @@
 
 One commit is one batch: the changes, and one row of kind ``offset`` whose payload is the offset's JSON text.
 The commit's properties say the same, so that a run resumes by reading metadata only. A commit is a
-compare-and-set on the state from which it was derived: of two runs that both read the same offset, one gets
-in.
+compare-and-set on the state from which it was derived: of two runs that read the same offset, one gets in.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.lake.table import Head
+from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -225,6 +224,16 @@ class ChangesTable:
             return 0
         self.table.discard("batch", int(newest))
         return int(newest)
+
+    def maintain(self, *, through_batch: int, retain_seconds: int) -> MaintenanceReport:
+        """Expire batches and snapshots. Files stay as they are: batches are short-lived, their files few.
+
+        Args:
+            through_batch: The newest batch that all consumers have merged.
+            retain_seconds: Age at which batches and snapshots go.
+        """
+        self.expire(through_batch, datetime.now(UTC) - timedelta(seconds=retain_seconds))
+        return self.table.maintain(retain_seconds=retain_seconds, compact=False)
 
     def _state_from_rows(self, head: Head) -> ChangesState:
         from pyspark.sql import functions

@@ -3,33 +3,36 @@
 A commit is made on a branch of unique name, cut at the snapshot that its content was derived from, and takes
 effect by fast-forwarding ``main``. That step also removes the branch and moves the tag :data:`HEAD_TAG` to
 the commit, in one change of the table's metadata. So exactly one of two racing writers gets in, a killed
-writer leaves at most a branch (which maintenance removes), and snapshot expiry never takes the newest
-commit's properties.
+writer leaves at most a branch (which maintenance removes), and expiry never takes the newest commit's
+properties. Snapshots of operation ``replace`` (compaction) and those that carry :data:`MAINTENANCE` keep the
+rows that writers derive theirs from: a commit is cut again from them and repeated.
 
-Snapshots of operation ``replace`` (compaction) and those that carry :data:`MAINTENANCE` keep the data that
-writers care about: a commit goes on from them.
-
-Metadata are read and changed through Iceberg's own Java API, which costs some milliseconds; Spark runs only
-what touches rows.
+Metadata are read and changed through Iceberg's own Java API, in milliseconds; Spark runs what touches rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import random
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown, ConfigurationError
 from airflow_cdc_provider.lake import iceberg_schema, maintenance
-from airflow_cdc_provider.lake.iceberg_java import java_error, lineage, own_properties, quote, to_spark_schema
+from airflow_cdc_provider.lake.iceberg_java import (
+    java_error,
+    lineage,
+    own_properties,
+    quote,
+    to_spark_schema,
+)
+from airflow_cdc_provider.lake.local_lock import locked
 from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ BRANCH_PREFIX = "cdc_w_"
 """Leads the names of commit branches: prefix, epoch second, ``_``, random hexadecimal digits."""
 
 _ATTEMPTS = 20
-_PROPERTY = re.compile(r"cdc\.[a-z0-9_.-]+")
+_PROPERTY = re.compile(r"cdc\.[a-z0-9_.-]+")  # Spark makes the names of write options lower-case
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +70,7 @@ class IcebergLake:
         self.spark = spark
         self.catalog = catalog
         self.format_version = format_version
-        self._java = spark._jvm.org.apache.iceberg
+        self.java = spark._jvm.org.apache.iceberg
         self._java_catalog: Any = None
 
     def table(self, name: str) -> IcebergTable:
@@ -79,21 +82,23 @@ class IcebergLake:
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(self.catalog, *name.split('.'))}")
 
     @property
-    def java(self) -> Any:
-        """Iceberg's Java package."""
-        return self._java
-
-    @property
     def java_catalog(self) -> Any:
-        """Iceberg's own catalog object."""
+        """Iceberg's own catalog object, made once."""
         if self._java_catalog is None:
-            spark3 = self._java.spark.Spark3Util
+            spark3 = self.java.spark.Spark3Util
             self._java_catalog = spark3.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)
         return self._java_catalog
 
+    def local_folder(self, location: str) -> str | None:
+        """Return the path whose lock must be held to commit; None where the catalog itself is atomic."""
+        if self.java_catalog.getClass().getSimpleName() != "HadoopCatalog":
+            return None
+        url = urlparse(location)
+        return unquote(url.path) if url.scheme in {"", "file"} else None
+
 
 class IcebergTable:
-    """One Iceberg table. Safe to use from several processes; from several threads with one object each.
+    """One Iceberg table. Several processes may use one; several threads take an object each.
 
     Args:
         lake: Its catalog.
@@ -104,9 +109,9 @@ class IcebergTable:
         self.name = name
         self.lake = lake
         self.spark = lake.spark
-        parts = name.split(".")
-        self.sql_name = quote(lake.catalog, *parts)
+        self.sql_name = quote(lake.catalog, *name.split("."))
         self._identifier = lake.java.catalog.TableIdentifier.parse(name)
+        self._lock_folder: str | None = None
 
     def exists(self) -> bool:
         """Tell whether the table is there."""
@@ -115,16 +120,14 @@ class IcebergTable:
     def create(self, schema: StructType, *, partition_by: Sequence[str] = ()) -> None:
         """Create the table with an empty first snapshot; a table that is there already is left alone."""
         if not self.exists():
-            partitioning = f"PARTITIONED BY ({', '.join(partition_by)})" if partition_by else ""
-            properties = ", ".join(f"'{k}'='{v}'" for k, v in self._properties().items())
-            columns = ", ".join(f"{quote(f.name)} {f.dataType.simpleString()}" for f in schema.fields)
-            self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING iceberg {partitioning} "
-                f"TBLPROPERTIES ({properties})"
-            )
-        table = self.load()
-        if table.currentSnapshot() is None:
-            self._begin(table)
+            warehouse = self.spark.conf.get(f"spark.sql.catalog.{self.lake.catalog}.warehouse", "")
+            folder = self.lake.local_folder(warehouse)
+            if folder is not None:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            with locked(folder):
+                self._create(schema, partition_by)
+        with self.exclusive():
+            self._begin()
 
     def drop(self) -> None:
         """Drop the table with its data."""
@@ -137,14 +140,10 @@ class IcebergTable:
     def evolve(self, schema: StructType) -> list[str]:
         """Add columns that are new in ``schema`` and widen those whose type grew.
 
-        Columns that ``schema`` lacks stay. No snapshot is made.
+        Columns that ``schema`` lacks stay. No snapshot is made: the head remains what it is.
         """
-
-        def change() -> list[str]:
-            return iceberg_schema.evolve(self.spark, self.load(), schema, self.name)
-
         with self.exclusive():
-            return self.retry(change)
+            return self.retry(lambda: iceberg_schema.evolve(self.spark, self.load(), schema, self.name))
 
     def head(self) -> Head:
         """Return what a following commit is based on."""
@@ -155,13 +154,13 @@ class IcebergTable:
         return Head(str(current.snapshotId()), self._newest_properties(table, current))
 
     def read(self, head: Head | None = None) -> DataFrame:
-        """Read all rows, at a head or now. Columns are the table's present ones."""
+        """Read all rows, at a head or now, in the table's present columns."""
         if head is None or head.snapshot is None:
             return self.spark.table(self.sql_name)
-        rows = self.spark.read.option("versionAsOf", head.snapshot).table(self.sql_name)
         table = self.load()
         snapshot = table.snapshot(int(head.snapshot))
-        if snapshot is not None and snapshot.schemaId() == table.schema().schemaId():
+        rows = self.spark.read.option("versionAsOf", head.snapshot).table(self.sql_name)
+        if snapshot is None or snapshot.schemaId() == table.schema().schemaId():
             return rows
         return rows.to(to_spark_schema(self.spark, table.schema()))
 
@@ -176,36 +175,30 @@ class IcebergTable:
     ) -> Head:
         """Delete and append as one atomic step; see :class:`~airflow_cdc_provider.lake.table.LakeTable`.
 
-        The frames are evaluated once, and again when maintenance came between.
+        The frames are evaluated once, and again if maintenance comes between; the keys must be deterministic.
+        A dot in the column of ``delete_keys`` leads into a struct unless a column has that very name.
         """
         for name in properties:
             if not _PROPERTY.fullmatch(name) or name == MAINTENANCE:
                 raise ConfigurationError(
-                    f"property {name!r} can't be on a commit", expected="cdc. and lower-case letters"
+                    "a commit's property has a wrong name",
+                    expected="cdc. and then lower-case letters, digits, _ . and -",
+                    found=repr(name),
                 )
         with self.exclusive():
             for _ in range(_ATTEMPTS):
-                table = self.load()
-                if table.currentSnapshot() is None:
-                    self._begin(table)
-                    table = self.load()
-                root = table.currentSnapshot().snapshotId()
+                table = self._begin()
                 self._require_only_maintenance(table, base)
-                branch = f"{BRANCH_PREFIX}{int(time.time())}_{uuid.uuid4().hex[:12]}"
-                try:
-                    self._cut(branch, root)
-                    tip = self._write(branch, append, delete, delete_keys, properties)
-                    if self._fast_forward(branch, root, tip, base):
-                        return Head(str(tip), dict(properties), self._added_rows(tip))
-                finally:
-                    self._drop_branch(branch)
+                tip = self._try_commit(table, append, delete, delete_keys, properties)
+                if tip is not None:
+                    return Head(str(tip), dict(properties), self._added_rows(tip))
         raise CommitConflict(f"{self.name} was changed {_ATTEMPTS} times while one commit was tried")
 
     def append(self, rows: DataFrame) -> None:
-        """Add rows blindly. Iceberg itself repeats the commit when another came first."""
+        """Add rows blindly. When another writer comes first, only Iceberg's commit is repeated."""
         with self.exclusive():
             try:
-                rows.writeTo(self.sql_name).append()
+                self.retry(lambda: rows.writeTo(self.sql_name).append())
             except Exception as error:
                 if java_error(error, "CommitStateUnknownException"):
                     raise CommitStateUnknown(f"the append to {self.name} may have taken effect") from error
@@ -215,7 +208,7 @@ class IcebergTable:
         """Remove whole partitions as maintenance: other writers' commits go on as if nothing had happened.
 
         Args:
-            column: The column that the table is partitioned by, as it is.
+            column: The column by which the table is partitioned, untransformed.
             through: Partitions up to this value go.
         """
 
@@ -226,15 +219,21 @@ class IcebergTable:
         with self.exclusive():
             self.retry(delete)
 
-    def maintain(self, *, retain_seconds: int) -> MaintenanceReport:
-        """Compact small files, expire snapshots, and remove the branches that dead writers left."""
-        with self.exclusive():
-            return maintenance.maintain(self, retain_seconds=retain_seconds, branch_prefix=BRANCH_PREFIX)
+    def maintain(self, *, retain_seconds: int, compact: bool = True) -> MaintenanceReport:
+        """Compact small files, expire snapshots, and remove the branches that dead writers left.
 
-    # What the operations above are made of.
+        Args:
+            retain_seconds: Age at which snapshots expire. A commit that takes longer than this may end in
+                ``CommitConflict``, because what happened since its base can't be told any more.
+            compact: False leaves files as they are.
+        """
+        with self.exclusive():
+            return maintenance.maintain(
+                self, retain_seconds=retain_seconds, compact=compact, branch_prefix=BRANCH_PREFIX
+            )
 
     def load(self) -> Any:
-        """Load the table's metadata as Iceberg's Java object.
+        """Load the table's metadata, as Iceberg's Java object.
 
         Raises:
             ConfigurationError: There is no such table.
@@ -242,20 +241,20 @@ class IcebergTable:
         try:
             return self.lake.java_catalog.loadTable(self._identifier)
         except Exception as error:
-            if java_error(error, "NoSuchTableException", "NotFoundException"):
+            if java_error(error, "NoSuchTableException"):
                 raise ConfigurationError(f"there is no table {self.lake.catalog}.{self.name}") from error
             raise
 
     def retry(self, change: Callable[[], T]) -> T:
-        """Repeat a change of metadata while other changes come first."""
-        for attempt in range(_ATTEMPTS):
+        """Make a change of metadata, again while other changes come first."""
+        for attempt in range(1, _ATTEMPTS):
             try:
                 return change()
             except Exception as error:
-                if not java_error(error, "CommitFailedException") or attempt == _ATTEMPTS - 1:
+                if not java_error(error, "CommitFailedException"):
                     raise
-                time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))  # noqa: S311  # spreads racing writers
-        raise AssertionError("unreachable")
+                _pause(attempt)
+        return change()
 
     def remove_branch(self, branch: str) -> None:
         """Remove a branch if it is there."""
@@ -269,48 +268,42 @@ class IcebergTable:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Take turns with other processes where the catalog can't tell winners from losers.
-
-        A Hadoop catalog commits by renaming a file, and on a local file system a rename replaces another
-        writer's commit. There, and only there, writers of this package lock the table's metadata folder.
-        """
-        folder = self._lockable_folder()
-        if folder is None:
+        """Take turns with other processes where the catalog can't tell winners from losers."""
+        if self._lock_folder is None:
+            folder = self.lake.local_folder(self.load().location())
+            self._lock_folder = "" if folder is None else f"{folder}/metadata"
+        with locked(self._lock_folder or None):
             yield
-            return
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
-    def _lockable_folder(self) -> str | None:
-        if self.lake.java_catalog.getClass().getSimpleName() != "HadoopCatalog":
-            return None
-        location = urlparse(self.load().location())
-        folder = os.path.join(unquote(location.path), "metadata")
-        return folder if location.scheme in ("", "file") and os.path.isdir(folder) else None
-
-    def _properties(self) -> dict[str, str]:
-        return {
+    def _create(self, schema: StructType, partition_by: Sequence[str]) -> None:
+        columns = ", ".join(f"{quote(f.name)} {f.dataType.simpleString()}" for f in schema.fields)
+        partitioning = f"PARTITIONED BY ({', '.join(partition_by)})" if partition_by else ""
+        properties = {
             "format-version": str(self.lake.format_version),
             "write.delete.mode": "merge-on-read",
             "write.update.mode": "merge-on-read",
             "write.merge.mode": "merge-on-read",
+            "write.distribution-mode": "none",  # a batch is one partition: hash would put it into one task
+            "write.spark.fanout.enabled": "true",  # and this spares sorting by it
             "write.parquet.compression-codec": "zstd",
-            "write.distribution-mode": "none",
-            "write.delete.distribution-mode": "hash",
-            "write.spark.fanout.enabled": "true",
             "write.metadata.delete-after-commit.enabled": "true",
             "write.metadata.previous-versions-max": "20",
-            "commit.retry.num-retries": "20",
+            "commit.retry.num-retries": str(_ATTEMPTS),
             "commit.retry.min-wait-ms": "20",
             "commit.retry.max-wait-ms": "2000",
         }
+        options = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
+        self.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING iceberg {partitioning} "
+            f"TBLPROPERTIES ({options})"
+        )
 
-    def _begin(self, table: Any) -> None:
-        table.newFastAppend().set(MAINTENANCE, "create").commit()
+    def _begin(self) -> Any:
+        """Load the table, with an empty first snapshot from which branches can be cut."""
+        table = self.load()
+        if table.currentSnapshot() is None:
+            table.newFastAppend().set(MAINTENANCE, "create").commit()
+        return table
 
     def _newest_properties(self, table: Any, current: Any) -> dict[str, str]:
         oldest = current
@@ -319,7 +312,9 @@ class IcebergTable:
             if ours and MAINTENANCE not in ours:
                 return ours
             oldest = snapshot
-        tagged = table.snapshot(HEAD_TAG)  # its way from main has expired, or main was rolled back behind it
+        tagged = table.snapshot(
+            HEAD_TAG
+        )  # between it and main all has expired, or main was rolled back behind it
         if tagged is not None and tagged.sequenceNumber() < oldest.sequenceNumber():
             return own_properties(self.spark, tagged)
         return {}
@@ -336,92 +331,130 @@ class IcebergTable:
                     expected=f"nothing after snapshot {base.snapshot}",
                     found=f"snapshot {snapshot.snapshotId()} ({snapshot.operation()})",
                 )
-            if snapshot.parentId() == wanted:  # also where base itself has expired, or was before the first
+            if (
+                snapshot.parentId() == wanted
+            ):  # base has expired, or is None: the time before the first snapshot
                 return
         raise CommitConflict(f"{self.name} does not descend from snapshot {base.snapshot} any more")
 
-    def _cut(self, branch: str, snapshot: int) -> None:
-        self.retry(lambda: self.load().manageSnapshots().createBranch(branch, snapshot).commit())
-
-    def _write(
+    def _try_commit(
         self,
-        branch: str,
+        table: Any,
         append: DataFrame | None,
         delete: str | None,
         delete_keys: tuple[str, DataFrame] | None,
         properties: Mapping[str, str],
-    ) -> int:
-        target = f"{self.sql_name}.{quote('branch_' + branch)}"
+    ) -> int | None:
+        """Commit on top of main as ``table`` shows it; None if main, or the branch, did not stay."""
+        root = table.currentSnapshot().snapshotId()
+        branch = f"{BRANCH_PREFIX}{int(time.time())}_{uuid.uuid4().hex[:12]}"
+        published = False
+        try:
+            table.manageSnapshots().createBranch(branch, root).commit()
+            self._write(
+                f"{self.sql_name}.{quote('branch_' + branch)}", append, delete, delete_keys, properties
+            )
+            table.refresh()
+            if append is None:
+                self._mark(table, branch, properties)
+            tip = table.snapshot(branch).snapshotId()
+            if tip == root:
+                raise CommitStateUnknown(f"Spark wrote to {self.name} but not to the branch {branch}")
+            published = self._publish(table, branch, root, tip)
+            return tip if published else None
+        except Exception as error:
+            if java_error(error, "CommitFailedException"):  # other changes of metadata came first, many times
+                return None
+            raise
+        finally:
+            if not published:
+                self._drop_branch(branch)
+
+    def _write(
+        self,
+        target: str,
+        append: DataFrame | None,
+        delete: str | None,
+        delete_keys: tuple[str, DataFrame] | None,
+        properties: Mapping[str, str],
+    ) -> None:
         if delete is not None:
             self.spark.sql(f"DELETE FROM {target} WHERE {delete}")
         if delete_keys is not None:
-            self._delete_keys(target, *delete_keys)
+            column, keys = delete_keys
+            path = quote(column) if column in self.schema().names else quote(*column.split("."))
+            view = f"cdc_keys_{uuid.uuid4().hex}"
+            keys.hint("broadcast").createTempView(view)  # else the whole table would be shuffled
+            try:
+                select = f"SELECT {quote(keys.columns[0])} FROM {view}"
+                self.spark.sql(f"DELETE FROM {target} WHERE {path} IN ({select})")
+            finally:
+                self.spark.catalog.dropTempView(view)
         if append is not None:
             writer = append.writeTo(target)
             for name, value in properties.items():
                 writer = writer.option(f"snapshot-property.{name}", value)
             writer.append()
-        else:
-            self.retry(lambda: self._mark(branch, properties))
-        return int(self.load().snapshot(branch).snapshotId())
 
     def _added_rows(self, snapshot: int) -> int:
         return int(self.load().snapshot(snapshot).summary().getOrDefault("added-records", "0"))
 
-    def _mark(self, branch: str, properties: Mapping[str, str]) -> None:
-        update = self.load().newFastAppend()
+    def _mark(self, table: Any, branch: str, properties: Mapping[str, str]) -> None:
+        update = table.newFastAppend()
         for name, value in properties.items():
             update = update.set(name, value)
         update.toBranch(branch).commit()
+        table.refresh()
 
-    def _delete_keys(self, target: str, column: str, keys: DataFrame) -> None:
-        view = f"cdc_keys_{uuid.uuid4().hex}"
-        keys.hint("broadcast").createTempView(view)
-        try:
-            key = quote(keys.columns[0])
-            self.spark.sql(f"DELETE FROM {target} WHERE {self._column(column)} IN (SELECT {key} FROM {view})")
-        finally:
-            self.spark.catalog.dropTempView(view)
-
-    def _column(self, name: str) -> str:
-        return quote(name) if name in self.schema().names else quote(*name.split("."))
-
-    def _fast_forward(self, branch: str, root: int, tip: int, base: Head) -> bool:
-        """Publish a branch: True if done, False if it must be cut again."""
-        for attempt in range(_ATTEMPTS):
+    def _publish(self, table: Any, branch: str, root: int, tip: int) -> bool:
+        """Fast-forward main to a branch's tip; False if main has moved or the branch is gone."""
+        for attempt in range(1, _ATTEMPTS):
             try:
-                table = self.load()
                 update = table.manageSnapshots().fastForwardBranch("main", branch).removeBranch(branch)
                 tagged = table.refs().containsKey(HEAD_TAG)
                 (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
                 return True
-            except Exception as error:  # noqa: BLE001  # the table's state decides, not the error
-                try:
-                    table = self.load()
-                except Exception as unreadable:
-                    raise self._unknown(tip, error) from unreadable
-                main = table.currentSnapshot().snapshotId()
-                if main == tip or self.lake.java.util.SnapshotUtil.isAncestorOf(table, main, tip):
-                    return True
-                if main != root:
-                    self._require_only_maintenance(table, base)
-                    return False
-                if not java_error(error, "CommitFailedException"):
-                    raise self._unknown(tip, error) from error
-                time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))  # noqa: S311  # spreads racing writers
-        raise CommitConflict(
-            f"{self.name}'s metadata were changed {_ATTEMPTS} times while one commit was tried"
-        )
+            except Exception as error:  # noqa: BLE001  # the table tells how it ended, whatever was raised
+                outcome = self._outcome(table, branch, root, tip, error)
+                if outcome is not None:
+                    return outcome
+                _pause(attempt)
+        return False
 
-    def _unknown(self, tip: int, error: BaseException) -> CommitStateUnknown:
+    def _outcome(self, table: Any, branch: str, root: int, tip: int, error: Exception) -> bool | None:
+        """Tell how a failed publishing ended: True for done, False for lost, None for not yet."""
+        definite = java_error(
+            error, "CommitFailedException", "IllegalArgumentException", "ValidationException"
+        )
+        try:
+            if not definite:
+                self.remove_branch(branch)  # a late answer to the call that failed must not publish it
+            table.refresh()
+        except Exception as unreadable:
+            raise self._unknown(tip, error) from unreadable
+        if self._contains(table, tip):
+            return True
+        if not definite:
+            raise self._unknown(tip, error) from error
+        moved = table.currentSnapshot().snapshotId() != root
+        return False if moved or not table.refs().containsKey(branch) else None
+
+    def _contains(self, table: Any, tip: int) -> bool:
+        return any(snapshot.snapshotId() == tip for snapshot in lineage(table, table.currentSnapshot()))
+
+    def _unknown(self, tip: int, error: Exception) -> CommitStateUnknown:
         return CommitStateUnknown(
-            f"the commit of snapshot {tip} to {self.name} may have taken effect",
-            found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            f"snapshot {tip} of {self.name} may have been committed",
+            found=f"{type(error).__name__} ({str(error).partition(chr(10))[0][:200]})",
             remedy="read the table's head before going on",
         )
 
     def _drop_branch(self, branch: str) -> None:
         try:
             self.remove_branch(branch)
-        except Exception:  # maintenance removes it later; the commit's outcome matters more
+        except Exception:  # noqa: BLE001  # maintenance removes it later; what ended the commit matters more
             _log.warning("branch %s of %s is left behind", branch, self.name, exc_info=True)
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(random.uniform(0.5, 1.0) * min(0.02 * attempt, 0.5))  # noqa: S311  # spreads racing writers

@@ -45,7 +45,7 @@ def run_stage(spark: SparkSession) -> RunStage:
         lake.create_namespace(connector.namespace)
         spec = JobSpec(stage, declaration, "", tables=tables, options=options)  # type: ignore[arg-type]
         with closing(build_source(connector, connection)) as source:
-            changes = ChangesTable(lake, connector.changes_table)
+            changes = ChangesTable(lake, connector)
             return STAGES[stage](JobContext(spec, connector, spark, lake, changes, source))
 
     return run

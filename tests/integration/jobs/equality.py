@@ -1,4 +1,4 @@
-"""Mirrors compared with their source by other means than the package's own: drivers, and plain Python values."""
+"""Mirrors compared with their source by other means than the package: drivers and Python values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _key(value: Any) -> Any:
     return str(value) if isinstance(value, uuid.UUID) else value
 
 
-def same(source: Any, mirror: Any) -> bool:  # noqa: C901  # one branch per family of types
+def same(source: Any, mirror: Any) -> bool:
     """Tell whether a driver's value and a mirror's value are the same value."""
     if source is None or mirror is None:
         return source is None and mirror is None

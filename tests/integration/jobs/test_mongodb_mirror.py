@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def database(mongo_client: MongoClient[Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+def database(mongo_client: MongoClient, request: pytest.FixtureRequest) -> Iterator[Any]:
     name = f"m{random.randrange(10**9)}"
     yield mongo_client[name]
     mongo_client.drop_database(name)

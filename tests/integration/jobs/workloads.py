@@ -164,7 +164,7 @@ _IDS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def write_mongodb(collection: Collection[dict[str, Any]], seed: int, count: int) -> None:
+def write_mongodb(collection: Collection, seed: int, count: int) -> None:
     """Apply random operations: inserts, replaces, every update operator that matters, deletes."""
     rng = random.Random(seed)
     for number in range(count):
@@ -187,7 +187,7 @@ def _document(rng: random.Random, number: int) -> dict[str, Any]:
     return {k: v for k, v in values if rng.random() < 0.7}
 
 
-def _one(collection: Collection[dict[str, Any]], rng: random.Random, key: Any, number: int) -> None:
+def _one(collection: Collection, rng: random.Random, key: Any, number: int) -> None:
     where = {"_id": {"$eq": key}}
     kind = rng.randrange(10)
     if kind < 3:

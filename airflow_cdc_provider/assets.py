@@ -1,0 +1,110 @@
+"""Names of a connector's assets, the same in every DAG.
+
+Three kinds, all found by ``cdc/<connector>/`` in Airflow's asset list:
+
+* the **changes** asset, one per connector. Its state store shows a copy of offset, lag and counts.
+* a **mirror** asset per table. It gets an event when a run changed rows of the table, so a DAG with
+  ``schedule=[mirror_asset("shop", "shop.orders")]`` runs after real changes only.
+* a **source** asset per table, for lineage: the database's own table.
+
+Example::
+
+    from airflow_cdc_provider.assets import mirror_asset
+
+    with DAG("report", schedule=[mirror_asset("shop", "shop.orders")]):
+        ...
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult
+
+from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
+
+_PLACE = re.compile(r"/[^/]+/[^/]+")
+
+
+def changes_asset(connector: Connector | str) -> Asset:
+    """Return the asset of a connector's changes table.
+
+    Args:
+        connector: The connector or its name.
+    """
+    name = _name(connector)
+    return Asset(name=f"cdc/{name}/changes", uri=f"cdc://{name}/changes")
+
+
+def mirror_asset(connector: Connector | str, table: str) -> Asset:
+    """Return the asset of a table's mirror.
+
+    Args:
+        connector: The connector or its name.
+        table: ``keyspace.table`` or ``database.collection``.
+    """
+    name = _name(connector)
+    return Asset(name=f"cdc/{name}/mirror/{table}", uri=f"cdc://{name}/mirror/{table}")
+
+
+def mirrors_alias(connector: Connector | str) -> AssetAlias:
+    """Return the alias through which a run announces the mirrors that it changed.
+
+    A declaration names tables by pattern, so which mirrors a run changes is known at its end only.
+    """
+    return AssetAlias(name=f"cdc/{_name(connector)}/mirrors")
+
+
+def source_asset(connector: Connector, table: str) -> Asset:
+    """Return the asset of a table in the source, named by connection, not by host."""
+    database, _, rest = table.partition(".")
+    return Asset(
+        name=f"cdc/{connector.name}/source/{table}",
+        uri=f"{connector.type}://{connector.source.conn_id or connector.name}/{database}/{rest}",
+    )
+
+
+def sanitize_table_uri(uri: SplitResult) -> SplitResult:
+    """Check a ``cassandra://cluster/keyspace/table`` URI (Airflow calls this when a DAG is parsed).
+
+    Raises:
+        ValueError: The URI names no cluster, no keyspace or no table.
+    """
+    if not uri.netloc or not _PLACE.fullmatch(uri.path):
+        raise ValueError(
+            f"URI {uri.scheme}://{uri.hostname or ''}{uri.path} is wrong: "
+            f"expected {uri.scheme}://cluster/keyspace/table"
+        )
+    return uri
+
+
+def sanitize_cdc_uri(uri: SplitResult) -> SplitResult:
+    """Check a ``cdc://connector/changes`` or ``cdc://connector/mirror/table`` URI.
+
+    Raises:
+        ValueError: The URI is neither.
+    """
+    if not uri.netloc or not (uri.path == "/changes" or re.fullmatch(r"/mirror/[^/]+", uri.path)):
+        raise ValueError(
+            f"URI cdc://{uri.netloc}{uri.path} is wrong: "
+            "expected cdc://connector/changes or cdc://connector/mirror/table"
+        )
+    return uri
+
+
+def literal_tables(connector: Connector) -> list[str] | None:
+    """Return the tables of a connector whose patterns are plain names, None where one is a real pattern."""
+    tables = []
+    for pattern in connector.tables:
+        plain = re.sub(r"\\([.\-_])", r"\1", pattern)
+        if re.search(r"[\\*+?\[\](){}|^$]", plain) or not re.fullmatch(pattern, plain):
+            return None
+        tables.append(plain)
+    return [table for table in tables if connector.selects(table)]
+
+
+def _name(connector: Connector | str) -> str:
+    return connector if isinstance(connector, str) else connector.name

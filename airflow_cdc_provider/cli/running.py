@@ -1,0 +1,46 @@
+"""How commands end: one message instead of a traceback, an exit code, and quiet when the reader has gone."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+from airflow_cdc_provider.connector import Connector, load_connector
+from airflow_cdc_provider.exceptions import CdcError
+
+
+def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Make a command of a function: its :class:`CdcError` becomes a line on stderr and exit code 1."""
+
+    @functools.wraps(function)
+    def run(args: Namespace) -> None:
+        try:
+            function(args)
+            sys.stdout.flush()
+        except CdcError as error:
+            sys.stderr.write(f"error: {error}\n")
+            raise SystemExit(1) from error
+        except BrokenPipeError:
+            # The reader of our output has ended (head, less). Python would complain again when it closes it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return run
+
+
+def read_connector(path: str) -> Connector:
+    """Read a declaration, ours or Debezium's; what of Debezium's has no counterpart is told on stderr.
+
+    Raises:
+        ConfigurationError: The file is missing or wrong.
+    """
+    if not path.endswith(".properties"):
+        return load_connector(path)
+    from airflow_cdc_provider.connector.debezium import load_debezium_properties
+
+    imported = load_debezium_properties(path)
+    for note in imported.notes:
+        sys.stderr.write(f"note: {note}\n")
+    return imported.connector

@@ -1,0 +1,1 @@
+"""Events: decoded changes as the keys, values, headers and topics that Kafka readers of CDC expect."""

@@ -1,0 +1,115 @@
+"""Kafka Connect schemas: what names and describes the fields of keys and values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+ConnectType = Literal[
+    "boolean",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float",
+    "double",
+    "string",
+    "bytes",
+    "array",
+    "map",
+    "struct",
+]
+
+
+@dataclass(frozen=True)
+class ConnectSchema:
+    """One schema.
+
+    Args:
+        type: Its type as JsonConverter writes it.
+        optional: Whether null is allowed.
+        name: Its name, empty for none.
+        version: Its version.
+        parameters: Further properties of the name.
+        default: Value of a field that has none.
+        fields: Of a struct: name and schema, in order.
+        items: Of an array: its elements; of a map: its values.
+        keys: Of a map.
+    """
+
+    type: ConnectType
+    optional: bool = False
+    name: str = ""
+    version: int | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    default: Any = None
+    fields: tuple[tuple[str, ConnectSchema], ...] = ()
+    items: ConnectSchema | None = None
+    keys: ConnectSchema | None = None
+
+    def named(self, name: str) -> ConnectSchema:
+        """Return the same schema with another name."""
+        return replace(self, name=name)
+
+    def to_json(self) -> str:
+        """Write the schema as JsonConverter does: no white space, members in its order."""
+        return json.dumps(self._members(), separators=(",", ":"), ensure_ascii=False)
+
+    def _members(self, field_name: str = "") -> dict[str, Any]:
+        members: dict[str, Any] = {"type": self.type}
+        if self.type == "struct":
+            members["fields"] = [schema._members(name) for name, schema in self.fields]
+        elif self.type == "map" and self.keys and self.items:
+            members["keys"] = self.keys._members()
+            members["values"] = self.items._members()
+        elif self.items:
+            members["items"] = self.items._members()
+        members["optional"] = self.optional
+        if self.name:
+            members["name"] = self.name
+        if self.version is not None:
+            members["version"] = self.version
+        if self.parameters:
+            members["parameters"] = dict(self.parameters)
+        if self.default is not None:
+            members["default"] = self.default
+        if field_name:
+            members["field"] = field_name
+        return members
+
+
+def struct(name: str, *fields: tuple[str, ConnectSchema], **more: Any) -> ConnectSchema:
+    """Build the schema of a struct."""
+    return ConnectSchema("struct", name=name, fields=fields, **more)
+
+
+STRING: Final = ConnectSchema("string")
+OPTIONAL_STRING: Final = ConnectSchema("string", optional=True)
+INT32: Final = ConnectSchema("int32")
+INT64: Final = ConnectSchema("int64")
+OPTIONAL_INT64: Final = ConnectSchema("int64", optional=True)
+BOOLEAN: Final = ConnectSchema("boolean")
+
+SNAPSHOT: Final = ConnectSchema(
+    "string",
+    optional=True,
+    name="io.debezium.data.Enum",
+    version=1,
+    parameters={
+        "allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+    },
+    default="false",
+)
+"""The field ``snapshot`` of every Debezium source block."""
+
+TRANSACTION: Final = struct(
+    "event.block",
+    ("id", STRING),
+    ("total_order", INT64),
+    ("data_collection_order", INT64),
+    optional=True,
+    version=1,
+)
+"""The field ``transaction`` of Debezium's envelopes."""

@@ -1,0 +1,1 @@
+"""Envelopes: per source, the form of keys and values that its readers know."""

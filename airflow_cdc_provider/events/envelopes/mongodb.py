@@ -1,0 +1,161 @@
+"""Debezium's envelope of MongoDB events; fields and order: ``reference/mongodb-event-format.md``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.events.connect import (
+    INT32,
+    INT64,
+    OPTIONAL_INT64,
+    OPTIONAL_STRING,
+    SNAPSHOT,
+    STRING,
+    TRANSACTION,
+    ConnectSchema,
+    struct,
+)
+from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.topics import topic_name
+
+_JSON: Final = ConnectSchema("string", optional=True, name="io.debezium.data.Json", version=1)
+_CHANGES: Final = "io.debezium.connector.mongodb.changestream"
+_UPDATE_DESCRIPTION: Final = struct(
+    f"{_CHANGES}.updatedescription",
+    ("removedFields", ConnectSchema("array", optional=True, items=STRING)),
+    ("updatedFields", _JSON),
+    (
+        "truncatedArrays",
+        ConnectSchema(
+            "array",
+            optional=True,
+            items=struct(f"{_CHANGES}.truncatedarray", ("field", STRING), ("size", INT32), version=1),
+        ),
+    ),
+    optional=True,
+    version=1,
+)
+_SOURCE: Final = struct(
+    "io.debezium.connector.mongo.Source",
+    ("version", STRING),
+    ("connector", STRING),
+    ("name", STRING),
+    ("ts_ms", INT64),
+    ("snapshot", SNAPSHOT),
+    ("db", STRING),
+    ("sequence", OPTIONAL_STRING),
+    ("ts_us", OPTIONAL_INT64),
+    ("ts_ns", OPTIONAL_INT64),
+    ("collection", STRING),
+    ("ord", INT32),
+    ("lsid", OPTIONAL_STRING),
+    ("txnNumber", OPTIONAL_INT64),
+    ("wallTime", OPTIONAL_INT64),
+    version=1,
+)
+KEY_SCHEMA: Final = struct("Key", ("id", STRING))
+VALUE_SCHEMA: Final = struct(
+    "Envelope",
+    ("before", _JSON),
+    ("after", _JSON),
+    ("updateDescription", _UPDATE_DESCRIPTION),
+    ("source", _SOURCE),
+    ("op", OPTIONAL_STRING),
+    ("ts_ms", OPTIONAL_INT64),
+    ("transaction", TRANSACTION),
+)
+
+
+@dataclass(frozen=True)
+class EnvelopeOptions:
+    """What an envelope takes from the connector and the moment.
+
+    Args:
+        topic_prefix: First part of topics, and ``source.name``.
+        version: Text of ``source.version``.
+        tombstones: Whether a record without value follows each delete.
+        now_ns: When the events are built, ns since 1970.
+        last_of_snapshot: Whether the batch's last row ends the whole snapshot.
+    """
+
+    topic_prefix: str
+    version: str
+    tombstones: bool
+    now_ns: int
+    last_of_snapshot: bool = False
+
+
+def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
+    """Put decoded events into their envelope.
+
+    Args:
+        events: Columns as :mod:`airflow_cdc_provider.sources.mongodb.events` describes them.
+        options: The rest.
+    """
+    count = events.num_rows
+    pairs = pa.StructArray.from_arrays([events["database"], events["collection"]], ["db", "coll"])
+    names = join_names(events["database"], events["collection"]).dictionary_encode()
+    first = [int(names.indices.index(number).as_py()) for number in range(len(names.dictionary))]
+    destinations = []
+    for row in first:
+        pair = pairs[row].as_py()
+        topic = topic_name(options.topic_prefix, pair["db"], pair["coll"])
+        destinations.append(
+            Destination(topic, KEY_SCHEMA.named(f"{topic}.Key"), VALUE_SCHEMA.named(f"{topic}.Envelope"))
+        )
+    now_ms = options.now_ns // 1_000_000
+    snapshot = np.where(pc.equal(events["op"], "r").to_numpy(zero_copy_only=False), "true", "false").astype(
+        object
+    )
+    if options.last_of_snapshot and count:
+        snapshot[-1] = "last"
+    known_ms = events["source_ms"]
+    source = pa.StructArray.from_arrays(
+        [
+            pa.repeat(options.version, count),
+            pa.repeat("mongodb", count),
+            pa.repeat(options.topic_prefix, count),
+            known_ms.fill_null(now_ms),
+            pa.array(snapshot, pa.utf8()),
+            events["database"],
+            pa.nulls(count, pa.utf8()),
+            pc.multiply(known_ms, 1000).fill_null(options.now_ns // 1000),
+            pc.multiply(known_ms, 1_000_000).fill_null(options.now_ns),
+            events["collection"],
+            events["ord"],
+            events["lsid"],
+            events["txn_number"],
+            events["wall_ms"],
+        ],
+        [name for name, _ in _SOURCE.fields],
+    )
+    value = pa.StructArray.from_arrays(
+        [
+            events["before"],
+            events["after"],
+            events["update_description"],
+            source,
+            events["op"],
+            pa.repeat(now_ms, count),
+            pa.nulls(count),
+        ],
+        [name for name, _ in VALUE_SCHEMA.fields],
+    )
+    deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
+    return Envelope(
+        destinations,
+        names.indices.to_numpy(zero_copy_only=False).astype(np.int64),
+        pa.StructArray.from_arrays([events["id"]], ["id"]),
+        value,
+        deletes if options.tombstones else np.zeros(count, np.bool_),
+    )
+
+
+def join_names(database: pa.Array, collection: pa.Array) -> pa.Array:
+    """Return ``database.collection`` per row."""
+    return pc.binary_join_element_wise(database, collection, ".")

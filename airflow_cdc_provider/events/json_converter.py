@@ -1,0 +1,237 @@
+r"""Kafka's JsonConverter over Arrow columns: rows to JSON text, column by column.
+
+Each column becomes a column of JSON texts, a struct joins those of its fields; no row becomes a Python
+object. The text is Jackson's, byte for byte: no white space, fields in the schema's order, text escaped only
+where JSON demands it (control characters as ``\u00XX`` in capitals; characters outside the BMP as two
+escapes), bytes in base64, floating-point numbers by Java's rules and their NaN and infinities as text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+
+from airflow_cdc_provider.changes.java_floats import DOUBLE_CHARACTERS, write_number
+from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array, write_base64
+from airflow_cdc_provider.events.connect import ConnectSchema
+
+_TEXT: Final = pa.large_utf8()
+"""All texts are large strings: a batch of wide rows may pass 2 GiB."""
+_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+def to_json(schema: ConnectSchema, column: pa.Array) -> pa.LargeStringArray:
+    """Write each row as JSON.
+
+    Args:
+        schema: What the rows are. A struct's fields are found in the column by position.
+        column: The rows, of a matching Arrow type. Null is written as the schema's default, else ``null``.
+
+    Returns:
+        A text per row, none null.
+    """
+    return pc.fill_null(_texts(schema, column), _default(schema))
+
+
+def quote(column: pa.Array) -> pa.LargeStringArray:
+    """Write text as JSON strings; null stays null."""
+    data, starts, ends, valid = binary_slices(column)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    _quoted_sizes(data, starts, ends, valid, offsets)
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _write_quoted(data, starts, ends, valid, out)
+    return text_array(out, offsets, valid).cast(_TEXT)
+
+
+def join(*parts: pa.Array | str) -> pa.LargeStringArray:
+    """Concatenate columns and constants row by row; a null anywhere makes the row null."""
+    pieces = [pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*pieces, pa.scalar("", _TEXT))
+
+
+def _default(schema: ConnectSchema) -> pa.Scalar:
+    value = "null"
+    if schema.default is not None:
+        value = to_json(_plain(schema), pa.array([schema.default]))[0].as_py()
+    return pa.scalar(value, _TEXT)
+
+
+def _plain(schema: ConnectSchema) -> ConnectSchema:
+    return ConnectSchema(schema.type)
+
+
+def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
+    kind = schema.type
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), _TEXT)
+    if kind == "struct":
+        parts: list[pa.Array | str] = []
+        for number, (name, field) in enumerate(schema.fields):
+            lead = quote(pa.array([name]))[0].as_py()
+            parts += [("{" if number == 0 else ",") + lead + ":", to_json(field, column.field(number))]
+        text = join(*parts, "}") if parts else pa.repeat(pa.scalar("{}", _TEXT), len(column))
+        return _where_valid(column, text)
+    if kind == "array" and schema.items:
+        return _joined(column, to_json(schema.items, column.values), "[", "]")
+    if kind == "map" and schema.keys and schema.items:
+        keys, values = to_json(schema.keys, column.keys), to_json(schema.items, column.items)
+        if schema.keys.type == "string":
+            return _joined(column, join(keys, ":", values), "{", "}")
+        return _joined(column, join("[", keys, ",", values, "]"), "[", "]")
+    if kind == "string":
+        return quote(column)
+    if kind == "bytes":
+        return _base64(column)
+    if kind == "boolean":
+        return pc.if_else(column, pa.scalar("true", _TEXT), pa.scalar("false", _TEXT))
+    if kind in ("float", "double"):
+        return _floats(column)
+    return column.cast(_TEXT)
+
+
+def _where_valid(column: pa.Array, text: pa.Array) -> pa.Array:
+    if not column.null_count:
+        return text
+    return pc.if_else(column.is_valid(), text, pa.scalar(None, _TEXT))
+
+
+def _joined(column: pa.Array, elements: pa.Array, left: str, right: str) -> pa.Array:
+    """Join the texts of a list's or map's elements."""
+    offsets = column.offsets.cast(pa.int64())
+    lists = pa.LargeListArray.from_arrays(offsets, elements)
+    return _where_valid(column, join(left, pc.binary_join(lists, pa.scalar(",", _TEXT)), right))
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    single = pa.types.is_float32(column.type)
+    values = column.to_numpy(zero_copy_only=False).astype(np.float32 if single else np.float64)
+    bits = values.view(np.uint32 if single else np.uint64).astype(np.uint64)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    out = np.empty(len(values) * DOUBLE_CHARACTERS, np.uint8)
+    offsets = np.zeros(len(values) + 1, np.int64)
+    _write_floats(bits, single, np.isfinite(values), valid, out, offsets)
+    text = text_array(out, offsets, valid).cast(_TEXT)
+    if np.isfinite(values[valid]).all():
+        return text
+    special = np.where(np.isnan(values), '"NaN"', np.where(values > 0, '"Infinity"', '"-Infinity"'))
+    mask = pa.array(np.isfinite(values) | ~valid)
+    return pc.if_else(mask, text, pa.array(special).cast(_TEXT))
+
+
+@njit(cache=True)
+def _write_floats(
+    bits: np.ndarray,
+    single: bool,
+    finite: np.ndarray,
+    valid: np.ndarray,
+    out: np.ndarray,
+    offsets: np.ndarray,
+) -> None:
+    at = 0
+    for row in range(len(bits)):
+        if finite[row] and valid[row]:
+            at = write_number(bits[row], single, out, at)
+        offsets[row + 1] = at
+
+
+def _base64(column: pa.Array) -> pa.Array:
+    data, starts, ends, valid = binary_slices(column)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4 + 2, 0), out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _write_base64(data, starts, ends, valid, out)
+    return text_array(out, offsets, valid).cast(_TEXT)
+
+
+@njit(cache=True)
+def _write_base64(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
+) -> None:
+    at = 0
+    for row in range(len(starts)):
+        if valid[row]:
+            out[at] = 34
+            at = write_base64(data, starts[row], ends[row], out, at + 1)
+            out[at] = 34
+            at += 1
+
+
+@njit(cache=True)
+def _quoted_size(byte: int) -> int:
+    if byte in (34, 92, 8, 9, 10, 12, 13):
+        return 2
+    if byte < 32:
+        return 6
+    if byte >= 0xF0:  # leads four bytes, which become two escapes
+        return 9
+    return 1
+
+
+@njit(cache=True)
+def _quoted_sizes(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, offsets: np.ndarray
+) -> None:
+    for row in range(len(starts)):
+        size = 0
+        if valid[row]:
+            size = 2
+            for i in range(starts[row], ends[row]):
+                size += _quoted_size(data[i])
+        offsets[row + 1] = offsets[row] + size
+
+
+@njit(cache=True)
+def _write_unit(out: np.ndarray, at: int, unit: int) -> int:
+    out[at], out[at + 1] = 92, 117
+    for i in range(4):
+        out[at + 2 + i] = _HEX[(unit >> (12 - 4 * i)) & 15]
+    return at + 6
+
+
+@njit(cache=True)
+def _write_quoted(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
+) -> None:
+    at = 0
+    for row in range(len(starts)):
+        if not valid[row]:
+            continue
+        out[at] = 34
+        at += 1
+        i = starts[row]
+        while i < ends[row]:
+            byte = int(data[i])
+            i += 1
+            if byte >= 0xF0:
+                point = (byte & 7) << 18
+                for shift in (12, 6, 0):
+                    point |= (int(data[i]) & 0x3F) << shift
+                    i += 1
+                at = _write_unit(out, at, 0xD800 + ((point - 0x10000) >> 10))
+                at = _write_unit(out, at, 0xDC00 + ((point - 0x10000) & 0x3FF))
+            elif byte >= 32 and byte not in (34, 92):
+                out[at] = byte
+                at += 1
+            else:
+                short = byte
+                if byte == 8:
+                    short = 98
+                elif byte == 9:
+                    short = 116
+                elif byte == 10:
+                    short = 110
+                elif byte == 12:
+                    short = 102
+                elif byte == 13:
+                    short = 114
+                elif byte < 32:
+                    at = _write_unit(out, at, byte)
+                    continue
+                out[at], out[at + 1] = 92, short
+                at += 2
+        out[at] = 34
+        at += 1

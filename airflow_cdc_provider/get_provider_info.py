@@ -1,0 +1,163 @@
+"""What Airflow reads about this provider at each start: connection types, links, configuration, commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PACKAGE = "airflow_cdc_provider"
+_TEXT = {"type": ["string", "null"]}
+_FLAG = {"type": ["boolean", "null"], "default": False}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description as plain data."""
+    return {
+        "package-name": "airflow-cdc-provider",
+        "name": "Change data capture",
+        "description": (
+            "Change data capture from Cassandra, ScyllaDB, MongoDB and Vitess to lakehouse tables and Kafka, "
+            "run on Spark."
+        ),
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://pypi.org/project/airflow-cdc-provider/",
+                "tags": ["software"],
+            }
+        ],
+        "hooks": [_modules("hooks.cassandra", "hooks.mongodb")],
+        "operators": [
+            _modules("operators.stages", "operators.check", "operators.stream", "operators.transfer")
+        ],
+        "sensors": [_modules("sensors.cassandra", "sensors.mongodb", "sensors.stream")],
+        "triggers": [_modules("triggers.cdc_raw", "triggers.mongodb", "triggers.stream")],
+        "connection-types": [_CASSANDRA, _MONGODB],
+        "extra-links": [f"{_PACKAGE}.links.connector.ConnectorAssetsLink"],
+        "asset-uris": [
+            {"schemes": ["cassandra"], "handler": f"{_PACKAGE}.assets.sanitize_table_uri"},
+            {"schemes": ["cdc"], "handler": f"{_PACKAGE}.assets.sanitize_cdc_uri"},
+        ],
+        "cli": [f"{_PACKAGE}.cli.definition.get_cdc_cli_commands"],
+        "config": {"cdc": {"description": "Options of the CDC provider.", "options": _OPTIONS}},
+    }
+
+
+_INTEGRATION = "Change data capture"
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
+
+
+_CASSANDRA = {
+    "connection-type": "cdc_cassandra",
+    "hook-class-name": f"{_PACKAGE}.hooks.cassandra.CassandraCdcHook",
+    "hook-name": "Cassandra (CDC)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "extra"],
+        "relabeling": {"host": "Contact points"},
+        "placeholders": {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
+    },
+    "conn-fields": {
+        "local_datacenter": {
+            "label": "Local datacenter",
+            "description": "Only nodes of this datacenter are asked.",
+            "schema": _TEXT,
+        },
+        "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
+        "tls_ca_file": {
+            "label": "TLS CA file",
+            "description": "PEM file of the authority behind the nodes' certificates; empty: the system's.",
+            "schema": _TEXT,
+        },
+        "tls_certificate_file": {
+            "label": "TLS certificate file",
+            "description": "PEM file with the client's certificate, where nodes demand one.",
+            "schema": _TEXT,
+        },
+        "tls_key_file": {
+            "label": "TLS key file",
+            "description": "PEM file with the key of that certificate.",
+            "schema": _TEXT,
+        },
+        "tls_key_password": {
+            "label": "TLS key password",
+            "schema": {"type": ["string", "null"], "format": "password"},
+        },
+        "tls_check_hostname": {
+            "label": "TLS host name check",
+            "description": "Compare the certificate's names with the contact point.",
+            "schema": {"type": ["boolean", "null"], "default": True},
+        },
+    },
+}
+
+_MONGODB = {
+    "connection-type": "cdc_mongodb",
+    "hook-class-name": f"{_PACKAGE}.hooks.mongodb.MongodbCdcHook",
+    "hook-name": "MongoDB (CDC)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "extra"],
+        "relabeling": {"host": "Hosts"},
+        "placeholders": {"host": "db1:27017, db2:27017, db3:27017", "port": "27017"},
+    },
+    "conn-fields": {
+        "replicaSet": {"label": "Replica set", "description": "Its name.", "schema": _TEXT},
+        "authSource": {
+            "label": "Authentication database",
+            "description": "Where the user is defined; empty for admin.",
+            "schema": _TEXT,
+        },
+        "authMechanism": {
+            "label": "Authentication mechanism",
+            "description": "Empty to agree with the server; MONGODB-X509 for login by certificate.",
+            "schema": _TEXT,
+        },
+        "srv": {
+            "label": "DNS seed list",
+            "description": "The host is a name whose SRV records list the servers (mongodb+srv).",
+            "schema": _FLAG,
+        },
+        "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
+        "tlsCAFile": {
+            "label": "TLS CA file",
+            "description": "PEM file of the authority that signed the servers' certificates.",
+            "schema": _TEXT,
+        },
+        "tlsCertificateKeyFile": {
+            "label": "TLS certificate and key file",
+            "description": "PEM file with the client's certificate and key.",
+            "schema": _TEXT,
+        },
+        "tlsCertificateKeyFilePassword": {
+            "label": "TLS key password",
+            "schema": {"type": ["string", "null"], "format": "password"},
+        },
+        "uri_options": {
+            "label": "Other options",
+            "description": "As in a connection string: readPreference=secondary&maxPoolSize=20",
+            "schema": _TEXT,
+        },
+    },
+}
+
+_OPTIONS = {
+    "work_folder": {
+        "description": (
+            "Folder where operators and Spark applications exchange job specs, results and the state of "
+            "continuous applications. Airflow's workers, its triggerer and Spark's driver must share it. "
+            "Empty: $AIRFLOW_HOME/cdc."
+        ),
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/mnt/shared/cdc",
+        "default": "",
+    },
+    "spark_jars": {
+        "description": "Jars for each Spark application, with commas: the table format's runtime.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/opt/cdc/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar",
+        "default": "",
+    },
+}

@@ -1,0 +1,68 @@
+"""How our errors reach Airflow: what a retry can't help fails at once, everything else may be retried.
+
+No text made here contains a secret: :func:`redact` takes a connection's own secrets out of what drivers and
+Spark print.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    ConfigurationError,
+    OffsetMissing,
+    PositionLost,
+    error_from_text,
+)
+
+PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing)
+"""Errors that stay until a person changes something."""
+
+_IN_URI: Final = re.compile(r"://[^/@:]*:([^@/]+)@")
+_SECRET_NAMES: Final = ("password", "secret", "token", "passphrase", "private_key", "api_key")
+
+
+def for_airflow(error: CdcError) -> Exception:
+    """Return what to raise: ``AirflowFailException`` where a retry can't help, else the error itself."""
+    return AirflowFailException(str(error)) if isinstance(error, PERMANENT) else error
+
+
+def error_of(code: str, text: str) -> CdcError:
+    """Build the error that another process reported.
+
+    Args:
+        code: The code of its class, empty if it had none.
+        text: Its text, with or without the leading code.
+    """
+    line = " ".join(text.split())
+    found = error_from_text(text) or error_from_text(f"[CDC-{code}] {line}")
+    return found or CdcError(f"{code}: {line}" if code else text or "no reason was given")
+
+
+def redact(text: str, values: Mapping[str, Any]) -> str:
+    """Replace each secret of a connection by ``***``.
+
+    Args:
+        text: What a driver or a Spark application printed.
+        values: The connection's values, as :meth:`CdcHook.connection_values` gives them.
+    """
+    for secret in sorted(set(_secrets(values)), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _secrets(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
+        elif isinstance(value, str) and value:
+            if any(part in name.lower() for part in _SECRET_NAMES):
+                yield value
+            elif found := _IN_URI.search(value):
+                yield from (found.group(1), unquote(found.group(1)))

@@ -1,0 +1,140 @@
+"""Whether a MongoDB deployment has changes after an offset, and how old the oldest of them is.
+
+One look opens a change stream after the offset, lets the server skip what the connector does not select, and
+takes at most a few events. It never reads bulk data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
+
+if TYPE_CHECKING:
+    from pymongo import AsyncMongoClient
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What one look saw.
+
+    Args:
+        news: Whether there are changes after the offset.
+        lag_seconds: Age of the oldest of them by the server's clock, 0 for none; None before the first capture,
+            or where the server needs longer to find the first change that is selected.
+        table: Where the oldest is, empty for none.
+        window_seconds: How far the offset is ahead of the oplog's begin, None if it can't be told.
+    """
+
+    news: bool
+    lag_seconds: float | None
+    table: str = ""
+    window_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What to watch; a connector's options as JSON, so that a trigger can carry it.
+
+    Args:
+        scope: ``deployment``, ``database`` or ``collection``.
+        target: The database, or database and collection with a dot between.
+        tables: Patterns of the tables that count.
+        exclude_tables: Patterns of those that do not.
+    """
+
+    scope: str = "deployment"
+    target: str = ""
+    tables: tuple[str, ...] = (".*",)
+    exclude_tables: tuple[str, ...] = ()
+
+    def pipeline(self) -> list[dict[str, Any]]:
+        """Return the aggregation stages that select the tables on the server."""
+        selection = Selection(tuple(self.tables), tuple(self.exclude_tables))
+        return [{"$match": event_filter(selection)}, {"$project": {"ns": 1, "clusterTime": 1}}]
+
+
+async def look(
+    client: AsyncMongoClient, feed: Feed, offset: Mapping[str, Any] | None, *, patience_seconds: float = 20.0
+) -> Pending:
+    """Look once.
+
+    Args:
+        client: The deployment.
+        feed: What to watch.
+        offset: The MongoDB source's offset, None before the first capture.
+        patience_seconds: How long to let the server skip what is not selected.
+
+    Raises:
+        PositionLost: The oplog no longer reaches back to the offset.
+        ConfigurationError: The login is refused, or the server has no change streams.
+        TransientError: The server does not answer.
+    """
+    from airflow_cdc_provider.sources.mongodb.connection import translated
+
+    if offset is None:
+        return Pending(news=True, lag_seconds=None)
+    place = StreamPlace.from_offset(offset)
+    with translated("can't look for changes"):
+        head = (await client.admin.command("ping")).get("operationTime")
+        window = await _window_seconds(client, place)
+        found, at_head = await _first_event(client, feed, place, head, patience_seconds)
+    if found is None:
+        return Pending(news=False, lag_seconds=0.0 if at_head else None, window_seconds=window)
+    now = head.time if head is not None else time.time()
+    table = ".".join(filter(None, [found["ns"].get("db", ""), found["ns"].get("coll", "")]))
+    return Pending(True, float(max(now - found["clusterTime"].time, 0)), table, window)
+
+
+async def _first_event(
+    client: AsyncMongoClient, feed: Feed, place: StreamPlace, head: Any, patience_seconds: float
+) -> tuple[Mapping[str, Any] | None, bool]:
+    import bson
+
+    watched: Any = client
+    if feed.scope != "deployment":
+        database, _, collection = feed.target.partition(".")
+        watched = client[database][collection] if feed.scope == "collection" else client[database]
+    start: dict[str, Any] = {"start_at_operation_time": place.start_time}
+    if place.token:
+        start = {"start_after": bson.decode(place.token)}
+    # Without a token the stream begins with events of the place's own cluster time that were captured.
+    known = 0 if place.token or place.index == LAST_INDEX else place.index + 1
+    deadline = time.monotonic() + patience_seconds
+    stream = await watched.watch(feed.pipeline(), max_await_time_ms=500, batch_size=known + 1, **start)
+    async with stream:
+        while True:
+            event: Mapping[str, Any] | None = await stream.try_next()
+            if event is not None:
+                when = event["clusterTime"]
+                if known and (when.time, when.inc) == (place.seconds, place.increment):
+                    known -= 1
+                    continue
+                return event, False
+            reached = _token_time(stream.resume_token)
+            if head is not None and reached is not None and reached >= (head.time, head.inc):
+                return None, True
+            if time.monotonic() > deadline:
+                return None, False
+
+
+async def _window_seconds(client: AsyncMongoClient, place: StreamPlace) -> float | None:
+    from pymongo.errors import OperationFailure
+
+    try:
+        first = await client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+    except OperationFailure:  # no right to read local; the window is a bonus
+        return None
+    return None if first is None else float(place.seconds - first["ts"].time)
+
+
+def _token_time(token: Mapping[str, Any] | None) -> tuple[int, int] | None:
+    """Return the cluster time that leads a resume token, None if it has another form."""
+    data = (token or {}).get("_data")
+    if not isinstance(data, str) or not data.startswith("82") or len(data) < 18:
+        return None
+    return int(data[2:10], 16), int(data[10:18], 16)

@@ -1,0 +1,156 @@
+"""What the hooks of all sources have in common, and how a connector finds its hook.
+
+A hook keeps ids only. It looks its connection up when it is first used, never when a DAG is parsed, and gives
+its values to a job as plain data (:meth:`CdcHook.connection_values`), so that a job needs no Airflow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+from airflow_cdc_provider.connector.declaration import Connector, load_connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.failures import redact
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Connection
+
+    from airflow_cdc_provider.sources.base import Source
+
+ConnectorLike = Connector | Mapping[str, Any] | str
+"""A connector, its declaration as a mapping, or the path of its YAML file."""
+
+_HOOKS: Final = {
+    "cassandra": ("airflow_cdc_provider.hooks.cassandra", "CassandraCdcHook"),
+    "mongodb": ("airflow_cdc_provider.hooks.mongodb", "MongodbCdcHook"),
+}
+
+
+def to_connector(declaration: ConnectorLike) -> Connector:
+    """Return the connector of any of the forms in which users give it.
+
+    Raises:
+        ConfigurationError: It is wrong; the message names the option.
+    """
+    if isinstance(declaration, Connector):
+        return declaration
+    if isinstance(declaration, str):
+        return load_connector(declaration)
+    return Connector.from_dict(declaration)
+
+
+def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
+    """Return the hook of a connector's source.
+
+    Args:
+        connector: The connector.
+        conn_id: Connection to use in place of the declared one.
+
+    Raises:
+        ConfigurationError: Neither names a connection.
+    """
+    module, name = _HOOKS[connector.type]
+    conn_id = conn_id or connector.source.conn_id
+    if not conn_id:
+        raise ConfigurationError(
+            f"connector {connector.name} names no connection",
+            expected=f"option source.conn_id with a connection of type cdc_{connector.type}",
+        )
+    hook: CdcHook = getattr(importlib.import_module(module), name)(conn_id)
+    return hook
+
+
+class CdcHook(BaseHook):
+    """A connection to a captured database.
+
+    Subclasses name the connection types that they take, build a client and describe the server.
+    """
+
+    accepted_types: ClassVar[tuple[str, ...]] = ()
+    default_port: ClassVar[int] = 0
+
+    @property
+    @abstractmethod
+    def source_conn_id(self) -> str:
+        """Id of the connection."""
+
+    @abstractmethod
+    def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Turn the values of any accepted connection type into those of our own type."""
+
+    @abstractmethod
+    def describe_server(self) -> str:
+        """Ask the server who it is, in a few words, within seconds."""
+
+    def connection_values(self) -> dict[str, Any]:
+        """Return host, port, login, password, schema and extra as the source's own type has them.
+
+        Raises:
+            ConfigurationError: There is no such connection, or it has another type.
+        """
+        try:
+            connection = self.get_connection(self.source_conn_id)
+        except AirflowNotFoundException as error:
+            raise self._missing() from error
+        return self._values(connection, connection.extra_dejson)
+
+    async def connection_values_async(self) -> dict[str, Any]:
+        """Do as :meth:`connection_values`, for triggers."""
+        try:
+            connection = await get_async_connection(self.source_conn_id, hook=self)
+        except AirflowNotFoundException as error:
+            raise self._missing() from error
+        return self._values(connection, await get_async_extra_dejson(connection))
+
+    def source(self, connector: Connector) -> Source:
+        """Build the connector's source: check, tables, head, lag. The caller closes it.
+
+        Raises:
+            ConfigurationError: The connection or the source's options are wrong.
+        """
+        from airflow_cdc_provider.jobs.context import build_source  # needs pyarrow and the driver
+
+        return build_source(connector, self.connection_values())
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Tell whether the server answers, without any secret in the text."""
+        try:
+            values = self.connection_values()
+        except ConfigurationError as error:
+            return False, str(error)
+        try:
+            return True, self.describe_server()
+        except Exception as error:  # noqa: BLE001  # whatever a driver raises is the answer
+            text = redact(f"{type(error).__name__}: {error}", values)
+            return False, " ".join(text.split())[:300]
+
+    def _values(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        if connection.conn_type not in self.accepted_types:
+            raise ConfigurationError(
+                f"connection {self.source_conn_id} has the wrong type",
+                expected=" or ".join(self.accepted_types),
+                found=str(connection.conn_type),
+            )
+        return self.normalize(
+            {
+                "host": connection.host or "",
+                "port": connection.port or self.default_port,
+                "login": connection.login or "",
+                "password": connection.password or "",
+                "schema": connection.schema or "",
+                "extra": {name: value for name, value in extra.items() if value not in (None, "")},
+            }
+        )
+
+    def _missing(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"there is no connection {self.source_conn_id}",
+            expected=f"one of type {' or '.join(self.accepted_types)}",
+            remedy=f"airflow connections add {self.source_conn_id} --conn-type {self.accepted_types[0]} ...",
+        )

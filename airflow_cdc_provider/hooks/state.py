@@ -1,0 +1,119 @@
+"""The copy of a connector's state that Airflow shows: offset, lag, counts. The truth stays in the lake.
+
+It stands in the state store of the connector's changes asset, one JSON value per key:
+
+``offset``  ``{"connector", "source", "offset", "dag_id", "run_id", "at"}``; sensors start from it.
+``status``  ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "at"}`` of the last run.
+``tables``  per table, the numbers of the last run that touched it.
+
+Lost, it is written again by the next run. It is never ahead of the lake: a run writes it after its commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.jobs.spec import JobResult
+
+log = logging.getLogger(__name__)
+
+_LARGEST_VALUE_BYTES: Final = 60_000
+_TABLES_SHOWN: Final = 400
+
+
+def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] | None:
+    """Read the copy of a connector's offset.
+
+    Args:
+        context: Of a task with the connector's changes asset among its inlets or outlets.
+        connector: The connector.
+
+    Returns:
+        The source's offset, None if no run has stored one.
+
+    Raises:
+        ConfigurationError: Another connector's offset stands there.
+    """
+    store = _store(context, connector)
+    value = None if store is None else store.get("offset")
+    if not isinstance(value, dict):
+        return None
+    if value.get("source") != connector.type:
+        raise ConfigurationError(
+            f"the offset stored for connector {connector.name} is another source's",
+            expected=connector.type,
+            found=str(value.get("source")),
+            remedy="give each connector a name of its own",
+        )
+    offset: Mapping[str, Any] | None = value.get("offset")
+    return offset
+
+
+async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
+    """Do as :func:`stored_offset`, for triggers.
+
+    Args:
+        connector: The connector's name.
+    """
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
+    store = AssetStateStoreAccessors([changes_asset(connector)])
+    value = await store.aget("offset")
+    return value.get("offset") if isinstance(value, dict) else None  # type: ignore[return-value]  # JSON
+
+
+def store_result(context: Context, connector: Connector, stage: str, result: JobResult) -> None:
+    """Copy what a job reached into the asset's state store."""
+    store = _store(context, connector)
+    if store is None:
+        return
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    run = context["dag_run"]
+    if result.offset is not None or stage == "offsets":
+        origin = {"connector": connector.name, "source": connector.type, "dag_id": run.dag_id}
+        _set(store, "offset", {**origin, "offset": result.offset, "run_id": run.run_id, "at": at})
+    counts = {"changes": result.changes, "batches": result.batches}
+    lag = {"lag_seconds": result.lag_seconds, "lag_bytes": result.lag_bytes}
+    _set(store, "status", {**lag, **counts, "stage": stage, "ok": result.ok, "at": at})
+    if result.tables:
+        known = store.get("tables")
+        tables = dict(known) if isinstance(known, dict) else {}
+        for table in result.tables:
+            tables.pop(table.table, None)
+            tables[table.table] = {**table_numbers(table), "stage": stage, "at": at}
+        _set(store, "tables", dict(list(tables.items())[-_TABLES_SHOWN:]))
+
+
+def table_numbers(table: Any) -> dict[str, Any]:
+    """Return the numbers of a table's result that say something: neither zero nor unknown."""
+    return {
+        name: value for name, value in vars(table).items() if name != "table" and value not in (None, 0, "")
+    }
+
+
+def _store(context: Context, connector: Connector) -> Any:
+    stores: Any = context.get("asset_state_store")
+    if stores is None:
+        return None
+    try:
+        return stores[changes_asset(connector)]
+    except KeyError:  # a mapped task, whose assets are not known when the DAG is parsed
+        return None
+
+
+def _set(store: Any, key: str, value: dict[str, Any]) -> None:
+    if len(json.dumps(value)) > _LARGEST_VALUE_BYTES:
+        log.warning("The connector's %s is too large for Airflow's state store and is not copied there", key)
+        return
+    store.set(key, value)

@@ -1,0 +1,142 @@
+"""The continuous application of a connector, as its folder shows it.
+
+One folder per connector, ``<work folder>/<connector>/stream``, holds the application's spec, the state file
+that it writes after each round (see :mod:`airflow_cdc_provider.jobs.stream`), its log and its result. Whoever
+starts, watches or stops it meets there; nothing is kept in Airflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_cdc_provider.exceptions import CdcError, error_from_text
+
+Status = Literal["absent", "running", "silent", "gone", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a continuous application is.
+
+    Args:
+        status: ``absent``: never started; ``running``; ``silent``: its process lives but does not tell of
+            itself; ``gone``: it ended without a word; ``stopped``: it ended well; ``failed``: it told why.
+        state: What it last told.
+        silent_seconds: Since when it has not told of itself.
+    """
+
+    status: Status
+    state: Mapping[str, Any] = field(default_factory=dict)
+    silent_seconds: float = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process."""
+        return self.status in ("running", "silent")
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what XCom keeps."""
+        told = ("name", "pid", "host", "started_at", "rounds", "batch", "changes", "lag_seconds")
+        return {"status": self.status, **{name: self.state[name] for name in told if name in self.state}}
+
+
+@dataclass(frozen=True)
+class StreamFolder:
+    """The folder of one connector's continuous application."""
+
+    path: Path
+
+    @property
+    def state_path(self) -> Path:
+        """Where the application tells of itself."""
+        return self.path / "state.json"
+
+    @property
+    def stop_path(self) -> Path:
+        """A file that asks the application to end."""
+        return self.path / "stop"
+
+    @property
+    def log_path(self) -> Path:
+        """Where its output goes."""
+        return self.path / "stream.log"
+
+    @property
+    def spec_path(self) -> Path:
+        """Its spec; also what its process is known by."""
+        return self.path / "spec.json"
+
+    def health(self, heartbeat_timeout_seconds: float) -> Health:
+        """Tell how the application is.
+
+        Args:
+            heartbeat_timeout_seconds: How long it may be without a word; longer than its longest round.
+        """
+        try:
+            state = json.loads(self.state_path.read_text())
+        except (FileNotFoundError, ValueError):
+            return Health("absent")
+        silent = max(time.time() - float(state["heartbeat_at"]), 0.0)
+        if state["status"] != "running":
+            return Health("failed" if state["status"] == "failed" else "stopped", state, silent)
+        here = state["host"] == socket.gethostname()
+        if here and not self._is_ours(int(state["pid"])):
+            return Health("gone", state, silent)
+        if silent <= heartbeat_timeout_seconds:
+            return Health("running", state, silent)
+        return Health("silent" if here else "gone", state, silent)
+
+    def request_stop(self) -> None:
+        """Ask the application to end after its current commit: by signal on its own host, and by file."""
+        with contextlib.suppress(OSError):
+            self.stop_path.touch(mode=0o600)
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            state = json.loads(self.state_path.read_text())
+            if state["status"] == "running" and state["host"] == socket.gethostname():
+                pid = int(state["pid"])
+                if self._is_ours(pid):
+                    os.kill(pid, signal.SIGTERM)
+
+    def failure(self, health: Health, max_lag_seconds: float | None = None) -> CdcError | None:
+        """Return what is wrong with the application, None if nothing is."""
+        name = self.path.parent.name
+        if health.status == "failed":
+            text = str(health.state.get("error", ""))
+            return error_from_text(text) or CdcError(f"the continuous application of {name} failed: {text}")
+        if health.status in ("gone", "silent", "absent"):
+            return CdcError(
+                f"the continuous application of {name} is {health.status}",
+                expected="word from it after each round",
+                found=f"none for {health.silent_seconds:.0f} s" if health.state else "no state file",
+                remedy=f"see {self.log_path}; a new run of its DAG starts it again",
+            )
+        lag = health.state.get("lag_seconds")
+        if health.status == "running" and max_lag_seconds is not None and (lag or 0) > max_lag_seconds:
+            return CdcError(
+                f"the continuous application of {name} is behind its source",
+                expected=f"a lag of at most {max_lag_seconds:.0f} s",
+                found=f"{lag:.0f} s",
+                remedy="give it more cores or memory, or look for a slow round in its log",
+            )
+        return None
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            return str(self.spec_path).encode() in arguments
+        except FileNotFoundError:
+            return False
+        except OSError:  # no /proc here: take the pid's word
+            with contextlib.suppress(OSError):
+                os.kill(pid, 0)
+                return True
+            return False

@@ -1,0 +1,12 @@
+"""Reconciliation: from contributions in any order to the rows that live and what must be remembered beside them.
+
+Two functions, by how a source's contributions compete (:mod:`airflow_cdc_provider.changes.contribution`):
+:func:`reconcile_rows` where the greatest version of a row wins whole, :func:`reconcile_cells` where each cell
+competes by its own write time. Both are commutative, associative and idempotent.
+"""
+
+from airflow_cdc_provider.lake.reconcile.cells import reconcile_cells
+from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
+from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+
+__all__ = ["Reconciled", "reconcile_cells", "reconcile_rows"]

@@ -1,0 +1,379 @@
+"""Reading, checking and comparing cell rows in place: the byte kernels under :mod:`.cells`.
+
+The layout is :mod:`airflow_cdc_provider.changes.cells`. A cell row is named by where it starts and ends in one
+array of bytes, a cell by where it starts, so nothing is unpacked. :func:`check_cell_rows` walks every length
+once; all other kernels rely on it and never look at bytes that it hasn't passed.
+
+One rule set decides which version of a cell wins (``cassandra-commitlog-format.md``, section 16, rule 3). Both
+are total orders, so any order of merging gives the same winner:
+
+======= ===============================================================================================
+4.0     write time; tombstone or expiring over plain; tombstone over expiring; later local deletion time
+        or expiry; greater value, bytes unsigned
+3.11    write time; not live now over live; greater value, bytes signed; later local deletion time
+======= ===============================================================================================
+
+An expired cell counts by its expiry and without its value. Ties beyond these can't be seen by a reader of the
+database; TTL, then certainty of the write time, settle them so that results don't depend on order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+
+from airflow_cdc_provider.changes.cells import (
+    CELL_COMPLEX_DELETION,
+    CELL_EXPIRING,
+    CELL_HEADER_BYTES,
+    CELL_PATH,
+    CELL_TOMBSTONE,
+    CELL_UNCERTAIN,
+    FORMAT,
+    NEVER,
+    ROW_DELETION,
+    ROW_HEADER_BYTES,
+    ROW_LIVENESS,
+    ROW_STATIC,
+    ROW_UNCERTAIN,
+)
+
+RULES_4_0: Final = 0
+RULES_3_11: Final = 1
+
+HOLDS_NOTHING: Final = 0
+HOLDS_SOMETHING: Final = 1
+HOLDS_UNCERTAIN_ROW: Final = 2
+HOLDS_UNCERTAIN_CELL: Final = 4
+
+FAULTS: Final = (
+    "",
+    "shorter than its header",
+    "unknown format or row flags",
+    "clustering ends after the state",
+    "cell ends after the state",
+    "unknown cell flags",
+    "path or value where there can be none",
+    "cells out of order",
+    "bytes after the last cell",
+)
+
+_ROW_FLAGS = ROW_STATIC | ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN
+_CELL_FLAGS = CELL_TOMBSTONE | CELL_EXPIRING | CELL_PATH | CELL_COMPLEX_DELETION | CELL_UNCERTAIN
+
+kernel: Any = njit(cache=True, nogil=True)
+
+
+@kernel
+def read_u16(data, at):
+    """Read two bytes; unsigned indexes spare the check for negative ones."""
+    i = np.uint64(at)
+    return np.int64(data[i]) | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
+
+
+@kernel
+def read_u32(data, at):
+    """Read four bytes as a signed 64-bit number that isn't negative."""
+    i = np.uint64(at)
+    return (
+        np.int64(data[i])
+        | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
+        | (np.int64(data[i + np.uint64(2)]) << np.int64(16))
+        | (np.int64(data[i + np.uint64(3)]) << np.int64(24))
+    )
+
+
+@kernel
+def read_i32(data, at):
+    """Read four bytes as a signed number."""
+    value = read_u32(data, at)
+    return value - (np.int64(1) << np.int64(32)) if value >= np.int64(1) << np.int64(31) else value
+
+
+@kernel
+def read_i64(data, at):
+    """Read eight bytes as a signed number."""
+    high = read_i32(data, at + 4)
+    return (high << np.int64(32)) | read_u32(data, at)
+
+
+@kernel
+def write_u32(data, at, value):
+    """Write the low four bytes of a number."""
+    i = np.uint64(at)
+    for k in range(4):
+        data[i + np.uint64(k)] = np.uint8((value >> np.int64(8 * k)) & np.int64(0xFF))
+
+
+@kernel
+def write_i64(data, at, value):
+    """Write eight bytes."""
+    i = np.uint64(at)
+    for k in range(8):
+        data[i + np.uint64(k)] = np.uint8((value >> np.int64(8 * k)) & np.int64(0xFF))
+
+
+@kernel
+def copy_bytes(source, start, target, at, length):
+    """Copy a run of bytes."""
+    i = np.uint64(start)
+    j = np.uint64(at)
+    for k in range(length):
+        target[j + np.uint64(k)] = source[i + np.uint64(k)]
+
+
+@kernel
+def compare_bytes(left, a, a_length, right, b, b_length):
+    """Compare two runs of unsigned bytes; of two that agree the longer is greater. Returns -1, 0 or 1."""
+    i = np.uint64(a)
+    j = np.uint64(b)
+    both = min(a_length, b_length)
+    equal = np.int64(0)
+    while equal + 8 <= both and read_i64(left, a + equal) == read_i64(right, b + equal):
+        equal += 8
+    for k in range(equal, both):
+        x = left[i + np.uint64(k)]
+        y = right[j + np.uint64(k)]
+        if x != y:
+            return -1 if x < y else 1
+    return order_of(a_length, b_length)
+
+
+@kernel
+def compare_signed_bytes(data, a, a_length, b, b_length):
+    """Compare as Java's ``ByteBuffer.compareTo`` does: like :func:`compare_bytes`, but 0x80 is the least byte."""
+    i = np.uint64(a)
+    j = np.uint64(b)
+    for k in range(min(a_length, b_length)):
+        x = data[i + np.uint64(k)] ^ np.uint8(0x80)
+        y = data[j + np.uint64(k)] ^ np.uint8(0x80)
+        if x != y:
+            return -1 if x < y else 1
+    return order_of(a_length, b_length)
+
+
+@kernel
+def order_of(a, b):
+    """Return -1, 0 or 1 as ``a`` is less than, equal to or greater than ``b``."""
+    return -1 if a < b else (1 if a > b else 0)
+
+
+@kernel
+def row_flags(data, row):
+    """Return the ``ROW_*`` flags of a cell row."""
+    return np.int64(data[np.uint64(row + 1)])
+
+
+@kernel
+def first_cell(data, row):
+    """Return where the cells of a row begin."""
+    return row + ROW_HEADER_BYTES + read_u32(data, row + 40)
+
+
+@kernel
+def cell_count(data, row):
+    """Return the number of cells of a row."""
+    return read_u32(data, row + 44)
+
+
+@kernel
+def cell_column(data, cell):
+    """Return the column id of a cell."""
+    return read_u16(data, cell)
+
+
+@kernel
+def cell_flags(data, cell):
+    """Return the ``CELL_*`` flags of a cell."""
+    return np.int64(data[np.uint64(cell + 2)])
+
+
+@kernel
+def cell_ttl(data, cell):
+    """Return the TTL of a cell in seconds, 0 for none."""
+    return read_i32(data, cell + 4)
+
+
+@kernel
+def cell_time(data, cell):
+    """Return the write time of a cell in us."""
+    return read_i64(data, cell + 8)
+
+
+@kernel
+def cell_end_time(data, cell):
+    """Return a cell's local deletion time or expiry in epoch seconds, NEVER for a plain cell."""
+    if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_EXPIRING | CELL_COMPLEX_DELETION):
+        return read_i64(data, cell + 16)
+    return np.int64(NEVER)
+
+
+@kernel
+def path_length(data, cell):
+    """Return the length of a cell's path."""
+    return read_u32(data, cell + 24)
+
+
+@kernel
+def value_length(data, cell):
+    """Return the length of a cell's value."""
+    return read_u32(data, cell + 28)
+
+
+@kernel
+def next_cell(data, cell):
+    """Return where the cell after this one begins."""
+    return cell + CELL_HEADER_BYTES + path_length(data, cell) + value_length(data, cell)
+
+
+@kernel
+def is_expired(data, cell, now_seconds):
+    """Tell whether an expiring cell has run out; one that a former merge found so stays so."""
+    flags = cell_flags(data, cell)
+    return (flags & CELL_EXPIRING) != 0 and (
+        (flags & CELL_TOMBSTONE) != 0 or cell_end_time(data, cell) <= now_seconds
+    )
+
+
+@kernel
+def is_live(data, cell, now_seconds):
+    """Tell whether a reader of the database sees this cell."""
+    if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_COMPLEX_DELETION):
+        return False
+    return not is_expired(data, cell, now_seconds)
+
+
+@kernel
+def compare_cell_places(data, a, b):
+    """Compare which cell two versions belong to: column, complex deletion first, path."""
+    order = order_of(cell_column(data, a), cell_column(data, b))
+    if order != 0:
+        return order
+    order = order_of(
+        cell_flags(data, b) & CELL_COMPLEX_DELETION, cell_flags(data, a) & CELL_COMPLEX_DELETION
+    )
+    if order != 0:
+        return order
+    return compare_bytes(
+        data,
+        a + CELL_HEADER_BYTES,
+        path_length(data, a),
+        data,
+        b + CELL_HEADER_BYTES,
+        path_length(data, b),
+    )
+
+
+@kernel
+def compare_values(data, a, b, now_seconds, rules):
+    """Compare the values of two versions of one cell in the order of the rule set."""
+    a_length = np.int64(0) if is_expired(data, a, now_seconds) else value_length(data, a)
+    b_length = np.int64(0) if is_expired(data, b, now_seconds) else value_length(data, b)
+    a_value = a + CELL_HEADER_BYTES + path_length(data, a)
+    b_value = b + CELL_HEADER_BYTES + path_length(data, b)
+    if rules == RULES_3_11:
+        return compare_signed_bytes(data, a_value, a_length, b_value, b_length)
+    return compare_bytes(data, a_value, a_length, data, b_value, b_length)
+
+
+@kernel
+def compare_versions(data, a, b, now_seconds, rules):
+    """Compare two versions of one cell: positive if ``a`` wins, 0 if they can't be told apart."""
+    order = order_of(cell_time(data, a), cell_time(data, b))
+    if order != 0:
+        return order
+    a_flags = cell_flags(data, a)
+    b_flags = cell_flags(data, b)
+    a_end = cell_end_time(data, a)
+    b_end = cell_end_time(data, b)
+    a_tombstone = np.int64((a_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
+    b_tombstone = np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
+    if rules == RULES_3_11:
+        order = order_of(
+            np.int64(is_live(data, b, now_seconds)), np.int64(is_live(data, a, now_seconds))
+        )
+        if order == 0:
+            order = compare_values(data, a, b, now_seconds, rules)
+        if order == 0:
+            order = order_of(a_end, b_end)
+        if order == 0:
+            order = order_of(a_tombstone, b_tombstone)
+    else:
+        order = order_of(
+            np.int64((a_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) != 0),
+            np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) != 0),
+        )
+        if order == 0:
+            order = order_of(a_tombstone, b_tombstone)
+        if order == 0:
+            order = order_of(a_end, b_end)
+        if order == 0:
+            order = compare_values(data, a, b, now_seconds, rules)
+    if order == 0:
+        order = order_of(cell_ttl(data, a), cell_ttl(data, b))
+    if order == 0:
+        order = order_of(b_flags & CELL_UNCERTAIN, a_flags & CELL_UNCERTAIN)
+    if order == 0:
+        order = order_of(b_flags & CELL_TOMBSTONE, a_flags & CELL_TOMBSTONE)
+    return order
+
+
+@kernel
+def check_cell_rows(data, offsets, cells, contents):
+    """Walk every length of every cell row.
+
+    Args:
+        data: All cell rows, one after another.
+        offsets: Where each begins and the last ends; they must lie inside ``data``.
+        cells: Filled with the number of cells of each.
+        contents: Filled with ``HOLDS_*`` bits of each.
+
+    Returns:
+        The number of the first broken row and its place in :data:`FAULTS`; (-1, 0) if there is none.
+    """
+    for number in range(len(offsets) - 1):
+        fault, count, holds = _check(data, offsets[number], offsets[number + 1])
+        if fault != 0:
+            return number, fault
+        cells[number] = count
+        contents[number] = holds
+    return -1, 0
+
+
+@kernel
+def _check(data, row, end):
+    if end - row < ROW_HEADER_BYTES:
+        return 1, 0, 0
+    flags = row_flags(data, row)
+    if data[np.uint64(row)] != FORMAT or (flags & ~_ROW_FLAGS) != 0:
+        return 2, 0, 0
+    at = first_cell(data, row)
+    if at > end:
+        return 3, 0, 0
+    count = cell_count(data, row)
+    holds = HOLDS_NOTHING
+    if count > 0 or (flags & (ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN)) != 0:
+        holds = HOLDS_SOMETHING
+    if flags & ROW_UNCERTAIN:
+        holds |= HOLDS_UNCERTAIN_ROW
+    before = np.int64(-1)
+    for _ in range(count):
+        if end - at < CELL_HEADER_BYTES or next_cell(data, at) > end:
+            return 4, 0, 0
+        flags = cell_flags(data, at)
+        if (flags & ~_CELL_FLAGS) != 0:
+            return 5, 0, 0
+        if flags & CELL_COMPLEX_DELETION:
+            if path_length(data, at) + value_length(data, at) > 0:
+                return 6, 0, 0
+        elif (flags & CELL_PATH) == 0 and path_length(data, at) > 0:
+            return 6, 0, 0
+        if before >= 0 and compare_cell_places(data, before, at) >= 0:
+            return 7, 0, 0
+        if flags & CELL_UNCERTAIN:
+            holds |= HOLDS_UNCERTAIN_CELL
+        before = at
+        at = next_cell(data, at)
+    return (8 if at != end else 0), count, holds

@@ -1,0 +1,208 @@
+"""Cell-level reconciliation: Cassandra's read path over contributions, as one Arrow kernel.
+
+``cassandra-commitlog-format.md``, section 16: every cell by its write time and the database's tie rules, row
+liveness, deletions of rows, ranges, partitions and collections, expiry, statics. What comes out can be fed in
+again with whatever arrives next: merging in any order, in any portions and any number of times ends the same
+(under 3.11's rules at one moment, since there expiry decides ties).
+
+For that, what a reader of the database doesn't see is kept:
+
+- a tombstone, a covering deletion: what is older must not come back. ``purge_before_seconds`` ends this;
+- an expired cell: it stays with write time, TTL and expiry, flagged both ``CELL_TOMBSTONE`` and
+  ``CELL_EXPIRING``, without its value. As the tombstone that a compaction makes of it, it would win ties that
+  it loses as an expiring cell, and the outcome would depend on when it was merged;
+- an expired row liveness, likewise.
+
+A row's own deletion, its collections' deletions and its dead cells are in its ``state``; deletions of partitions
+and ranges are on the side only, ranges cut to be disjoint. A deletion that a stronger one makes useless is gone.
+
+A row in state ``ROW_UNCERTAIN`` without ``ROW_LIVENESS`` has the time of its reading, in us, in place of the
+liveness' write time: what is older is in doubt (:mod:`.doubts`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.cells import NEVER
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    LIVE_ROW_SCHEMA,
+    RANGE_DELETION,
+    ROW,
+    STATIC,
+)
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.lake.reconcile.cell_row import (
+    FAULTS,
+    HOLDS_NOTHING,
+    RULES_3_11,
+    RULES_4_0,
+    check_cell_rows,
+)
+from airflow_cdc_provider.lake.reconcile.flat import (
+    Numbers,
+    flat,
+    large_binary,
+    numbers,
+    one_array,
+    reject_nulls,
+    to_table,
+)
+from airflow_cdc_provider.lake.reconcile.order import order_contributions
+from airflow_cdc_provider.lake.reconcile.partition import (
+    NONE,
+    Batch,
+    Outcome,
+    outcome_for,
+    reconcile_partitions,
+)
+from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
+from airflow_cdc_provider.lake.reconcile.row_merge import Settings
+
+RULES: Final = {"4.0": RULES_4_0, "3.11": RULES_3_11}
+
+
+def reconcile_cells(
+    contributions: pa.Table,
+    now_seconds: int,
+    rules: str = "4.0",
+    *,
+    min_generation: int = 0,
+    purge_before_seconds: int | None = None,
+) -> Reconciled:
+    """Reconcile cell-level contributions of one table.
+
+    Args:
+        contributions: ``CONTRIBUTION_SCHEMA``, in any order, with any copies. For each key that occurs, all that
+            is known of it: pending changes, the mirror's rows (as scope ``ROW``), the side table.
+        now_seconds: Epoch second at which expiry is judged.
+        rules: Tie rules, ``4.0`` (and later) or ``3.11``.
+        min_generation: The table's generation: contributions of a lower one don't count. What comes out bears
+            the highest generation that its key had.
+        purge_before_seconds: Tombstones and expired data of before this epoch second are forgotten. Only safe
+            when nothing older than they are can arrive any more; None keeps all.
+
+    Returns:
+        What lives and what the side table must hold, ordered by key (in an order of its own) and clustering. The
+        mirror's rows and the side table's rows of these keys are to be replaced by it.
+
+    Raises:
+        CorruptInput: A cell row breaks its format, a key or cell row is null, or a scope is unknown.
+    """
+    key = one_array(contributions["key"])
+    state = one_array(contributions["state"])
+    scope = one_array(contributions["scope"], pa.int8())
+    generation = one_array(contributions["generation"], pa.int64())
+    for name, column in (("key", key), ("state", state), ("scope", scope), ("generation", generation)):
+        reject_nulls(name, column)
+    clustering = one_array(contributions["clustering"])
+    clustering_end = one_array(contributions["clustering_end"])
+
+    states = flat(state)
+    starts = flat(clustering)
+    ends = flat(clustering_end)
+    cells = np.empty(len(state), np.int64)
+    contents = np.empty(len(state), np.uint8)
+    row, fault = check_cell_rows(states.data, states.offsets, cells, contents)
+    if fault:
+        raise CorruptInput(f"The cell row of contribution {row} is broken", found=FAULTS[fault])
+    batch = Batch(
+        state=states.data,
+        row=states.offsets[:-1],
+        contents=contents,
+        scope=_scopes(scope),
+        generation=numbers(generation),
+        clustering=starts.data,
+        clustering_at=starts.offsets,
+        clustering_end=ends.data,
+        clustering_end_at=ends.offsets,
+        has_end=_has_value(clustering_end),
+    )
+    counting = (batch.generation >= min_generation) & (contents != HOLDS_NOTHING)
+    ranges = batch.scope == RANGE_DELETION
+    if ranges.any():
+        counting &= ~ranges | _is_range(clustering, clustering_end)
+    order, levels = order_contributions(
+        flat(key), starts, batch.scope, np.flatnonzero(counting).astype(np.int64)
+    )
+    settings = Settings(
+        np.int64(now_seconds),
+        np.int64(-NEVER if purge_before_seconds is None else purge_before_seconds),
+        RULES[rules],
+    )
+    outcome = outcome_for(len(state), int(ranges.sum()), int(states.offsets[-1] - states.offsets[0]))
+    reconcile_partitions(batch, order, levels, cells, settings, outcome)
+    live_count, side_count, doubtful_count = (int(n) for n in outcome.counts)
+    return Reconciled(
+        live=_live_rows(outcome, live_count, side_count, key, clustering),
+        side=_side_rows(outcome, side_count, key, clustering, clustering_end),
+        doubtful_keys=key.take(pa.array(outcome.doubtful[:doubtful_count])).cast(pa.binary()),
+    )
+
+
+def _scopes(scope: Any) -> Any:
+    scopes = numbers(scope)
+    wrong = (scopes < ROW) | (scopes > RANGE_DELETION)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise CorruptInput(
+            f"Contribution {row} has an unknown scope", expected="0 to 3", found=str(int(scopes[row]))
+        )
+    return scopes.view(np.uint8)
+
+
+def _has_value(array: Any) -> Any:
+    return numbers(array.is_valid().cast(pa.uint8()))
+
+
+def _is_range(clustering: Any, clustering_end: Any) -> Any:
+    return numbers(pc.less(clustering.fill_null(b""), clustering_end).fill_null(True).cast(pa.uint8())) == 1
+
+
+def _live_rows(outcome: Outcome, count: int, side_count: int, key: Any, clustering: Any) -> pa.Table:
+    state = large_binary(outcome.live[: outcome.live_at[count]], outcome.live_at[: count + 1])
+    member = outcome.live_member[:count]
+    static_only = state.is_null().to_numpy(zero_copy_only=False)
+    expires = outcome.live_expires[:count]
+    return to_table(
+        {
+            "key": key.take(pa.array(member)),
+            "clustering": clustering.fill_null(b"").take(pa.array(member, mask=static_only)),
+            "generation": pa.array(outcome.live_generation[:count]),
+            "version": pa.nulls(count, pa.binary()),
+            "state": state,
+            "static_state": _side_states(outcome, side_count).take(_or_null(outcome.live_static[:count])),
+            "expires_at": pa.array(expires, mask=expires == NEVER),
+        },
+        LIVE_ROW_SCHEMA,
+    )
+
+
+def _side_rows(outcome: Outcome, count: int, key: Any, clustering: Any, clustering_end: Any) -> pa.Table:
+    bounds = pa.concat_arrays([clustering.fill_null(b""), clustering_end])
+    return to_table(
+        {
+            "key": key.take(pa.array(outcome.side_member[:count])),
+            "scope": pa.array(outcome.side_scope[:count].view(np.int8)),
+            "clustering": bounds.take(_or_null(outcome.side_start[:count])).fill_null(b""),
+            "clustering_end": bounds.take(_or_null(outcome.side_end[:count])),
+            "generation": pa.array(outcome.side_generation[:count]),
+            "version": pa.nulls(count, pa.binary()),
+            "op": pa.array(np.zeros(count, np.int8)),
+            "state": _side_states(outcome, count),
+        },
+        CONTRIBUTION_SCHEMA,
+    )
+
+
+def _side_states(outcome: Outcome, count: int) -> Any:
+    return large_binary(outcome.side[: outcome.side_at[count]], outcome.side_at[: count + 1])
+
+
+def _or_null(places: Numbers) -> Any:
+    return pa.array(places, mask=places == NONE)

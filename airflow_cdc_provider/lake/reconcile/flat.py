@@ -1,0 +1,101 @@
+"""Arrow columns as the flat arrays that kernels walk, and back."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.exceptions import CorruptInput
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+_MOST_BYTES: Final = 2**31 - 1
+
+
+class Flat(NamedTuple):
+    """A binary column: value ``i`` is ``data[offsets[i]:offsets[i + 1]]``; a null is empty."""
+
+    data: Bytes
+    offsets: Numbers
+
+
+def one_array(column: pa.ChunkedArray | pa.Array, type_: pa.DataType | None = None) -> Any:
+    """Return a column as one array without chunks; binary ones get 64-bit offsets, so that any size fits."""
+    if pa.types.is_binary(column.type):
+        column = column.cast(pa.large_binary())
+    elif type_ is not None and column.type != type_:
+        column = column.cast(type_)
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column)])
+    return column
+
+
+def _empty(column: pa.ChunkedArray) -> Any:
+    return pa.array([], column.type)
+
+
+def flat(array: Any) -> Flat:
+    """View a large binary array as flat arrays without a copy; nulls must be told from its validity."""
+    if array.null_count:
+        array = array.fill_null(b"")
+    _, offsets, data = array.buffers()
+    if len(array) == 0:
+        return Flat(_read_only(np.empty(0, np.uint8)), _read_only(np.zeros(1, np.int64)))
+    places = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
+    values = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+    return Flat(_read_only(values), _read_only(places))
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # Kernels are compiled per type, and being writable is part of it: one kind, one compilation.
+    array.flags.writeable = False
+    return array
+
+
+def numbers(array: Any) -> npt.NDArray[Any]:
+    """View a fixed-width array without nulls as a NumPy array."""
+    return _read_only(array.to_numpy(zero_copy_only=False).view())
+
+
+def reject_nulls(column: str, array: Any) -> None:
+    """Refuse a column that holds a null where none is possible.
+
+    Raises:
+        CorruptInput: With the first row that has one.
+    """
+    if array.null_count:
+        row = int(array.is_null().index(True).as_py())
+        raise CorruptInput(f"Contribution {row} has no {column}", expected="a value", found="null")
+
+
+def large_binary(data: Bytes, offsets: Numbers) -> Any:
+    """Make an Arrow array of flat arrays; an empty value becomes null."""
+    lengths_positive = offsets[1:] > offsets[:-1]
+    validity = None
+    if not lengths_positive.all():
+        validity = pa.array(lengths_positive).buffers()[1]
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def to_table(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
+    """Make a table of a schema; binary columns larger than Arrow's 32-bit offsets allow get chunks."""
+    fitted = []
+    for field in schema:
+        column = columns[field.name]
+        if pa.types.is_large_binary(column.type) and pa.types.is_binary(field.type):
+            column = pa.chunked_array(_cut(column), field.type)
+        fitted.append(column)
+    return pa.table(fitted, schema=schema)
+
+
+def _cut(array: Any) -> list[Any]:
+    if len(array) < 2 or int(array.nbytes) <= _MOST_BYTES:
+        return [array.cast(pa.binary())]
+    half = len(array) // 2
+    return _cut(array.slice(0, half)) + _cut(array.slice(half))

@@ -1,0 +1,205 @@
+"""Bringing contributions to one order: by key, then what they speak of, then clustering.
+
+Keys are ordered by a 64-bit hash (what matters is that equal ones meet), and by their bytes where hashes are
+equal. Inside a key come its deletion, its static row, its range deletions by start, its rows by clustering.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.changes.contribution import (
+    PARTITION_DELETION,
+    RANGE_DELETION,
+    ROW,
+    STATIC,
+)
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel
+from airflow_cdc_provider.lake.reconcile.flat import Bytes, Flat, Numbers
+
+SAME_ROW: Final = 0
+NEW_ROW: Final = 1
+NEW_KEY: Final = 2
+
+_RANKS = np.empty(4, np.uint64)
+_RANKS[[PARTITION_DELETION, STATIC, RANGE_DELETION, ROW]] = (0, 1, 2, 3)
+_SHORT_RUN: Final = 12
+_LONG_RUN: Final = 100
+"""Where sorting everything by two numbers beats sorting each key's contributions by their bytes."""
+
+
+def order_contributions(
+    key: Flat, clustering: Flat, scope: Bytes, chosen: Numbers, *, hash_bits: int = 64
+) -> tuple[Numbers, Bytes]:
+    """Order contributions.
+
+    Args:
+        key: Their keys.
+        clustering: Their clusterings.
+        scope: Their scopes, each one of the four.
+        chosen: Numbers of those that count.
+        hash_bits: How many bits of the hash to use; fewer only make it slower.
+
+    Returns:
+        Numbers of the chosen ones in order, and for each whether it begins a new key (``NEW_KEY``), a new row of
+        the same key (``NEW_ROW``) or goes on with the same (``SAME_ROW``).
+    """
+    hashes = np.empty(len(chosen), np.uint64)
+    ranks = np.empty(len(chosen), np.uint64)
+    _hash_keys(key.data, key.offsets, chosen, np.uint64(64 - hash_bits), hashes)
+    _rank_clusterings(clustering.data, clustering.offsets, scope, chosen, ranks)
+    by_hash = np.argsort(hashes)
+    if _longest_run(hashes[by_hash]) > _LONG_RUN:
+        by_hash = np.lexsort((ranks, hashes))
+    order = chosen[by_hash]
+    levels = np.empty(len(chosen), np.uint8)
+    _settle(key, clustering, hashes[by_hash], ranks[by_hash], order, levels)
+    return order, levels
+
+
+def _longest_run(hashes: npt.NDArray[np.uint64]) -> int:
+    begins = np.flatnonzero(hashes[1:] != hashes[:-1])
+    return int(np.diff(begins, prepend=-1, append=len(hashes) - 1).max(initial=0))
+
+
+@kernel
+def _hash_keys(data, offsets, chosen, shift, hashes):
+    for place in range(len(chosen)):
+        at = np.uint64(offsets[chosen[place]])
+        end = np.uint64(offsets[chosen[place] + 1])
+        value = np.uint64(0x9E3779B97F4A7C15) ^ (end - at)
+        while at < end:
+            word = np.uint64(0)
+            for k in range(min(np.uint64(8), end - at)):
+                word |= np.uint64(data[at + np.uint64(k)]) << np.uint64(8 * k)
+            value = (value ^ word) * np.uint64(0xD6E8FEB86659FD93)
+            value ^= value >> np.uint64(32)
+            at += np.uint64(8)
+        value = value * np.uint64(0xD6E8FEB86659FD93)
+        hashes[place] = (value ^ (value >> np.uint64(29))) >> shift
+
+
+@kernel
+def _rank_clusterings(data, offsets, scope, chosen, ranks):
+    # Two bits of what it speaks of, then the first 62 bits of the clustering.
+    for place in range(len(chosen)):
+        member = chosen[place]
+        rank = np.uint64(0)
+        if scope[member] == ROW or scope[member] == RANGE_DELETION:
+            at = np.uint64(offsets[member])
+            length = offsets[member + 1] - offsets[member]
+            for k in range(8):
+                rank <<= np.uint64(8)
+                if k < length:
+                    rank |= np.uint64(data[at + np.uint64(k)])
+        ranks[place] = (rank >> np.uint64(2)) | (_RANKS[scope[member]] << np.uint64(62))
+
+
+@kernel
+def _settle(key, clustering, hashes, ranks, order, levels):
+    spare_order = np.empty(len(order), np.int64)
+    spare_ranks = np.empty(len(order), np.uint64)
+    low = np.int64(0)
+    while low < len(order):
+        high = low + 1
+        one_key = True
+        while high < len(order) and hashes[high] == hashes[low]:
+            one_key = one_key and _compare(key, order[low], order[high]) == 0
+            high += 1
+        if not one_key:
+            high = _least_key_first(key, ranks, order, low, high)
+        _sort(clustering, ranks, order, low, high, spare_ranks, spare_order)
+        levels[low] = NEW_KEY
+        for place in range(low + 1, high):
+            same = ranks[place] == ranks[place - 1] and (
+                not _has_clustering(ranks[place]) or _compare(clustering, order[place - 1], order[place]) == 0
+            )
+            levels[place] = SAME_ROW if same else NEW_ROW
+        low = high
+
+
+@kernel
+def _compare(column, a, b):
+    offsets = column.offsets
+    return compare_bytes(
+        column.data,
+        offsets[a],
+        offsets[a + 1] - offsets[a],
+        column.data,
+        offsets[b],
+        offsets[b + 1] - offsets[b],
+    )
+
+
+@kernel
+def _has_clustering(rank):
+    return (rank >> np.uint64(63)) != 0
+
+
+@kernel
+def _least_key_first(key, ranks, order, low, high):
+    # Different keys of one hash: the members of the least key come to the front, the rest has its turn later.
+    least = order[low]
+    for place in range(low + 1, high):
+        if _compare(key, order[place], least) < 0:
+            least = order[place]
+    end = low
+    for place in range(low, high):
+        if _compare(key, order[place], least) == 0:
+            order[place], order[end] = order[end], order[place]
+            ranks[place], ranks[end] = ranks[end], ranks[place]
+            end += 1
+    return end
+
+
+@kernel
+def _sort(clustering, ranks, order, low, high, spare_ranks, spare_order):
+    # Short runs by insertion, then runs merged two at a time.
+    for begin in range(low, high, _SHORT_RUN):
+        for place in range(begin + 1, min(begin + _SHORT_RUN, high)):
+            rank = ranks[place]
+            member = order[place]
+            at = place
+            while at > begin and _precedes(clustering, rank, member, ranks[at - 1], order[at - 1]):
+                ranks[at] = ranks[at - 1]
+                order[at] = order[at - 1]
+                at -= 1
+            ranks[at] = rank
+            order[at] = member
+    width = np.int64(_SHORT_RUN)
+    while width < high - low:
+        for begin in range(low, high - width, 2 * width):
+            middle = begin + width
+            end = min(middle + width, high)
+            if _precedes(clustering, ranks[middle], order[middle], ranks[middle - 1], order[middle - 1]):
+                spare_ranks[begin:middle] = ranks[begin:middle]
+                spare_order[begin:middle] = order[begin:middle]
+                _merge(clustering, ranks, order, begin, middle, end, spare_ranks, spare_order)
+        width *= 2
+
+
+@kernel
+def _merge(clustering, ranks, order, begin, middle, end, spare_ranks, spare_order):
+    i = begin
+    j = middle
+    at = begin
+    while i < middle:
+        if j < end and _precedes(clustering, ranks[j], order[j], spare_ranks[i], spare_order[i]):
+            ranks[at] = ranks[j]
+            order[at] = order[j]
+            j += 1
+        else:
+            ranks[at] = spare_ranks[i]
+            order[at] = spare_order[i]
+            i += 1
+        at += 1
+
+
+@kernel
+def _precedes(clustering, a_rank, a, b_rank, b):
+    if a_rank != b_rank:
+        return a_rank < b_rank
+    return _has_clustering(a_rank) and _compare(clustering, a, b) < 0

@@ -1,0 +1,268 @@
+"""Reconciling partitions one after another: the loop that :mod:`.cells` runs over ordered contributions."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from airflow_cdc_provider.changes.cells import NEVER
+from airflow_cdc_provider.changes.contribution import (
+    PARTITION_DELETION,
+    RANGE_DELETION,
+    ROW,
+    STATIC,
+)
+from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes, kernel
+from airflow_cdc_provider.lake.reconcile.flat import Bytes, Numbers
+from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW
+from airflow_cdc_provider.lake.reconcile.ranges import OPEN, compare_bounds, disjoint_ranges
+from airflow_cdc_provider.lake.reconcile.row_merge import (
+    Deletion,
+    Scratch,
+    greater_deletion,
+    merge_row,
+    read_deletion,
+    write_deletion,
+)
+
+NONE: Final = np.int64(-1)
+
+
+class Batch(NamedTuple):
+    """Contributions as flat arrays, each with a number.
+
+    Args:
+        state: All cell rows, checked.
+        row: Where each begins.
+        contents: ``HOLDS_*`` bits of each.
+        scope: Its scope.
+        generation: Its generation.
+        clustering: All clusterings.
+        clustering_at: Where each begins and the last ends.
+        clustering_end: All upper bounds of ranges.
+        clustering_end_at: Where each begins and the last ends.
+        has_end: Whether it has one.
+    """
+
+    state: Bytes
+    row: Numbers
+    contents: Bytes
+    scope: Bytes
+    generation: Numbers
+    clustering: Bytes
+    clustering_at: Numbers
+    clustering_end: Bytes
+    clustering_end_at: Numbers
+    has_end: Bytes
+
+
+class Outcome(NamedTuple):
+    """Room for what comes of a batch; ``counts`` tells how much was used.
+
+    Args:
+        live: Cell rows of live rows.
+        live_at: Where each begins and the last ends; an empty one is a partition of which only statics live.
+        live_member: A contribution that has the row's key and clustering.
+        live_static: Number of the partition's static row on the side, NONE for none.
+        live_expires: Next second at which something expires, NEVER for none.
+        live_generation: Its generation.
+        side: Cell rows of the side table.
+        side_at: Where each begins and the last ends.
+        side_scope: Scope of each.
+        side_member: A contribution that has its key.
+        side_start: Bound that is its clustering, NONE for an empty one.
+        side_end: Bound that is its clustering_end, NONE for none.
+        side_generation: Its generation.
+        doubtful: A contribution that has the key, for each doubtful key.
+        counts: Numbers of live rows, side rows, doubtful keys.
+    """
+
+    live: Bytes
+    live_at: Numbers
+    live_member: Numbers
+    live_static: Numbers
+    live_expires: Numbers
+    live_generation: Numbers
+    side: Bytes
+    side_at: Numbers
+    side_scope: Bytes
+    side_member: Numbers
+    side_start: Numbers
+    side_end: Numbers
+    side_generation: Numbers
+    doubtful: Numbers
+    counts: Numbers
+
+
+def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
+    """Make room for whatever can come of a batch; pages that aren't used cost nothing.
+
+    Merging never makes cell rows larger, and n ranges cut each other into fewer than 2n.
+    """
+
+    def numbers(size: int) -> Numbers:
+        return np.empty(size, np.int64)
+
+    side_rows = row_count + range_count
+    return Outcome(
+        live=np.empty(state_bytes, np.uint8),
+        live_at=numbers(row_count + 1),
+        live_member=numbers(row_count),
+        live_static=numbers(row_count),
+        live_expires=numbers(row_count),
+        live_generation=numbers(row_count),
+        side=np.empty(state_bytes + 48 * range_count, np.uint8),
+        side_at=numbers(side_rows + 1),
+        side_scope=np.empty(side_rows, np.uint8),
+        side_member=numbers(side_rows),
+        side_start=numbers(side_rows),
+        side_end=numbers(side_rows),
+        side_generation=numbers(side_rows),
+        doubtful=numbers(row_count),
+        counts=np.zeros(3, np.int64),
+    )
+
+
+@kernel
+def reconcile_partitions(batch, order, levels, cells, settings, out):
+    """Reconcile all partitions of a batch.
+
+    Args:
+        batch: The contributions.
+        order: Numbers of those that count, as :func:`~.order.order_contributions` gives them.
+        levels: Which of them begin a key or a row.
+        cells: Number of cells of each contribution.
+        settings: Moment, horizon and rules.
+        out: Filled.
+    """
+    most_cells, most_members = _largest_row(order, levels, cells)
+    scratch = Scratch(
+        np.empty(most_cells, np.int64),
+        np.empty(most_cells, np.int64),
+        np.empty(most_members + 1, np.int64),
+        np.empty(0, np.int64),
+    )
+    out.live_at[0] = 0
+    out.side_at[0] = 0
+    low = np.int64(0)
+    while low < len(order):
+        high = low + 1
+        generation = batch.generation[order[low]]
+        while high < len(order) and levels[high] != NEW_KEY:
+            generation = max(generation, batch.generation[order[high]])
+            high += 1
+        if _reconcile_partition(batch, order, levels, low, high, generation, settings, scratch, out):
+            out.doubtful[out.counts[2]] = order[low]
+            out.counts[2] += 1
+        low = high
+
+
+@kernel
+def _largest_row(order, levels, cells):
+    most_cells = np.int64(0)
+    most_members = np.int64(0)
+    row_cells = np.int64(0)
+    row_members = np.int64(0)
+    for place in range(len(order)):
+        if levels[place] != SAME_ROW:
+            row_cells = np.int64(0)
+            row_members = np.int64(0)
+        row_cells += cells[order[place]]
+        row_members += 1
+        most_cells = max(most_cells, row_cells)
+        most_members = max(most_members, row_members)
+    return most_cells, most_members
+
+
+@kernel
+def _reconcile_partition(batch, order, levels, low, high, generation, settings, scratch, out):
+    place = low
+    partition = Deletion(False, np.int64(0), np.int64(0))
+    while place < high and batch.scope[order[place]] == PARTITION_DELETION:
+        partition = greater_deletion(read_deletion(batch.state, batch.row[order[place]]), partition)
+        place += 1
+    if partition.present and partition.seconds >= settings.purge_seconds:
+        end = write_deletion(out.side, out.side_at[out.counts[1]], partition)
+        _add_side(out, np.int64(PARTITION_DELETION), order[low], NONE, NONE, generation, end)
+
+    begin = place
+    while place < high and batch.scope[order[place]] == STATIC:
+        place += 1
+    static = NONE
+    static_lives = False
+    static_expires = np.int64(NEVER)
+    doubtful = False
+    if place > begin:
+        at = out.side_at[out.counts[1]]
+        end, static_lives, static_expires, doubtful = merge_row(
+            batch, order, begin, place, partition, settings, scratch, out.side, at
+        )
+        if static_lives:
+            static = out.counts[1]
+        if end > at:
+            _add_side(out, np.int64(STATIC), order[low], NONE, NONE, generation, end)
+
+    begin = place
+    while place < high and batch.scope[order[place]] == RANGE_DELETION:
+        place += 1
+    starts = ends = times = seconds = scratch.nothing
+    if place > begin:
+        starts, ends, times, seconds = disjoint_ranges(batch, order, begin, place, partition)
+    for number in range(len(starts)):
+        if seconds[number] >= settings.purge_seconds:
+            end = write_deletion(
+                out.side, out.side_at[out.counts[1]], Deletion(True, times[number], seconds[number])
+            )
+            _add_side(out, np.int64(RANGE_DELETION), order[low], starts[number], ends[number], generation, end)
+
+    stretch = 0
+    live_before = out.counts[0]
+    while place < high:
+        begin = place
+        place += 1
+        while place < high and levels[place] == SAME_ROW:
+            place += 1
+        row = order[begin]
+        above = partition
+        while stretch < len(starts) and compare_bounds(batch, ends[stretch], row) <= 0:
+            stretch += 1
+        if stretch < len(starts) and compare_bounds(batch, starts[stretch], row) <= 0:
+            above = Deletion(True, times[stretch], seconds[stretch])
+        at = out.live_at[out.counts[0]]
+        end, lives, expires, in_doubt = merge_row(
+            batch, order, begin, place, above, settings, scratch, out.live, at
+        )
+        doubtful = doubtful or in_doubt
+        if lives:
+            _add_live(out, row, static, min(expires, static_expires), generation, end)
+        elif end > at:
+            target = out.side_at[out.counts[1]]
+            copy_bytes(out.live, at, out.side, target, end - at)
+            _add_side(out, np.int64(ROW), row, row, NONE, generation, target + end - at)
+    if static_lives and out.counts[0] == live_before:
+        _add_live(out, order[low], static, static_expires, generation, out.live_at[out.counts[0]])
+    return doubtful
+
+
+@kernel
+def _add_live(out, member, static, expires, generation, end):
+    number = out.counts[0]
+    out.live_member[number] = member
+    out.live_static[number] = static
+    out.live_expires[number] = expires
+    out.live_generation[number] = generation
+    out.live_at[number + 1] = end
+    out.counts[0] = number + 1
+
+
+@kernel
+def _add_side(out, scope, member, start, end_bound, generation, end):
+    number = out.counts[1]
+    out.side_scope[number] = scope
+    out.side_member[number] = member
+    out.side_start[number] = start
+    out.side_end[number] = end_bound if end_bound != OPEN else NONE
+    out.side_generation[number] = generation
+    out.side_at[number + 1] = end
+    out.counts[1] = number + 1

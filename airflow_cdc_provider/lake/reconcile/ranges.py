@@ -1,0 +1,172 @@
+"""Range deletions of one partition, made disjoint: the strongest deletion over each stretch of clusterings.
+
+What Cassandra's ``RangeTombstoneList`` holds after all deletions are added. The result doesn't depend on how the
+deletions were cut or ordered, so it can be stored and merged again. A bound is given by number: below the number
+of contributions it is a ``clustering``, from there on a ``clustering_end``; :data:`OPEN` has no end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel
+from airflow_cdc_provider.lake.reconcile.row_merge import Deletion, read_deletion, supersedes
+
+OPEN: Final = np.int64(-1)
+
+
+@kernel
+def compare_bounds(batch, a, b):
+    """Compare two bounds by their bytes; an open end is greater than all."""
+    if a == OPEN or b == OPEN:
+        return np.int64(b != OPEN) - np.int64(a != OPEN)
+    count = len(batch.row)
+    a_data = batch.clustering if a < count else batch.clustering_end
+    a_offsets = batch.clustering_at if a < count else batch.clustering_end_at
+    b_data = batch.clustering if b < count else batch.clustering_end
+    b_offsets = batch.clustering_at if b < count else batch.clustering_end_at
+    a_number = a if a < count else a - count
+    b_number = b if b < count else b - count
+    return np.int64(
+        compare_bytes(
+            a_data,
+            a_offsets[a_number],
+            a_offsets[a_number + 1] - a_offsets[a_number],
+            b_data,
+            b_offsets[b_number],
+            b_offsets[b_number + 1] - b_offsets[b_number],
+        )
+    )
+
+
+@kernel
+def end_of(batch, member):
+    """Return the upper bound of a contribution's range."""
+    return np.int64(len(batch.row) + member) if batch.has_end[member] else OPEN
+
+
+@kernel
+def disjoint_ranges(batch, order, low, high, partition):
+    """Make the range deletions ``order[low:high]``, sorted by start, disjoint.
+
+    Args:
+        batch: The contributions.
+        order: Their numbers.
+        low: First of the partition's range deletions.
+        high: After the last.
+        partition: Deletion of the whole partition; ranges that are no stronger are left out.
+
+    Returns:
+        Four arrays, one entry a stretch, ascending: start, end (bounds by number), write time, seconds.
+    """
+    members = np.empty(high - low, np.int64)
+    count = 0
+    for place in range(low, high):
+        member = order[place]
+        deletion = read_deletion(batch.state, batch.row[member])
+        if supersedes(deletion.present, deletion.time_us, deletion.seconds, partition):
+            members[count] = member
+            count += 1
+    starts = np.empty(2 * count, np.int64)
+    ends = np.empty(2 * count, np.int64)
+    times = np.empty(2 * count, np.int64)
+    seconds = np.empty(2 * count, np.int64)
+    by_end = _sorted_by_end(batch, members[:count])
+    heap = np.empty(count, np.int64)
+    open_count = np.int64(0)
+    begun = np.int64(0)
+    ended = np.int64(0)
+    stretches = np.int64(0)
+    current = Deletion(False, np.int64(0), np.int64(0))
+    while begun < count or ended < count:
+        point = end_of(batch, by_end[ended])
+        if begun < count and compare_bounds(batch, members[begun], point) < 0:
+            point = members[begun]
+        if point == OPEN:
+            break
+        while begun < count and compare_bounds(batch, members[begun], point) == 0:
+            open_count = _push(batch, heap, open_count, members[begun])
+            begun += 1
+        while ended < count and compare_bounds(batch, end_of(batch, by_end[ended]), point) <= 0:
+            ended += 1
+        while open_count > 0 and compare_bounds(batch, end_of(batch, heap[0]), point) <= 0:
+            open_count = _pop(batch, heap, open_count)
+        strongest = Deletion(False, np.int64(0), np.int64(0))
+        if open_count > 0:
+            strongest = read_deletion(batch.state, batch.row[heap[0]])
+        if current.present and strongest != current:
+            ends[stretches] = point
+            stretches += 1
+        if strongest.present and strongest != current:
+            starts[stretches] = point
+            times[stretches] = strongest.time_us
+            seconds[stretches] = strongest.seconds
+        current = strongest
+    if current.present:
+        ends[stretches] = OPEN
+        stretches += 1
+    return starts[:stretches], ends[:stretches], times[:stretches], seconds[:stretches]
+
+
+@kernel
+def _stronger(batch, a, b):
+    deletion = read_deletion(batch.state, batch.row[a])
+    return supersedes(
+        deletion.present, deletion.time_us, deletion.seconds, read_deletion(batch.state, batch.row[b])
+    )
+
+
+@kernel
+def _push(batch, heap, count, member):
+    at = count
+    while at > 0 and _stronger(batch, member, heap[(at - 1) // 2]):
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = member
+    return count + 1
+
+
+@kernel
+def _pop(batch, heap, count):
+    count -= 1
+    member = heap[count]
+    at = 0
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        if child + 1 < count and _stronger(batch, heap[child + 1], heap[child]):
+            child += 1
+        if not _stronger(batch, heap[child], member):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = member
+    return count
+
+
+@kernel
+def _sorted_by_end(batch, members):
+    source = members.copy()
+    target = np.empty_like(source)
+    width = 1
+    while width < len(source):
+        for begin in range(0, len(source), 2 * width):
+            middle = min(begin + width, len(source))
+            end = min(begin + 2 * width, len(source))
+            i = begin
+            j = middle
+            for at in range(begin, end):
+                left = j >= end or (
+                    i < middle
+                    and compare_bounds(batch, end_of(batch, source[i]), end_of(batch, source[j])) <= 0
+                )
+                if left:
+                    target[at] = source[i]
+                    i += 1
+                else:
+                    target[at] = source[j]
+                    j += 1
+        source, target = target, source
+        width *= 2
+    return source

@@ -1,0 +1,28 @@
+"""What a reconciliation gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+
+def _no_keys() -> Any:
+    return pa.array([], pa.binary())
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """The state of all keys that were given.
+
+    Args:
+        live: ``LIVE_ROW_SCHEMA``: every row that lives.
+        side: ``CONTRIBUTION_SCHEMA``: all that the side table must hold for these keys so that a later
+            reconciliation of ``live``, ``side`` and new contributions is exact.
+        doubtful_keys: Binary keys whose state the data can't decide, each once: to be read again at the source.
+    """
+
+    live: pa.Table
+    side: pa.Table
+    doubtful_keys: Any = field(default_factory=_no_keys)

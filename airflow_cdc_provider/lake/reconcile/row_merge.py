@@ -1,0 +1,402 @@
+"""Merging all cell rows that contribute to one row: the kernel at the heart of :mod:`.cells`.
+
+Four steps, each over references to cells (where a cell starts) and none over copies:
+
+1. the header: greatest row deletion, greatest liveness;
+2. the cells: each contribution's cells are sorted already, so runs are merged two at a time until one is left,
+   keeping the winner of each cell;
+3. what deletions cover goes, and of the rest it is told what lives;
+4. what remains is written as one cell row.
+
+A row known from a SELECT only (``ROW_UNCERTAIN``) has an unknown liveness at the time of reading, which stands in
+the place of the liveness' write time. It competes there with the known ones by time: a later known one settles
+it, a later deletion ends it, and until then the row lives.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.changes.cells import (
+    CELL_COMPLEX_DELETION,
+    CELL_EXPIRING,
+    CELL_HEADER_BYTES,
+    CELL_TOMBSTONE,
+    FORMAT,
+    NEVER,
+    ROW_DELETION,
+    ROW_HEADER_BYTES,
+    ROW_LIVENESS,
+    ROW_STATIC,
+    ROW_UNCERTAIN,
+)
+from airflow_cdc_provider.changes.contribution import STATIC
+from airflow_cdc_provider.lake.reconcile.cell_row import (
+    HOLDS_UNCERTAIN_CELL,
+    HOLDS_UNCERTAIN_ROW,
+    cell_column,
+    cell_count,
+    cell_end_time,
+    cell_flags,
+    cell_time,
+    compare_bytes,
+    compare_cell_places,
+    compare_versions,
+    copy_bytes,
+    first_cell,
+    is_expired,
+    is_live,
+    kernel,
+    next_cell,
+    order_of,
+    path_length,
+    read_i32,
+    read_i64,
+    read_u32,
+    row_flags,
+    value_length,
+    write_i64,
+    write_u32,
+)
+from airflow_cdc_provider.lake.reconcile.doubts import doubtful_cells
+
+EXPIRED_LIVENESS_TTL: Final = 2147483647
+"""TTL of a liveness that Cassandra's views write as a tombstone; it never lives."""
+
+
+class Settings(NamedTuple):
+    """What a merge is judged by.
+
+    Args:
+        now_seconds: The moment at which expiry is judged.
+        purge_seconds: Tombstones and expired cells of before this second go.
+        rules: ``RULES_*``.
+    """
+
+    now_seconds: int
+    purge_seconds: int
+    rules: int
+
+
+class Scratch(NamedTuple):
+    """Room for the cells of the largest row: two lists of references, and where runs begin; an empty list."""
+
+    cells: npt.NDArray[np.int64]
+    spare: npt.NDArray[np.int64]
+    runs: npt.NDArray[np.int64]
+    nothing: npt.NDArray[np.int64]
+
+
+class Liveness(NamedTuple):
+    """The liveness of a row; ``flag`` is ROW_LIVENESS, ROW_UNCERTAIN or 0 for none."""
+
+    flag: int
+    time_us: int
+    ttl: int
+    expires: int
+
+
+class Deletion(NamedTuple):
+    """A deletion; without ``present`` the rest is meaningless."""
+
+    present: bool
+    time_us: int
+    seconds: int
+
+
+@kernel
+def supersedes(present, time_us, seconds, other):
+    """Tell whether a deletion is stronger than another one (section 16, rule 1)."""
+    return present and (
+        not other.present
+        or time_us > other.time_us
+        or (time_us == other.time_us and seconds > other.seconds)
+    )
+
+
+@kernel
+def read_deletion(data, row):
+    """Return the deletion in a cell row's header."""
+    return Deletion((row_flags(data, row) & ROW_DELETION) != 0, read_i64(data, row + 24), read_i64(data, row + 32))
+
+
+@kernel
+def greater_deletion(a, b):
+    """Return the stronger of two deletions."""
+    return a if supersedes(a.present, a.time_us, a.seconds, b) else b
+
+
+@kernel
+def covers(deletion, time_us):
+    """Tell whether a deletion removes what was written at a time."""
+    return deletion.present and time_us <= deletion.time_us
+
+
+@kernel
+def write_header(out, at, flags, liveness, deletion, clustering_length, cells):
+    """Write the 48 bytes that begin a cell row; fields without meaning are written the same way always."""
+    out[np.uint64(at)] = np.uint8(FORMAT)
+    out[np.uint64(at + 1)] = np.uint8(flags)
+    out[np.uint64(at + 2)] = np.uint8(0)
+    out[np.uint64(at + 3)] = np.uint8(0)
+    write_u32(out, at + 4, liveness.ttl)
+    write_i64(out, at + 8, liveness.time_us)
+    write_i64(out, at + 16, liveness.expires)
+    write_i64(out, at + 24, deletion.time_us if deletion.present else np.int64(0))
+    write_i64(out, at + 32, deletion.seconds if deletion.present else np.int64(0))
+    write_u32(out, at + 40, clustering_length)
+    write_u32(out, at + 44, cells)
+
+
+@kernel
+def write_deletion(out, at, deletion):
+    """Write a cell row that is only a deletion; returns its end."""
+    nothing = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+    write_header(out, at, np.int64(ROW_DELETION), nothing, deletion, np.int64(0), np.int64(0))
+    return at + ROW_HEADER_BYTES
+
+
+@kernel
+def merge_row(batch, order, low, high, above, settings, scratch, out, at):
+    """Merge the cell rows ``order[low:high]`` of one row, or one static row, and write what remains.
+
+    Args:
+        batch: The contributions (:class:`~airflow_cdc_provider.lake.reconcile.partition.Batch`).
+        order: Numbers of contributions.
+        low: First of the row's.
+        high: After the last of them.
+        above: The deletion of the partition and of ranges over this row; it isn't written.
+        settings: Moment, horizon and rules.
+        scratch: Working room.
+        out: Where to write.
+        at: From where.
+
+    Returns:
+        End of what was written (``at`` for nothing), whether the row lives, the second of its next expiry (NEVER
+        for none), and whether the data leave its state in doubt.
+    """
+    data = batch.state
+    static = batch.scope[order[low]] == STATIC
+    own = Deletion(False, np.int64(0), np.int64(0))
+    for place in range(low, high):
+        own = greater_deletion(read_deletion(data, batch.row[order[place]]), own)
+    kept = supersedes(own.present, own.time_us, own.seconds, above)
+    active = own if kept else above
+
+    found = _greatest_liveness(data, batch.row, order, low, high)
+    liveness = found
+    if found.flag == 0 or covers(active, found.time_us) or (static and found.flag == ROW_LIVENESS):
+        liveness = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+    uncertain = liveness.flag == ROW_UNCERTAIN
+
+    cells, count = _merge_cells(batch, order, low, high, settings, scratch)
+
+    contents = 0
+    for place in range(low, high):
+        contents |= batch.contents[order[place]]
+    doubtful = False
+    if contents & (HOLDS_UNCERTAIN_ROW | HOLDS_UNCERTAIN_CELL):
+        doubtful = doubtful_cells(batch, order, low, high, cells, count, active, found, uncertain, settings)
+
+    had_cells = count > 0
+    count, cell_lives, expires_at = _keep_uncovered(data, cells, count, active, settings.now_seconds)
+    forgets = settings.purge_seconds
+    if uncertain and not static and not cell_lives:
+        doubtful = doubtful or had_cells or active.present
+        if doubtful:
+            forgets = np.int64(-NEVER)
+
+    row_lives = uncertain
+    if liveness.flag == ROW_LIVENESS:
+        if liveness.ttl == 0:
+            row_lives = True
+        elif liveness.ttl != EXPIRED_LIVENESS_TTL and settings.now_seconds < liveness.expires:
+            row_lives = True
+            expires_at = min(expires_at, liveness.expires)
+        elif liveness.expires < forgets:
+            liveness = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+    if kept and own.seconds < forgets:
+        kept = False
+
+    named = _namer(data, batch.row, order, low, high)
+    clustering_length = read_u32(data, named + 40)
+    copy_bytes(data, named + ROW_HEADER_BYTES, out, at + ROW_HEADER_BYTES, clustering_length)
+    end = at + ROW_HEADER_BYTES + clustering_length
+    end, written = _write_cells(data, cells, count, settings.now_seconds, forgets, out, end)
+    flags = liveness.flag | (ROW_DELETION if kept else 0) | (ROW_STATIC if static else 0)
+    if written == 0 and (flags & ~ROW_STATIC) == 0:
+        return at, False, np.int64(NEVER), doubtful
+    remaining = Deletion(kept, own.time_us, own.seconds)
+    write_header(out, at, flags, liveness, remaining, clustering_length, written)
+    return end, cell_lives or (row_lives and not static), expires_at, doubtful
+
+
+@kernel
+def _greatest_liveness(data, rows, order, low, high):
+    best = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+    for place in range(low, high):
+        row = rows[order[place]]
+        flags = row_flags(data, row)
+        if flags & ROW_LIVENESS:
+            ttl = read_i32(data, row + 4)
+            # Without a TTL an expiry means nothing, whatever its bytes.
+            expires = np.int64(NEVER) if ttl == 0 else read_i64(data, row + 16)
+            found = Liveness(np.int64(ROW_LIVENESS), read_i64(data, row + 8), ttl, expires)
+        elif flags & ROW_UNCERTAIN:
+            found = Liveness(
+                np.int64(ROW_UNCERTAIN), read_i64(data, row + 8), np.int64(0), np.int64(NEVER)
+            )
+        else:
+            continue
+        if best.flag == 0 or _compare_liveness(found, best) > 0:
+            best = found
+    return best
+
+
+@kernel
+def _compare_liveness(a, b):
+    order = order_of(a.time_us, b.time_us)
+    if order == 0:
+        order = order_of(b.flag, a.flag)
+    if order == 0:
+        order = order_of(
+            np.int64(a.ttl == EXPIRED_LIVENESS_TTL), np.int64(b.ttl == EXPIRED_LIVENESS_TTL)
+        )
+    if order == 0:
+        order = order_of(np.int64(a.ttl != 0), np.int64(b.ttl != 0))
+    if order == 0:
+        order = order_of(a.expires, b.expires)
+    if order == 0:
+        order = order_of(a.ttl, b.ttl)
+    return order
+
+
+@kernel
+def _merge_cells(batch, order, low, high, settings, scratch):
+    data = batch.state
+    source = scratch.cells
+    target = scratch.spare
+    runs = scratch.runs
+    filled = np.int64(0)
+    for place in range(low, high):
+        runs[place - low] = filled
+        row = batch.row[order[place]]
+        cell = first_cell(data, row)
+        for _ in range(cell_count(data, row)):
+            source[filled] = cell
+            filled += 1
+            cell = next_cell(data, cell)
+    run_count = high - low
+    runs[run_count] = filled
+    while run_count > 1:
+        filled = np.int64(0)
+        merged = 0
+        for run in range(0, run_count, 2):
+            begin = runs[run]
+            middle = runs[run + 1]
+            end = runs[run + 2] if run + 2 <= run_count else middle
+            runs[merged] = filled
+            merged += 1
+            filled = _merge_two(data, source, begin, middle, end, target, filled, settings)
+        runs[merged] = filled
+        run_count = merged
+        source, target = target, source
+    return source, filled
+
+
+@kernel
+def _merge_two(data, source, begin, middle, end, target, filled, settings):
+    i = begin
+    j = middle
+    while i < middle and j < end:
+        order = compare_cell_places(data, source[i], source[j])
+        if order < 0:
+            target[filled] = source[i]
+            i += 1
+        elif order > 0:
+            target[filled] = source[j]
+            j += 1
+        else:
+            wins = compare_versions(data, source[i], source[j], settings.now_seconds, settings.rules)
+            target[filled] = source[i] if wins >= 0 else source[j]
+            i += 1
+            j += 1
+        filled += 1
+    while i < middle:
+        target[filled] = source[i]
+        filled += 1
+        i += 1
+    while j < end:
+        target[filled] = source[j]
+        filled += 1
+        j += 1
+    return filled
+
+
+@kernel
+def _keep_uncovered(data, cells, count, active, now_seconds):
+    kept = 0
+    lives = False
+    expires_at = np.int64(NEVER)
+    column = np.int64(-1)
+    deletion = active
+    for number in range(count):
+        cell = cells[number]
+        if cell_column(data, cell) != column:
+            column = cell_column(data, cell)
+            deletion = active
+        if cell_flags(data, cell) & CELL_COMPLEX_DELETION:
+            if not supersedes(True, cell_time(data, cell), cell_end_time(data, cell), active):
+                continue
+            deletion = Deletion(True, cell_time(data, cell), cell_end_time(data, cell))
+        elif covers(deletion, cell_time(data, cell)):
+            continue
+        cells[kept] = cell
+        kept += 1
+        if is_live(data, cell, now_seconds):
+            lives = True
+            expires_at = min(expires_at, cell_end_time(data, cell))
+    return kept, lives, expires_at
+
+
+@kernel
+def _write_cells(data, cells, count, now_seconds, forgets, out, end):
+    written = np.int64(0)
+    for number in range(count):
+        cell = cells[number]
+        expired = is_expired(data, cell, now_seconds)
+        if not is_live(data, cell, now_seconds) and cell_end_time(data, cell) < forgets:
+            continue
+        length = CELL_HEADER_BYTES + path_length(data, cell)
+        if expired:
+            copy_bytes(data, cell, out, end, length)
+            out[np.uint64(end + 2)] = np.uint8(cell_flags(data, cell) | CELL_TOMBSTONE | CELL_EXPIRING)
+            write_u32(out, end + 28, np.int64(0))
+        else:
+            length += value_length(data, cell)
+            copy_bytes(data, cell, out, end, length)
+        end += length
+        written += 1
+    return end, written
+
+
+@kernel
+def _namer(data, rows, order, low, high):
+    # Clusterings that are equal to the database can differ in bytes (decimal 1.0, 1.00): the greatest is shown.
+    best = rows[order[low]]
+    for place in range(low + 1, high):
+        row = rows[order[place]]
+        order_of_names = compare_bytes(
+            data,
+            row + ROW_HEADER_BYTES,
+            read_u32(data, row + 40),
+            data,
+            best + ROW_HEADER_BYTES,
+            read_u32(data, best + 40),
+        )
+        if order_of_names > 0:
+            best = row
+    return best

@@ -1,0 +1,1 @@
+"""Operators: each runs one stage of a connector."""

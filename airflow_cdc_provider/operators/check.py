@@ -1,0 +1,70 @@
+"""The operator that looks at everything that capture needs, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.hooks.failures import for_airflow
+from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+class CdcCheckOperator(BaseOperator):
+    """Checks a connector's source: reachable, permissions, CDC turned on, retention.
+
+    Warnings are logged; errors fail the task at once, all of them in one text. XCom: ``ok``, ``warning``,
+    ``error``, each a list of texts.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        source_conn_id: Connection of the source in place of the declared one (templated).
+    """
+
+    template_fields: Sequence[str] = ("connector", "source_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, connector: ConnectorLike, source_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.connector = connector
+        self.source_conn_id = source_conn_id
+
+    def execute(self, context: Context) -> dict[str, list[str]]:
+        """Check once.
+
+        Raises:
+            AirflowFailException: Something must be changed; the text names it and the remedy.
+        """
+        try:
+            return self._check()
+        except CdcError as error:
+            raise for_airflow(error) from None
+
+    def _check(self) -> dict[str, list[str]]:
+        connector = to_connector(self.connector)
+        source = hook_for(connector, self.source_conn_id).source(connector)
+        try:
+            findings = source.check()
+        finally:
+            source.close()
+        seen: dict[str, list[str]] = {"ok": [], "warning": [], "error": []}
+        for finding in findings:
+            text = f"{finding.subject}: {finding.message}"
+            seen[finding.level].append(f"{text}. {finding.remedy}" if finding.remedy else text)
+        for text in seen["ok"]:
+            self.log.info("%s", text)
+        for text in seen["warning"]:
+            self.log.warning("%s", text)
+        if seen["error"]:
+            raise ConfigurationError(
+                f"connector {connector.name} can't capture: {'; '.join(seen['error'])}",
+            )
+        return seen

@@ -1,0 +1,147 @@
+"""The folder in which an operator and its Spark application exchange files.
+
+It lies in the work folder (``[cdc] work_folder``) that Airflow's workers and Spark's driver both see, is
+readable by its owner only, and has the same path at every try of a task, so that a retry that reconnects to a
+running application finds its result.
+
+======================  =================================================================
+``spec.json``           the :class:`~airflow_cdc_provider.jobs.spec.JobSpec`, no secrets
+``connection.json``     the source's connection, mode 0600, removed when the job has ended
+``result.json``         the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
+======================  =================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.hooks.work_folder import configured_work_folder, safe_name
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; see the module."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, work_folder: str | None, *parts: str) -> RunFolder:
+        """Create the folder.
+
+        Args:
+            work_folder: The work folder, None for the configured one.
+            parts: Names below it; characters that a path may not take are replaced.
+
+        Raises:
+            ConfigurationError: It can't be written to.
+            TransientError: The disk is full.
+        """
+        path = configured_work_folder(work_folder).joinpath(*map(safe_name, parts))
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return cls(path)
+
+    @property
+    def spec_path(self) -> Path:
+        """Where the spec is."""
+        return self.path / "spec.json"
+
+    @property
+    def result_path(self) -> Path:
+        """Where the job writes its result."""
+        return self.path / "result.json"
+
+    @property
+    def connection_path(self) -> Path:
+        """Where the connection is while the job runs."""
+        return self.path / "connection.json"
+
+    def write_spec(self, spec: JobSpec) -> None:
+        """Write the spec."""
+        write_private(self.spec_path, spec.to_json())
+
+    def write_connection(self, values: Mapping[str, Any]) -> ConnectionRef:
+        """Write a connection's values for the job."""
+        write_private(self.connection_path, json.dumps(values))
+        return ConnectionRef(file=str(self.connection_path))
+
+    def forget_connection(self) -> None:
+        """Remove the connection's values."""
+        with contextlib.suppress(OSError):
+            self.connection_path.unlink()
+
+    def discard_result(self) -> None:
+        """Remove an earlier try's result, so that it can't be taken for this one's."""
+        self.result_path.unlink(missing_ok=True)
+
+    def read_result(self) -> JobResult | None:
+        """Read the job's result, None if it wrote none.
+
+        Raises:
+            ConfigurationError: It is no result of this version.
+        """
+        try:
+            return JobResult.read(str(self.result_path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.result_path} is no job result of this version",
+                found=str(error),
+                remedy="use the same package version in Airflow and on Spark's driver",
+            ) from error
+
+    def remove(self) -> None:
+        """Remove the folder with all in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file whole or not at all, readable by its owner only.
+
+    Raises:
+        ConfigurationError: It can't be written.
+        TransientError: The disk is full.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise unwritable(path.parent, error) from error
+
+
+def unwritable(folder: Path, error: OSError) -> CdcError:
+    """Return the error for a folder that can't be written to."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return TransientError(
+            f"the disk of folder {folder} is full",
+            found=reason,
+            remedy="free space there, or set [cdc] work_folder to a folder with some",
+        )
+    return ConfigurationError(
+        f"folder {folder} can't be written to",
+        expected="a folder that Airflow's workers may write to and Spark's driver may read",
+        found=reason,
+        remedy="change its owner or mode, or set [cdc] work_folder to another one",
+    )

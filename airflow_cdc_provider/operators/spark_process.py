@@ -1,0 +1,68 @@
+"""The ``spark-submit`` process on this machine: what it needs, and how to end it with all below it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+
+def check_submit(binary: str, variables: Mapping[str, Any]) -> None:
+    """Refuse to start what can't start.
+
+    Args:
+        binary: Name of the program that submits.
+        variables: Environment that the task sets for it.
+
+    Raises:
+        ConfigurationError: There is no such program, or no Java for it.
+    """
+    path = str(variables.get("PATH") or search_path())
+    if shutil.which(binary, path=path) is None:
+        raise ConfigurationError(
+            f"there is no {binary} on this worker's PATH",
+            expected="PySpark installed where Airflow's workers run",
+            remedy="pip install 'pyspark==4.1.3', or set the extra spark-binary of the Spark connection",
+        )
+    home = str(variables.get("JAVA_HOME") or os.environ.get("JAVA_HOME") or "")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=path)
+    if java is None or not os.access(java, os.X_OK):
+        raise ConfigurationError(
+            "there is no Java on this worker",
+            expected="Java 17 or later, which Spark needs",
+            found=f"JAVA_HOME={home}, where bin/java is no program"
+            if home
+            else "no java on PATH, no JAVA_HOME",
+            remedy="install a JRE (Debian: apt-get install openjdk-17-jre-headless), or correct JAVA_HOME",
+        )
+
+
+def search_path() -> str:
+    """Return PATH, led by this Python's own folder, where pip puts ``spark-submit``."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def process_tree(pid: int) -> list[Any]:
+    """List a process and all below it, so that they can be killed when it has gone."""
+    import psutil  # type: ignore[import-untyped]  # comes with Airflow
+
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(process: Any) -> None:
+    """Kill a process from :func:`process_tree`, unless it has ended."""
+    import psutil
+
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return

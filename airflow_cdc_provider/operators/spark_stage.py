@@ -1,0 +1,347 @@
+"""The base of all operators that run a stage of a connector as a Spark application.
+
+It writes a job spec and, beside it and readable by its owner only, the source's connection; submits
+``jobs/application.py`` by :class:`SparkSubmitOperator`; reads the result file; and tells Airflow: XCom, asset
+events, asset state, metrics, and the right class of error.
+
+What it guarantees:
+
+* No secret reaches the command line, Spark's configuration, a log, XCom or an error text.
+* A task that is killed takes its application with it (client and local mode: the process tree; cluster mode:
+  as ``SparkSubmitOperator`` does).
+* Clearing a task runs the stage again. A retry after a lost worker reconnects where Spark's cluster mode can.
+* A Spark connection that does not exist is an error (``SparkSubmitOperator`` would fall back to YARN).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, Stats, conf
+
+from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
+from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.hooks.state import store_result, table_numbers
+from airflow_cdc_provider.hooks.work_folder import safe_name
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators.parameters import to_tables
+from airflow_cdc_provider.operators.run_folder import RunFolder
+from airflow_cdc_provider.operators.spark_process import check_submit, kill, process_tree, search_path
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+APPLICATION: Final = str(Path(__file__).parents[1] / "jobs" / "application.py")
+_LARGEST_OFFSET_CHARACTERS: Final = 32_000
+
+
+class SparkStageOperator(SparkSubmitOperator):
+    """Runs one stage of a connector.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        tables: Only these tables: a list, or text with commas or a JSON list (templated); empty for all that
+            the declaration selects.
+        source_conn_id: Connection of the source in place of the declared one (templated).
+        spark_conn_id: Connection of type ``spark``: where the application runs.
+        work_folder: Where spec and result are exchanged (templated); default ``[cdc] work_folder``.
+        keep_run_folder: Keep spec and result after success too; the connection's values are always removed.
+        jars: Jars for driver and executors, with commas (templated); default ``[cdc] spark_jars``.
+        name: The application's name (templated); default ``cdc-<stage>-<connector>-<dag>-<run>``.
+        application: What to submit (templated); default: this package's application.
+        kwargs: As for ``SparkSubmitOperator``: ``conf``, ``packages``, ``driver_memory``, ``deploy_mode`` ...
+    """
+
+    stage: ClassVar[Stage]
+    changes_mirrors: ClassVar[bool] = False
+    """Whether the stage writes mirrors, so that tables get asset events."""
+
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "connector",
+        "tables",
+        "source_conn_id",
+        "work_folder",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json", "conf": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+    ui_color = "#d9efe6"
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        tables: Sequence[str] | str = (),
+        source_conn_id: str | None = None,
+        spark_conn_id: str = "spark_default",
+        work_folder: str | None = None,
+        keep_run_folder: bool = False,
+        jars: str | None = None,
+        name: str = "",
+        application: str = "",
+        **kwargs: Any,
+    ) -> None:
+        declared = _if_known(connector)
+        if declared is not None:
+            kwargs["outlets"] = [*(kwargs.get("outlets") or ()), *self._outlets(declared)]
+        super().__init__(conn_id=spark_conn_id, jars=jars, name=name, application=application, **kwargs)
+        self.connector = connector
+        self.tables = tables
+        self.source_conn_id = source_conn_id
+        self.spark_conn_id = spark_conn_id
+        self.work_folder = work_folder
+        self.keep_run_folder = keep_run_folder
+
+    @cached_property
+    def source_hook(self) -> CdcHook:
+        """The hook of the connector's source."""
+        return hook_for(to_connector(self.connector), self.source_conn_id)
+
+    def options(self) -> Mapping[str, Any]:
+        """Return the stage's options, after templates were rendered.
+
+        Raises:
+            ConfigurationError: One is wrong.
+        """
+        return {}
+
+    def accepts(self, result: JobResult) -> bool:
+        """Tell whether a result that is not ok is good enough for this task."""
+        return False
+
+    def execute(self, context: Context) -> Any:
+        """Run the stage.
+
+        Returns:
+            What XCom keeps: counts, offset, lag, per table.
+
+        Raises:
+            AirflowFailException: A person must change something.
+            CdcError: What a retry may get over.
+        """
+        try:
+            return self._run(context)
+        except CdcError as error:
+            raise for_airflow(error) from None
+
+    def submit_job(self, context: Context) -> str | None:
+        """Submit in cluster mode; an earlier try's result is not this one's."""
+        self._folder.discard_result()
+        return super().submit_job(context)
+
+    def on_kill(self) -> None:
+        """Stop the application."""
+        process = getattr(self._hook, "_submit_sp", None)
+        started = process_tree(process.pid) if process is not None and process.poll() is None else []
+        super().on_kill()
+        for one in started:
+            kill(one)
+
+    def announce(self, context: Context, connector: Connector, result: JobResult) -> None:
+        """Emit metrics, asset events and the copy of the state."""
+        emit_metrics(connector, self.stage, result)
+        store_result(context, connector, self.stage, result)
+        events: Any = context.get("outlet_events")
+        if events is None or not self.outlets:
+            return
+        about = {"stage": self.stage, "run_id": context["dag_run"].run_id}
+        events[changes_asset(connector)].extra = {
+            **about,
+            "changes": result.changes,
+            "batches": result.batches,
+            "lag_seconds": result.lag_seconds,
+            "offset": _small(result.offset),
+        }
+        if self.changes_mirrors:
+            for table in result.tables:
+                if table.rows_written or table.rows_removed:
+                    mirror = mirror_asset(connector, table.table)
+                    events[mirrors_alias(connector)].add(mirror, extra={**about, **table_numbers(table)})
+
+    def _run(self, context: Context) -> dict[str, Any]:
+        connector = to_connector(self.connector)
+        self._check_spark()
+        run, instance = context["dag_run"], context["ti"]
+        self._folder = RunFolder.open(
+            self.work_folder,
+            connector.name,
+            run.dag_id,
+            run.run_id,
+            f"{instance.task_id}.{instance.map_index}",
+        )
+        if not self._reconnects(context):
+            self._folder.discard_result()
+        secrets = self._write_job(connector)
+        self._fill_submit(connector, run.dag_id, run.run_id)
+        failure: Exception | None = None
+        try:
+            super().execute(context)
+        except CdcError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the job's own result says more; judged below
+            failure = error
+        finally:
+            self._folder.forget_connection()
+        result = self._judge(self._folder.read_result(), failure, secrets)
+        if result.ok or result.offset is not None:
+            self.announce(context, connector, result)
+        self._forget_submission(context)
+        if not result.ok and not self.accepts(result):
+            raise error_of(result.error_code, redact(result.error, secrets))
+        if not self.keep_run_folder:
+            self._folder.remove()
+        for finding in result.findings:
+            self.log.warning("%s", redact(finding, secrets))
+        return summary(connector, self.stage, result)
+
+    def _write_job(self, connector: Connector) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        reference = ConnectionRef()
+        if self.source_conn_id or connector.source.conn_id:
+            values = self.source_hook.connection_values()
+            reference = self._folder.write_connection(values)
+        self._folder.write_spec(
+            JobSpec(
+                stage=self.stage,
+                connector=connector.to_dict(),
+                result_path=str(self._folder.result_path),
+                connection=reference,
+                tables=to_tables(self.tables),
+                options=dict(self.options()),
+            )
+        )
+        return values
+
+    def _fill_submit(self, connector: Connector, *run: str) -> None:
+        self.application = self.application or APPLICATION
+        self.application_args = [str(self._folder.spec_path)]
+        self.name = self.name or safe_name("-".join(["cdc", self.stage, connector.name, *run]))
+        self.jars = self.jars or conf.get("cdc", "spark_jars", fallback="") or None
+        if not self._runs_here():
+            return
+        # Driver (and with a local master its workers) use this Python; spark-submit may lie beside it only.
+        settings = dict(self.conf or {})
+        local = self._spark_master().startswith("local")
+        settings.setdefault("spark.pyspark.driver.python", sys.executable)
+        if local:
+            settings.setdefault("spark.pyspark.python", sys.executable)
+        self.conf = settings
+        variables = dict(self.env_vars or {})
+        if not _is_managed(self._spark_master()):
+            variables.setdefault("PATH", search_path())
+        self.env_vars = variables
+
+    def _check_spark(self) -> None:
+        try:
+            self._spark_connection = BaseHook.get_connection(self.spark_conn_id)
+        except AirflowNotFoundException as error:
+            raise ConfigurationError(
+                f"there is no Spark connection {self.spark_conn_id}",
+                expected="a connection of type spark",
+                remedy=f"airflow connections add {self.spark_conn_id} --conn-type spark --conn-host local[2]",
+            ) from error
+        check_submit(
+            self._spark_binary or self._spark_connection.extra_dejson.get("spark-binary") or "spark-submit",
+            self.env_vars or {},
+        )
+
+    def _spark_master(self) -> str:
+        return self._spark_connection.host or ""
+
+    def _runs_here(self) -> bool:
+        mode = self._deploy_mode or self._spark_connection.extra_dejson.get("deploy-mode") or "client"
+        return bool(mode == "client")
+
+    def _reconnects(self, context: Context) -> bool:
+        store: Any = context.get("task_state_store")
+        return store is not None and bool(self.durable) and store.get(self.external_id_key) is not None
+
+    def _forget_submission(self, context: Context) -> None:
+        # A cleared task would find the ended application's id and not run again.
+        store: Any = context.get("task_state_store")
+        if store is not None:
+            store.delete(self.external_id_key)
+
+    def _judge(
+        self, result: JobResult | None, failure: Exception | None, secrets: Mapping[str, Any]
+    ) -> JobResult:
+        if result is not None and (failure is None or not result.ok):
+            return result
+        if failure is not None:
+            if isinstance(failure, ValueError):
+                raise ConfigurationError("the application can't be submitted", found=str(failure))
+            raise error_of("", redact(f"the Spark application failed: {failure}", secrets))
+        raise ConfigurationError(
+            "the Spark application ended without a result",
+            expected=f"file {self._folder.result_path}",
+            remedy="the work folder must be one that Airflow's workers and Spark's driver share",
+        )
+
+    @classmethod
+    def _outlets(cls, connector: Connector) -> list[Any]:
+        changes = changes_asset(connector)
+        return [changes, mirrors_alias(connector)] if cls.changes_mirrors else [changes]
+
+
+def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, Any]:
+    """Return what XCom keeps of a result: small and JSON."""
+    return {
+        "connector": connector.name,
+        "stage": stage,
+        "batches": result.batches,
+        "changes": result.changes,
+        "lag_seconds": result.lag_seconds,
+        "lag_bytes": result.lag_bytes,
+        "offset": _small(result.offset),
+        "tables": {table.table: table_numbers(table) for table in result.tables},
+        "seconds": dict(result.seconds),
+        "findings": list(result.findings),
+    }
+
+
+def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
+    """Emit the metrics ``cdc.*`` of a result, tagged with connector, source and, if there is one, table."""
+    tags = {"connector": connector.name, "source": connector.type}
+    if result.lag_seconds is not None:
+        Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
+    if result.lag_bytes is not None:
+        Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
+    Stats.incr("cdc.changes", result.changes, tags=tags)
+    Stats.incr("cdc.batches", result.batches, tags=tags)
+    for part, seconds in result.seconds.items():
+        Stats.timing("cdc.duration", timedelta(seconds=seconds), tags={**tags, "stage": stage, "part": part})
+    for table in result.tables:
+        own = {**tags, "table": table.table}
+        for name in ("rows_written", "rows_removed", "snapshot_rows", "undecodable", "doubtful"):
+            if count := getattr(table, name):
+                Stats.incr(f"cdc.{name}", count, tags=own)
+        if table.differences is not None:
+            Stats.gauge("cdc.differences", table.differences, tags=own)
+
+
+def _if_known(connector: ConnectorLike) -> Connector | None:
+    """Return the connector if it can be read when the DAG is parsed, None while its path is a template."""
+    if isinstance(connector, str) and "{{" in connector:
+        return None
+    return to_connector(connector)
+
+
+def _is_managed(master: str) -> bool:
+    return master.startswith(("yarn", "k8s"))
+
+
+def _small(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if offset is not None and len(json.dumps(offset)) > _LARGEST_OFFSET_CHARACTERS:
+        return None
+    return offset

@@ -1,0 +1,182 @@
+"""One operator per stage: sync, capture, merge, snapshot, verify, maintain, offsets.
+
+``CdcSyncOperator`` is the usual one: it snapshots what is new, captures to the head and merges, in one Spark
+application. The others run a part of it, or look after what it made.
+
+Example::
+
+    sync = CdcSyncOperator(task_id="sync", connector="/opt/cdc/shop.yaml", spark_conn_id="spark_default")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.operators.parameters import one_of, to_flag, to_mapping, to_tables
+from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+
+DIFFERENT: Final = "DIFFERENT"
+"""Error code of a comparison that found differences."""
+_ACTIONS: Final = ("show", "set", "reset")
+_MODES: Final = ("replace", "add")
+
+
+class CdcSyncOperator(SparkStageOperator):
+    """Brings the mirrors to the source's head: snapshot of new tables, capture, merge.
+
+    Args:
+        force_merge: Merge all pending changes, whatever the declaration's merge options say (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+    """
+
+    stage = "sync"
+    changes_mirrors = True
+    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "force_merge")
+
+    def __init__(self, *, force_merge: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.force_merge = force_merge
+
+    def options(self) -> Mapping[str, Any]:
+        """Return ``force``."""
+        return {"force": to_flag("force_merge", self.force_merge)}
+
+
+class CdcCaptureOperator(SparkStageOperator):
+    """Appends the source's new changes to the changes table, up to its head, and merges nothing.
+
+    Args:
+        batch_bytes: Native bytes of one commit, about; default of the job.
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+    """
+
+    stage = "capture"
+
+    def __init__(self, *, batch_bytes: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch_bytes = batch_bytes
+
+    def options(self) -> Mapping[str, Any]:
+        """Return ``batch_bytes``."""
+        return {} if self.batch_bytes is None else {"batch_bytes": self.batch_bytes}
+
+
+class CdcMergeOperator(SparkStageOperator):
+    """Merges captured changes into the mirrors.
+
+    Args:
+        force_merge: Merge all pending changes, whatever the declaration's merge options say (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+    """
+
+    stage = "merge"
+    changes_mirrors = True
+    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "force_merge")
+
+    def __init__(self, *, force_merge: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.force_merge = force_merge
+
+    def options(self) -> Mapping[str, Any]:
+        """Return ``force``."""
+        return {"force": to_flag("force_merge", self.force_merge)}
+
+
+class CdcSnapshotOperator(SparkStageOperator):
+    """Reads tables in full once more.
+
+    Args:
+        tables: The tables (templated); at least one.
+        mode: ``replace``: rows that the source no longer has leave the mirror, where the source's snapshots
+            allow it; ``add``: nothing leaves it (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+
+    Example::
+
+        CdcSnapshotOperator(
+            task_id="snapshot", connector="shop.yaml", tables="{{ params.table }}", mode="{{ params.mode }}"
+        )
+    """
+
+    stage = "snapshot"
+    changes_mirrors = True
+    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "mode")
+
+    def __init__(self, *, tables: Sequence[str] | str, mode: str = "replace", **kwargs: Any) -> None:
+        super().__init__(tables=tables, **kwargs)
+        self.mode = mode
+
+    def options(self) -> Mapping[str, Any]:
+        """Return ``mode``."""
+        if not to_tables(self.tables):
+            raise ConfigurationError(
+                "no table to snapshot is named",
+                expected="tables with at least one keyspace.table or database.collection",
+                remedy="trigger the DAG with a table",
+            )
+        return {"mode": one_of("mode", self.mode, _MODES)}
+
+
+class CdcVerifyOperator(SparkStageOperator):
+    """Compares mirrors with the source, row by row; what is written meanwhile differs too.
+
+    XCom shows ``differences`` per table. Repair what differs by :class:`CdcSnapshotOperator`.
+
+    Args:
+        max_differences: Fail when more rows than this differ; None only reports.
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+    """
+
+    stage = "verify"
+
+    def __init__(self, *, max_differences: int | None = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_differences = max_differences
+
+    def accepts(self, result: JobResult) -> bool:
+        """Accept what differs by no more than is allowed."""
+        if result.error_code != DIFFERENT:
+            return False
+        return self.max_differences is None or (
+            sum(table.differences or 0 for table in result.tables) <= self.max_differences
+        )
+
+
+class CdcMaintainOperator(SparkStageOperator):
+    """Looks after the tables: lets go of merged batches, compacts files, expires snapshots."""
+
+    stage = "maintain"
+
+
+class CdcOffsetsOperator(SparkStageOperator):
+    """Shows, sets or resets where a connector resumes.
+
+    Args:
+        action: ``show``; ``set`` to ``offset``; ``reset``: capture begins as at a first run, or, with
+            ``tables``, only their snapshots are taken again (templated).
+        offset: The source's offset as a mapping or as JSON, for ``set`` (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+    """
+
+    stage = "offsets"
+    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "action", "offset")
+
+    def __init__(
+        self, *, action: str = "show", offset: Mapping[str, Any] | str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.action = action
+        self.offset = offset
+
+    def options(self) -> Mapping[str, Any]:
+        """Return ``action`` and ``offset``."""
+        action = one_of("action", self.action, _ACTIONS)
+        if action != "set":
+            return {"action": action}
+        offset = to_mapping("offset", self.offset)
+        if offset is None:
+            raise ConfigurationError("there is no offset to set", expected="offset with the source's JSON")
+        return {"action": action, "offset": offset}

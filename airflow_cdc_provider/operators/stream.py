@@ -1,0 +1,291 @@
+"""The operator that keeps a connector's continuous application running.
+
+The application is a process of its own that outlives the task: detached on this worker's machine (client and
+local mode; use a worker that stays, not a pod), or on the cluster. A task starts it or, if it runs, adopts
+it; there is one per connector, by its folder's lock. Airflow then watches it, best deferred, without a worker
+slot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.hooks.source import to_connector
+from airflow_cdc_provider.hooks.stream_application import Health, StreamFolder
+from airflow_cdc_provider.hooks.work_folder import stream_folder
+from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.operators.run_folder import RunFolder, unwritable
+from airflow_cdc_provider.operators.spark_process import kill, process_tree
+from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+
+_LOG_TAIL_BYTES = 4000
+
+
+class CdcStreamOperator(SparkStageOperator):
+    """Starts or adopts the continuous application of a connector, and watches it.
+
+    An application that runs with another declaration is stopped and started anew. Killing the task leaves it
+    running unless ``stop_on_kill``; a later run adopts it.
+
+    XCom: ``adopted``, ``status``, ``pid``, ``host``, ``started_at`` and its counts.
+
+    Args:
+        commit_interval_seconds: From the begin of one round to the next: each round is a commit.
+        max_runtime_seconds: The application ends well after this time; the next run starts a new one.
+        wait: Watch it until it ends. Without, the task ends when the application has told of itself once,
+            and a :class:`~airflow_cdc_provider.sensors.stream.CdcStreamHealthSensor` may watch.
+        max_lag_seconds: Fail the task when the lag is greater; None for any.
+        heartbeat_timeout_seconds: How long it may be without a word: longer than its longest round.
+        start_timeout_seconds: How long its start may take, a cluster's queue included.
+        stop_on_kill: Stop the application when a user kills this task.
+        deferrable: Watch in the triggerer; default ``[operators] default_deferrable``.
+        poll_seconds: Pause between looks.
+        kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
+    """
+
+    stage = "stream"
+    changes_mirrors = True
+
+    def __init__(
+        self,
+        *,
+        commit_interval_seconds: float = 30.0,
+        max_runtime_seconds: float = 86_400.0,
+        wait: bool = True,
+        max_lag_seconds: float | None = None,
+        heartbeat_timeout_seconds: float = 900.0,
+        start_timeout_seconds: float = 300.0,
+        stop_on_kill: bool = False,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_seconds: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.commit_interval_seconds = commit_interval_seconds
+        self.max_runtime_seconds = max_runtime_seconds
+        self.wait = wait
+        self.max_lag_seconds = max_lag_seconds
+        self.heartbeat_timeout_seconds = heartbeat_timeout_seconds
+        self.start_timeout_seconds = start_timeout_seconds
+        self.stop_on_kill = stop_on_kill
+        self.deferrable = deferrable
+        self.poll_seconds = poll_seconds
+        self._killed = False
+
+    def options(self) -> Mapping[str, Any]:
+        """Return the stage's options."""
+        folder = self._stream_folder()
+        return {
+            "commit_interval_seconds": self.commit_interval_seconds,
+            "max_runtime_seconds": self.max_runtime_seconds,
+            "state_path": str(folder.state_path),
+            "stop_path": str(folder.stop_path),
+        }
+
+    def execute(self, context: Context) -> Any:
+        """Start or adopt the application, then watch it.
+
+        Raises:
+            AirflowFailException: A person must change something.
+            CdcError: The application failed, is gone, silent or behind; a retry starts or adopts it.
+        """
+        try:
+            adopted = self._start_or_adopt(to_connector(self.connector))
+            if not self.wait:
+                return {"adopted": adopted, **self._health().numbers()}
+            if self.deferrable:
+                self._defer(adopted)
+            return {"adopted": adopted, **self._watch()}
+        except CdcError as error:
+            raise for_airflow(error) from None
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any] | None = None, adopted: bool = False
+    ) -> Any:
+        """Take the trigger's event."""
+        if event is None:
+            raise TransientError("the trigger ended without an event")
+        if event["status"] == "error":
+            raise for_airflow(error_of(event["code"], event["text"]))
+        return {"adopted": adopted, **event["value"]}
+
+    def on_kill(self) -> None:
+        """Stop the application, if that was asked for."""
+        self._killed = True
+        if self.stop_on_kill:
+            self._stream_folder().request_stop()
+
+    def _start_or_adopt(self, connector: Connector) -> bool:
+        self._check_spark()
+        folder = self._stream_folder()
+        self._folder = RunFolder.open(self.work_folder, connector.name, "stream")
+        with _only_one(folder, self.start_timeout_seconds):
+            health = self._health()
+            wanted = self._spec(connector)
+            if health.alive:
+                if _same(folder, wanted):
+                    self.log.info(
+                        "Adopting the continuous application of %s: %s", connector.name, health.numbers()
+                    )
+                    return True
+                self.log.warning("Stopping the application of %s: its declaration changed", connector.name)
+                self._stop(folder)
+            self._start(connector, folder)
+            return False
+
+    def _start(self, connector: Connector, folder: StreamFolder) -> None:
+        for path in (folder.state_path, folder.stop_path):
+            path.unlink(missing_ok=True)
+        self._folder.discard_result()
+        secrets = self._write_job(connector)
+        self._fill_submit(connector)
+        if not self._runs_here():
+            # The submitting process need not stay: the application's state file tells of it.
+            self.conf = {
+                "spark.yarn.submit.waitAppCompletion": "false",
+                "spark.kubernetes.submission.waitAppCompletion": "false",
+                **(self.conf or {}),
+            }
+        hook = self._get_hook()
+        command = hook._build_spark_submit_command(self.application)
+        if folder.log_path.exists():
+            folder.log_path.replace(folder.log_path.with_name("stream.previous.log"))
+        try:
+            log = os.open(folder.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise unwritable(folder.path, error) from error
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(hook._env or {})},
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        self.log.info(
+            "Started the continuous application of %s; its log is %s", connector.name, folder.log_path
+        )
+        try:
+            self._await_word(folder, process, secrets)
+        finally:
+            self._folder.forget_connection()
+
+    def _await_word(
+        self, folder: StreamFolder, process: subprocess.Popen[bytes], secrets: Mapping[str, Any]
+    ) -> None:
+        deadline = time.monotonic() + self.start_timeout_seconds
+        while self._health().status == "absent":
+            if process.poll() not in (None, 0) or (process.poll() == 0 and self._runs_here()):
+                result = self._folder.read_result()
+                if result is not None and not result.ok:
+                    raise error_of(result.error_code, redact(result.error, secrets))
+                raise error_of("", redact(f"the application ended at its start: {_tail(folder)}", secrets))
+            if time.monotonic() > deadline or self._killed:
+                for one in process_tree(process.pid):
+                    kill(one)
+                raise TransientError(
+                    "the continuous application has not told of itself",
+                    expected=f"file {folder.state_path} within {self.start_timeout_seconds:.0f} s",
+                    found=_tail(folder),
+                )
+            time.sleep(0.5)
+
+    def _stop(self, folder: StreamFolder) -> None:
+        folder.request_stop()
+        deadline = time.monotonic() + self.start_timeout_seconds
+        while self._health().alive:
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    "the continuous application does not stop", found=str(self._health().numbers())
+                )
+            time.sleep(0.5)
+
+    def _watch(self) -> dict[str, Any]:
+        folder = self._stream_folder()
+        while not self._killed:
+            health = self._health()
+            failure = folder.failure(health, self.max_lag_seconds)
+            if failure is not None:
+                raise failure
+            if health.status == "stopped":
+                return health.numbers()
+            until = time.monotonic() + self.poll_seconds
+            while time.monotonic() < until and not self._killed:
+                time.sleep(min(0.5, self.poll_seconds))
+        raise TransientError("the task was killed")
+
+    def _defer(self, adopted: bool) -> None:
+        from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
+
+        self.defer(
+            trigger=StreamHealthTrigger(
+                folder=str(self._stream_folder().path),
+                heartbeat_timeout_seconds=self.heartbeat_timeout_seconds,
+                max_lag_seconds=self.max_lag_seconds,
+                stop_on_kill=self.stop_on_kill,
+                poll_seconds=self.poll_seconds,
+            ),
+            method_name="execute_complete",
+            kwargs={"adopted": adopted},
+            timeout=self.execution_timeout or timedelta(seconds=self.max_runtime_seconds * 2 + 3600),
+        )
+
+    def _spec(self, connector: Connector) -> Mapping[str, Any]:
+        return {"connector": connector.to_dict(), "options": dict(self.options())}
+
+    def _health(self) -> Health:
+        return self._stream_folder().health(self.heartbeat_timeout_seconds)
+
+    def _stream_folder(self) -> StreamFolder:
+        return stream_folder(self.work_folder, to_connector(self.connector).name)
+
+
+@contextlib.contextmanager
+def _only_one(folder: StreamFolder, patience_seconds: float) -> Iterator[None]:
+    """Hold the folder's lock, which ends with this process at the latest."""
+    deadline = time.monotonic() + patience_seconds
+    with (folder.path / "lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TransientError(f"another task starts the application in {folder.path}") from None
+                time.sleep(0.2)
+        yield
+
+
+def _same(folder: StreamFolder, wanted: Mapping[str, Any]) -> bool:
+    try:
+        running = JobSpec.from_json(folder.spec_path.read_text())
+    except (OSError, ValueError, CdcError):
+        return False
+    return running.connector == wanted["connector"] and running.options == wanted["options"]
+
+
+def _tail(folder: StreamFolder) -> str:
+    try:
+        text = folder.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        return "no log"
+    return text.strip().splitlines()[-1] if text.strip() else "an empty log"

@@ -1,0 +1,1 @@
+"""Sensors: each waits for one thing, plain or deferred alike."""

@@ -1,0 +1,169 @@
+"""Sensors on a Cassandra node's ``cdc_raw`` folder.
+
+They list folders, so the worker (plain) or the triggerer (deferred) must see them: on the node itself,
+mounted, or as the landing folder that
+:class:`~airflow_cdc_provider.operators.transfer.CommitLogTransferOperator` fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.cdc_raw import NodeSettings
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.hooks.state import stored_offset
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
+    from airflow_cdc_provider.triggers.observing import Given
+
+
+class CdcRawSpaceSensor(ObservingSensor):
+    """Waits until ``cdc_raw`` is fuller than a limit: time to capture before the node refuses writes.
+
+    XCom: ``used_bytes``, ``total_bytes``, ``used_ratio``, ``segments``, ``oldest_seconds``, ``host`` of the
+    fullest node. The same numbers are gauges ``cdc.cdc_raw.*``.
+
+    Args:
+        cdc_raw: A node's ``cdc_raw``, or a folder with one per node (templated); default: what
+            ``cassandra_yaml`` says.
+        cassandra_yaml: Path of a node's ``cassandra.yaml`` to read folder and room from (templated).
+        total_space_bytes: What a node allows; default: what ``cassandra_yaml`` says, else Cassandra's own
+            rule, the lesser of 4096 MiB and an eighth of the volume.
+        max_used_ratio: Done at this part of the room; None for no such limit.
+        max_used_bytes: Done at this number of bytes; None for no such limit.
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields: Sequence[str] = ("cdc_raw", "cassandra_yaml")
+
+    def __init__(
+        self,
+        *,
+        cdc_raw: str | None = None,
+        cassandra_yaml: str | None = None,
+        total_space_bytes: int | None = None,
+        max_used_ratio: float | None = 0.5,
+        max_used_bytes: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.cdc_raw = cdc_raw
+        self.cassandra_yaml = cassandra_yaml
+        self.total_space_bytes = total_space_bytes
+        self.max_used_ratio = max_used_ratio
+        self.max_used_bytes = max_used_bytes
+
+    def trigger(self, context: Context) -> CdcRawSpaceTrigger:
+        """Return the trigger, never faster than the node's own checks."""
+        from airflow_cdc_provider.triggers.cdc_raw import CdcRawSpaceTrigger
+
+        folder, total, at_least = self.cdc_raw, self.total_space_bytes, 0.0
+        if self.cassandra_yaml:
+            node = NodeSettings.read(self.cassandra_yaml)
+            if not node.enabled:
+                raise ConfigurationError(
+                    f"{self.cassandra_yaml} does not turn CDC on", expected="cdc_enabled: true"
+                )
+            folder, total = folder or node.cdc_raw, total or node.total_bytes
+            at_least = node.check_interval_seconds
+        if not folder:
+            raise ConfigurationError(
+                "the cdc_raw folder is not known",
+                expected="cdc_raw, or cassandra_yaml with cdc_raw_directory",
+            )
+        if self.max_used_ratio is None and self.max_used_bytes is None:
+            raise ConfigurationError(
+                "there is no limit to wait for", expected="max_used_ratio or max_used_bytes"
+            )
+        return CdcRawSpaceTrigger(
+            cdc_raw=folder,
+            total_space_bytes=total,
+            max_used_ratio=self.max_used_ratio,
+            max_used_bytes=self.max_used_bytes,
+            poll_seconds=max(self.poke_interval, at_least),
+        )
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit gauges."""
+        tags = {"host": value.get("host") or "node"}
+        for name in ("used_bytes", "used_ratio", "total_bytes", "segments", "oldest_seconds"):
+            if value.get(name) is not None:
+                Stats.gauge(f"cdc.cdc_raw.{name}", value[name], tags=tags)
+
+
+class CdcRawNewSegmentsSensor(ObservingSensor):
+    """Waits until there are durable changes after the connector's stored offset.
+
+    XCom: ``new_segments`` and their number per host.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        cdc_raw: Folder to look at in place of the connector's (templated).
+        completed_only: Wait for segments that the node has finished.
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields: Sequence[str] = ("connector", "cdc_raw")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        cdc_raw: str | None = None,
+        completed_only: bool = False,
+        poke_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **with_state(connector, kwargs))
+        self.connector = connector
+        self.cdc_raw = cdc_raw
+        self.completed_only = completed_only
+
+    def trigger(self, context: Context) -> CdcRawNewSegmentsTrigger:
+        """Return the trigger."""
+        from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger
+
+        connector = self._cassandra()
+        options = connector.source
+        assert isinstance(options, CassandraOptions)
+        folder = self.cdc_raw or options.cdc_raw
+        if not folder:
+            raise ConfigurationError(
+                f"connector {connector.name} names no folder with segments", expected="option source.cdc_raw"
+            )
+        return CdcRawNewSegmentsTrigger(
+            cdc_raw=folder,
+            connector=connector.name,
+            node=options.node,
+            completed_only=self.completed_only,
+            poll_seconds=self.poke_interval,
+        )
+
+    def given(self, context: Context) -> Given:
+        """Read the stored offset."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        return Given(offset=stored_offset(context, self._cassandra()))
+
+    def _cassandra(self) -> Connector:
+        connector = to_connector(self.connector)
+        if connector.type != "cassandra":
+            raise ConfigurationError(
+                f"connector {connector.name} has no segments",
+                expected="source.type cassandra",
+                found=connector.type,
+            )
+        return connector

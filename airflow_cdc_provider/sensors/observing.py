@@ -1,0 +1,133 @@
+"""The base of our sensors: plain and deferred they look with the same trigger, and so behave alike.
+
+In both ways a server that does not answer is waited out until the sensor's ``timeout``, and what a person
+must change fails the task at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+
+from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.hooks.failures import error_of, for_airflow
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.triggers.observing import Given, ObservingTrigger
+
+
+class ObservingSensor(BaseSensorOperator):
+    """Waits with an :class:`~airflow_cdc_provider.triggers.observing.ObservingTrigger`.
+
+    Args:
+        deferrable: Wait in the triggerer instead of in a worker slot; default ``[operators]
+            default_deferrable``.
+        kwargs: As for ``BaseSensorOperator``: ``poke_interval``, ``timeout``, ``mode``, ``soft_fail`` ...
+    """
+
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def trigger(self, context: Context) -> ObservingTrigger:
+        """Return what to wait with, after templates were rendered.
+
+        Raises:
+            ConfigurationError: An argument is wrong.
+        """
+
+    def given(self, context: Context) -> Given:
+        """Look up what the trigger's observation needs."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        return Given()
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Take note of an observation, for example as metrics."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        try:
+            found = asyncio.run(self.trigger(context).observe(self.given(context)))
+        except TransientError as error:
+            self.log.warning("%s", error)
+            return PokeReturnValue(False)
+        except CdcError as error:
+            raise for_airflow(error) from None
+        self.seen(found.value)
+        return PokeReturnValue(found.done, found.value)
+
+    def execute(self, context: Context) -> Any:
+        """Wait; deferred after a first look that did not find it."""
+        if not self.deferrable:
+            return super().execute(context)
+        first = self._first_look(context)
+        if first:
+            return first.xcom_value
+        self.defer(
+            trigger=self.trigger(context),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+        return None
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+        """Take the trigger's event.
+
+        Raises:
+            AirflowFailException: A person must change something.
+            CdcError: What a retry may get over.
+        """
+        if event is None:
+            raise TransientError("the trigger ended without an event")
+        if event["status"] == "error":
+            raise for_airflow(error_of(event["code"], event["text"]))
+        self.seen(event["value"])
+        return event["value"]
+
+    def _first_look(self, context: Context) -> PokeReturnValue:
+        """Look as the plain sensor's loop does, minding soft_fail, never_fail and silent_fail."""
+        try:
+            return self.poke(context)
+        except AirflowFailException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException("skipped because the sensor may not fail") from error
+            raise
+        except CdcError as error:
+            if self.silent_fail:
+                self.log.warning("%s", error)
+                return PokeReturnValue(False)
+            if self.never_fail:
+                raise AirflowSkipException("skipped because the sensor may not fail") from error
+            raise
+
+
+def with_state(connector: ConnectorLike, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Add the connector's changes asset to a task's inlets: its state store holds the stored offset."""
+    if isinstance(connector, str) and "{{" in connector:
+        return kwargs
+    inlets = [*(kwargs.get("inlets") or ()), changes_asset(to_connector(connector))]
+    return {**kwargs, "inlets": inlets}

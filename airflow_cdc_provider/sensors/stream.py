@@ -1,0 +1,90 @@
+"""Sensor on the health of a connector's continuous application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.hooks.work_folder import stream_folder
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.sensors.observing import ObservingSensor
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
+
+
+class CdcStreamHealthSensor(ObservingSensor):
+    """Watches a continuous application: done when it has ended well, or when it was watched long enough.
+
+    It fails when the application failed, is gone, is silent or is too far behind; a retry watches again.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        watch_seconds: Done after this time; None to watch until the application ends.
+        max_lag_seconds: The greatest lag allowed; None for any.
+        heartbeat_timeout_seconds: How long the application may be without a word: longer than its longest
+            round.
+        stop_on_kill: Stop the application when a user kills this task while it waits.
+        work_folder: As for the operator that started it (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields: Sequence[str] = ("connector", "work_folder")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        watch_seconds: float | None = None,
+        max_lag_seconds: float | None = None,
+        heartbeat_timeout_seconds: float = 900.0,
+        stop_on_kill: bool = False,
+        work_folder: str | None = None,
+        poke_interval: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.connector = connector
+        self.watch_seconds = watch_seconds
+        self.max_lag_seconds = max_lag_seconds
+        self.heartbeat_timeout_seconds = heartbeat_timeout_seconds
+        self.stop_on_kill = stop_on_kill
+        self.work_folder = work_folder
+
+    def trigger(self, context: Context) -> StreamHealthTrigger:
+        """Return the trigger."""
+        from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
+
+        until = None
+        if self.watch_seconds is not None:
+            instance: Any = context["ti"]
+            first = instance.get_first_reschedule_date(context) if self.reschedule else None
+            until = (first or instance.start_date or datetime.now(UTC)).timestamp() + self.watch_seconds
+        return StreamHealthTrigger(
+            folder=str(stream_folder(self.work_folder, to_connector(self.connector).name).path),
+            heartbeat_timeout_seconds=self.heartbeat_timeout_seconds,
+            max_lag_seconds=self.max_lag_seconds,
+            watch_until=until,
+            stop_on_kill=self.stop_on_kill,
+            poll_seconds=self.poke_interval,
+        )
+
+    def on_kill(self) -> None:
+        """Stop the application, if that was asked for."""
+        if self.stop_on_kill:
+            stream_folder(self.work_folder, to_connector(self.connector).name).request_stop()
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag."""
+        if value.get("lag_seconds") is not None:
+            connector = to_connector(self.connector)
+            tags = {"connector": connector.name, "source": connector.type}
+            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=tags)

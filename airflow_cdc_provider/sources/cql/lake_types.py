@@ -1,0 +1,86 @@
+"""The lake type of each CQL type: the one place that says it. docs/types-cassandra.md shows it as a table.
+
+Nothing is rounded: what no lake type holds exactly is text (varint, decimal, duration).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
+
+Timestamps = Literal["timestamp", "milliseconds"]
+
+SCALARS: Final = {
+    "ascii": pa.string(),
+    "bigint": pa.int64(),
+    "blob": pa.binary(),
+    "boolean": pa.bool_(),
+    "counter": pa.int64(),
+    "custom": pa.binary(),
+    "date": pa.date32(),
+    "decimal": pa.string(),
+    "double": pa.float64(),
+    "duration": pa.string(),
+    "empty": pa.binary(),
+    "float": pa.float32(),
+    "inet": pa.string(),
+    "int": pa.int32(),
+    "smallint": pa.int32(),
+    "text": pa.string(),
+    "time": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timeuuid": pa.string(),
+    "tinyint": pa.int32(),
+    "uuid": pa.string(),
+    "varint": pa.string(),
+}
+
+
+@dataclass(frozen=True)
+class LakeTypes:
+    """How values are shown where there is a choice.
+
+    Args:
+        timestamps: ``timestamp``: microseconds, UTC; values beyond some 292,277 years from 1970 can't be shown and
+            fail the projection. ``milliseconds``: int64, every value of CQL.
+    """
+
+    timestamps: Timestamps = "timestamp"
+
+    def of(self, cql_type: CqlType) -> pa.DataType:
+        """Return the lake type of a CQL type."""
+        if cql_type.name == "timestamp" and self.timestamps == "milliseconds":
+            return pa.int64()
+        if cql_type.name in SCALARS:
+            return SCALARS[cql_type.name]
+        inside = [self.of(p) for p in cql_type.parameters]
+        if cql_type.name == "map":
+            if is_lake_map(cql_type):
+                return pa.map_(inside[0], inside[1])
+            entry = pa.struct([pa.field("key", inside[0]), pa.field("value", inside[1])])
+            return pa.list_(pa.field("element", entry))
+        if cql_type.name in ("list", "set", "vector"):
+            return pa.list_(pa.field("element", inside[0]))
+        return pa.struct([pa.field(n, t) for n, t in zip(field_names(cql_type), inside, strict=True)])
+
+    def schema(self, table: TableSchema) -> pa.Schema:
+        """Return the columns of a table's mirror."""
+        return pa.schema([pa.field(c.name, self.of(c.type)) for c in table.columns])
+
+
+def is_lake_map(cql_type: CqlType) -> bool:
+    """Tell whether a map is one in the lake too: Spark refuses keys that hold a map."""
+    return not _holds_map(cql_type.parameters[0])
+
+
+def field_names(cql_type: CqlType) -> tuple[str, ...]:
+    """Return the names of a struct's fields: a UDT's own, ``field1`` and so on for a tuple's."""
+    return cql_type.fields or tuple(f"field{i}" for i in range(1, len(cql_type.parameters) + 1))
+
+
+def _holds_map(cql_type: CqlType) -> bool:
+    return cql_type.name == "map" or any(_holds_map(p) for p in cql_type.parameters)

@@ -1,0 +1,488 @@
+"""BSON walked in place: validate, find fields, cut batches, copy spans. Kernels over bytes, without Python objects.
+
+A document (https://bsonspec.org, all little-endian)::
+
+    i32 length of the whole document | elements ... | 00
+    element: u8 type | name, NUL-terminated | value
+
+====== ==================== ======================================================================
+type   name                 value
+====== ==================== ======================================================================
+01     double               8 bytes
+02     string               i32 length with NUL, UTF-8, NUL (also 0D code, 0E symbol)
+03 04  document, array      a document; an array's names are ``0``, ``1`` ...
+05     binary               i32 length, u8 subtype, bytes; subtype 2 has an i32 inner length first
+06 0A  undefined, null      nothing (also 7F maxKey, FF minKey)
+07     ObjectId             12 bytes
+08     boolean              00 or 01
+09     date                 i64 ms since 1970
+0B     regular expression   two NUL-terminated texts: pattern, options
+0C     DBPointer            a string, then 12 bytes
+0F     code with scope      i32 length of the whole value, a string, a document
+10     int32                4 bytes
+11     timestamp            u32 increment, u32 seconds
+12     int64                8 bytes
+13     decimal128           16 bytes, IEEE 754-2008, binary integer significand
+====== ==================== ======================================================================
+
+What the kernels guarantee: no read outside ``[start, end)``, whatever the bytes say. :func:`validate` looks at a
+document to its leaves; the other kernels check the lengths that they follow and answer "not there" or
+:data:`BROKEN` where these don't fit. UTF-8 is not checked: the server doesn't either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+DOUBLE: Final = 0x01
+STRING: Final = 0x02
+DOCUMENT: Final = 0x03
+ARRAY: Final = 0x04
+BINARY: Final = 0x05
+UNDEFINED: Final = 0x06
+OBJECT_ID: Final = 0x07
+BOOLEAN: Final = 0x08
+DATE: Final = 0x09
+NULL: Final = 0x0A
+REGEX: Final = 0x0B
+DB_POINTER: Final = 0x0C
+CODE: Final = 0x0D
+SYMBOL: Final = 0x0E
+CODE_WITH_SCOPE: Final = 0x0F
+INT32: Final = 0x10
+TIMESTAMP: Final = 0x11
+INT64: Final = 0x12
+DECIMAL128: Final = 0x13
+MAX_KEY: Final = 0x7F
+MIN_KEY: Final = 0xFF
+
+MAX_DEPTH: Final = 256
+"""Deepest nesting that is read; the server's own limit is 180 for users, 200 inside."""
+
+BROKEN: Final = -1
+"""Answer of a kernel that met a length which leaves its bounds."""
+
+FAULTS: Final[Sequence[str]] = (
+    "",
+    "the length of a document doesn't fit its place",
+    "a document doesn't end with a zero byte",
+    "a name isn't terminated",
+    "a value leaves its document",
+    "an unknown element type",
+    "a boolean is neither 0 nor 1",
+    "documents are nested too deep",
+)
+"""Texts of the fault numbers that :func:`validate` returns."""
+
+_LENGTH: Final = 1
+_TERMINATOR: Final = 2
+_NAME: Final = 3
+_VALUE: Final = 4
+_TYPE: Final = 5
+_BOOLEAN: Final = 6
+_DEPTH: Final = 7
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Documents inside a buffer.
+
+    Args:
+        starts: First byte of each.
+        ends: Byte after each.
+        stopped_at: Where cutting had to stop because a length can't be followed; the buffer's length otherwise.
+    """
+
+    starts: Ints
+    ends: Ints
+    stopped_at: int
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.starts)
+
+
+def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
+    """View bytes as the array type that kernels take, without a copy."""
+    return data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+
+
+def split_documents(data: Bytes) -> Spans:
+    """Cut concatenated documents by their length prefixes.
+
+    Contents are not looked at. A length that is no length ends the cut: what follows can't be located.
+    """
+    count, stopped = _count_documents(data)
+    starts = np.empty(count, np.int64)
+    ends = np.empty(count, np.int64)
+    _cut_documents(data, starts, ends)
+    return Spans(starts, ends, stopped)
+
+
+def split_array(data: Bytes, start: int, end: int) -> Spans:
+    """Cut an array of documents (``firstBatch``, ``nextBatch``) into its members, leaving out the array's names."""
+    capacity = max(16, (end - start) // 64)
+    while True:
+        starts = np.empty(capacity, np.int64)
+        ends = np.empty(capacity, np.int64)
+        count, stopped = _cut_array(data, start, end, starts, ends)
+        if count <= capacity:
+            return Spans(starts[:count], ends[:count], stopped)
+        capacity = count
+
+
+def find_in_all(data: Bytes, starts: Ints, ends: Ints, name: bytes) -> tuple[Ints, Ints, Ints]:
+    """Find a top-level member in many documents: type (0: none), first byte and byte after the value of each."""
+    kinds, value_starts, value_ends = (np.zeros(len(starts), np.int64) for _ in range(3))
+    _find_in_all(data, starts, ends, np.frombuffer(name, np.uint8), kinds, value_starts, value_ends)
+    return kinds, value_starts, value_ends
+
+
+def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """Copy spans into one buffer, as an Arrow binary column holds them.
+
+    A negative start stands for an absent value and copies nothing.
+
+    Returns:
+        The bytes, and int32 offsets, one more than there are spans.
+
+    Raises:
+        OverflowError: The spans take 2 GiB or more.
+    """
+    offsets = np.empty(len(starts) + 1, np.int64)
+    total = _span_offsets(starts, ends, offsets)
+    if total > np.iinfo(np.int32).max:
+        raise OverflowError(f"{total} bytes don't fit one Arrow binary column")
+    out = np.empty(total, np.uint8)
+    _copy_spans(data, starts, ends, offsets, out)
+    return out, offsets.astype(np.int32)
+
+
+@njit(cache=True, nogil=True)
+def read_i32(data: Any, pos: int) -> Any:
+    """Read a signed 32-bit number; the caller has checked the bounds."""
+    return np.int64(
+        np.int32(
+            np.uint32(data[pos])
+            | (np.uint32(data[pos + 1]) << np.uint32(8))
+            | (np.uint32(data[pos + 2]) << np.uint32(16))
+            | (np.uint32(data[pos + 3]) << np.uint32(24))
+        )
+    )
+
+
+@njit(cache=True, nogil=True)
+def read_u64(data: Any, pos: int) -> Any:
+    """Read an unsigned 64-bit number; the caller has checked the bounds."""
+    value = np.uint64(0)
+    for i in range(8):
+        value |= np.uint64(data[pos + i]) << np.uint64(8 * i)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def name_end(data: Any, pos: int, end: int) -> Any:
+    """Return the place of the NUL that ends a name (or a regular expression's text), or BROKEN."""
+    while pos < end:
+        if data[pos] == 0:
+            return pos
+        pos += 1
+    return BROKEN
+
+
+@njit(cache=True, nogil=True)
+def _string_end(data: Any, pos: int, end: int) -> Any:
+    if end - pos < 5:
+        return BROKEN
+    length = read_i32(data, pos)
+    if length < 1 or length > end - pos - 4:
+        return BROKEN
+    stop = pos + 4 + length
+    return stop if data[stop - 1] == 0 else BROKEN
+
+
+@njit(cache=True, nogil=True)
+def _document_end(data: Any, pos: int, end: int) -> Any:
+    if end - pos < 5:
+        return BROKEN
+    length = read_i32(data, pos)
+    if length < 5 or length > end - pos or data[pos + length - 1] != 0:
+        return BROKEN
+    return pos + length
+
+
+@njit(cache=True, nogil=True)
+def value_end(data: Any, kind: int, pos: int, end: int) -> Any:  # noqa: PLR0911  # one return per type
+    """Return the byte after a value, or BROKEN if it doesn't fit before ``end``.
+
+    Documents are measured by their length alone.
+    """
+    room = end - pos
+    if kind in (DOUBLE, DATE, TIMESTAMP, INT64):
+        return pos + 8 if room >= 8 else BROKEN
+    if kind == INT32:
+        return pos + 4 if room >= 4 else BROKEN
+    if kind in (STRING, CODE, SYMBOL):
+        return _string_end(data, pos, end)
+    if kind in (DOCUMENT, ARRAY):
+        return _document_end(data, pos, end)
+    if kind == OBJECT_ID:
+        return pos + 12 if room >= 12 else BROKEN
+    if kind == BOOLEAN:
+        return pos + 1 if room >= 1 else BROKEN
+    if kind in (NULL, UNDEFINED, MAX_KEY, MIN_KEY):
+        return pos
+    if kind == BINARY:
+        if room < 5:
+            return BROKEN
+        length = read_i32(data, pos)
+        if length < 0 or length > room - 5:
+            return BROKEN
+        if data[pos + 4] == 2 and (length < 4 or read_i32(data, pos + 5) != length - 4):
+            return BROKEN
+        return pos + 5 + length
+    if kind == DECIMAL128:
+        return pos + 16 if room >= 16 else BROKEN
+    if kind == REGEX:
+        stop = name_end(data, pos, end)
+        if stop < 0:
+            return BROKEN
+        stop = name_end(data, stop + 1, end)
+        return stop + 1 if stop >= 0 else BROKEN
+    if kind == DB_POINTER:
+        stop = _string_end(data, pos, end)
+        return stop + 12 if stop >= 0 and end - stop >= 12 else BROKEN
+    if kind == CODE_WITH_SCOPE:
+        if room < 14:
+            return BROKEN
+        length = read_i32(data, pos)
+        if length < 14 or length > room:
+            return BROKEN
+        stop = _string_end(data, pos + 4, pos + length)
+        if stop < 0 or _document_end(data, stop, pos + length) != pos + length:
+            return BROKEN
+        return pos + length
+    return BROKEN
+
+
+@njit(cache=True, nogil=True)
+def is_known_type(kind: int) -> Any:
+    """Tell whether a type byte is one of BSON's."""
+    return (0x01 <= kind <= 0x13) or kind in (MAX_KEY, MIN_KEY)
+
+
+@njit(cache=True, nogil=True)
+def scope_start(data: Any, pos: int) -> Any:
+    """Return where the document of a code with scope begins; :func:`value_end` has checked the value."""
+    return pos + 8 + read_i32(data, pos + 4)
+
+
+@njit(cache=True, nogil=True)
+def validate(data: Any, start: int, end: int, stack: Any) -> Any:  # noqa: PLR0911  # one return per fault
+    """Look at a document to its leaves.
+
+    Args:
+        data: The buffer.
+        start: Where the document begins.
+        end: Where it must end.
+        stack: Scratch, int64, of length MAX_DEPTH.
+
+    Returns:
+        Fault number (0 for none) and the place of the fault.
+    """
+    if end - start < 5 or read_i32(data, start) != end - start:
+        return _LENGTH, start
+    if data[end - 1] != 0:
+        return _TERMINATOR, end - 1
+    depth = 0
+    stack[0] = end - 1
+    pos = start + 4
+    while True:
+        limit = stack[depth]
+        if pos == limit:
+            if depth == 0:
+                return 0, end
+            depth -= 1
+            pos += 1
+            continue
+        kind = np.int64(data[pos])
+        if not is_known_type(kind):
+            return _TYPE, pos
+        name = name_end(data, pos + 1, limit)
+        if name < 0:
+            return _NAME, pos
+        value = name + 1
+        stop = value_end(data, kind, value, limit)
+        if stop < 0:
+            return _VALUE, value
+        if kind == BOOLEAN and data[value] > 1:
+            return _BOOLEAN, value
+        inner = np.int64(-1)
+        if kind in (DOCUMENT, ARRAY):
+            inner = value
+        elif kind == CODE_WITH_SCOPE:
+            inner = scope_start(data, value)
+        if inner >= 0:
+            depth += 1
+            if depth >= MAX_DEPTH:
+                return _DEPTH, value
+            stack[depth] = stop - 1
+            pos = inner + 4
+        else:
+            pos = stop
+
+
+@njit(cache=True, nogil=True)
+def validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any) -> Any:
+    """Validate many documents; fill fault number and place of each, return how many are broken."""
+    stack = np.empty(MAX_DEPTH, np.int64)
+    broken = 0
+    for i in range(len(starts)):
+        fault, place = validate(data, starts[i], ends[i], stack)
+        faults[i] = fault
+        places[i] = place
+        if fault != 0:
+            broken += 1
+    return broken
+
+
+@njit(cache=True, nogil=True)
+def find(data: Any, start: int, end: int, name: Any) -> Any:
+    """Find a member of a document by name; of several with the name, the last.
+
+    Args:
+        data: The buffer.
+        start: Where the document begins.
+        end: Where it ends.
+        name: The name's bytes.
+
+    Returns:
+        Type, first byte and byte after the value; type 0 if there is no such member, or the bytes are broken.
+    """
+    kind_found = np.int64(0)
+    value_found = np.int64(0)
+    end_found = np.int64(0)
+    pos = start + 4
+    limit = end - 1
+    size = len(name)
+    while pos < limit:
+        kind = np.int64(data[pos])
+        stop = name_end(data, pos + 1, limit)
+        if stop < 0:
+            return np.int64(0), np.int64(0), np.int64(0)
+        after = value_end(data, kind, stop + 1, limit)
+        if after < 0:
+            return np.int64(0), np.int64(0), np.int64(0)
+        if stop - pos - 1 == size:
+            same = True
+            for i in range(size):
+                if data[pos + 1 + i] != name[i]:
+                    same = False
+                    break
+            if same:
+                kind_found = kind
+                value_found = stop + 1
+                end_found = np.int64(after)
+        pos = after
+    return kind_found, value_found, end_found
+
+
+@njit(cache=True, nogil=True)
+def _find_in_all(
+    data: Any, starts: Any, ends: Any, name: Any, kinds: Any, value_starts: Any, value_ends: Any
+) -> None:
+    for i in range(len(starts)):
+        if value_end(data, DOCUMENT, starts[i], ends[i]) == ends[i]:
+            kinds[i], value_starts[i], value_ends[i] = find(data, starts[i], ends[i], name)
+
+
+@njit(cache=True, nogil=True)
+def find_path(data: Any, start: int, end: int, names: Any, name_offsets: Any) -> Any:
+    """Find a value by a dotted path, whose names stand in ``names`` cut by ``name_offsets``.
+
+    A number among them is an array's index, as the names of array members are numbers.
+    """
+    kind = np.int64(DOCUMENT)
+    pos = np.int64(start)
+    stop = np.int64(end)
+    for i in range(len(name_offsets) - 1):
+        if kind not in (DOCUMENT, ARRAY):
+            return np.int64(0), np.int64(0), np.int64(0)
+        kind, pos, stop = find(data, pos, stop, names[name_offsets[i] : name_offsets[i + 1]])
+        if kind == 0:
+            return kind, pos, stop
+    return kind, pos, stop
+
+
+@njit(cache=True, nogil=True)
+def _count_documents(data: Any) -> Any:
+    pos = 0
+    count = 0
+    size = len(data)
+    while size - pos >= 5:
+        length = read_i32(data, pos)
+        if length < 5 or length > size - pos:
+            break
+        pos += length
+        count += 1
+    return count, pos
+
+
+@njit(cache=True, nogil=True)
+def _cut_documents(data: Any, starts: Any, ends: Any) -> None:
+    pos = np.int64(0)
+    for i in range(len(starts)):
+        starts[i] = pos
+        pos += read_i32(data, pos)
+        ends[i] = pos
+
+
+@njit(cache=True, nogil=True)
+def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
+    if start < 0 or end > len(data) or end - start < 5:
+        return 0, start
+    pos = start + 4
+    limit = end - 1
+    count = 0
+    while pos < limit:
+        name = name_end(data, pos + 1, limit)
+        if data[pos] != DOCUMENT or name < 0:
+            return count, pos
+        stop = value_end(data, DOCUMENT, name + 1, limit)
+        if stop < 0:
+            return count, pos
+        if count < len(starts):
+            starts[count] = name + 1
+            ends[count] = stop
+        count += 1
+        pos = stop
+    return count, end
+
+
+@njit(cache=True, nogil=True)
+def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
+    total = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(starts)):
+        if starts[i] >= 0:
+            total += ends[i] - starts[i]
+        offsets[i + 1] = total
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
+    for i in range(len(starts)):
+        start = starts[i]
+        place = offsets[i]
+        for j in range(offsets[i + 1] - place):  # a slice assignment costs ten times as much in Numba
+            out[place + j] = data[start + j]

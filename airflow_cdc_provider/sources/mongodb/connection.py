@@ -1,0 +1,354 @@
+"""Connections: a client from an Airflow connection's values, raw cursors, and errors by what the caller must do.
+
+A connection is what Airflow's ``mongo`` and ``cdc_mongodb`` types hold: host (one, several by comma, or a whole
+``mongodb://`` string), port, login, password, schema (the database that keeps the user), and in ``extra`` any option
+of a MongoDB connection string by its name, besides ``srv`` and ``ssl`` as Airflow's own hook has them. Login and
+password never become part of a string, so no error text can show them.
+
+:class:`RawCursor` runs commands itself to get at the reply's bytes: PyMongo's own raw batches make a Python object of
+every document.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient, errors
+from pymongo.client_session import ClientSession
+from pymongo.read_preferences import ReadPreference
+from pymongo.uri_parser import parse_uri
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.sources.mongodb.bson import (
+    ARRAY,
+    DOCUMENT,
+    INT32,
+    INT64,
+    TIMESTAMP,
+    Bytes,
+    Spans,
+    as_bytes,
+    find,
+    read_i32,
+    read_u64,
+    split_array,
+)
+
+_RAW: Final = CodecOptions(document_class=RawBSONDocument)
+_APP_NAME: Final = "airflow-cdc-provider"
+
+_UNAUTHORIZED: Final = 13
+_AUTHENTICATION: Final = (18, 8000)
+_LOST: Final = (136, 280, 286)
+_BAD_TOKEN: Final = (9, 260, 50811)
+_OVERSIZE: Final = 10334
+# The specification's list of errors after which a change stream may be resumed, and shutdown's.
+_TRANSIENT: Final = frozenset(
+    {6, 7, 43, 50, 63, 89, 91, 133, 134, 150, 189, 202, 234, 237, 239, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436}
+)
+
+
+@dataclass(frozen=True)
+class ConnectionValues:
+    """What a client is made of. Its text shows no secrets.
+
+    Args:
+        host: Host, hosts by comma, or a connection string.
+        options: Options of :class:`pymongo.MongoClient`.
+        credentials: Login and password, where the connection has them.
+    """
+
+    host: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, connection: Mapping[str, Any], connect_timeout_seconds: float) -> ConnectionValues:
+        """Read an Airflow connection's values.
+
+        Raises:
+            ConfigurationError: There is no host, or ``extra`` is no JSON object.
+        """
+        extra = _extra(connection.get("extra"))
+        host = str(extra.pop("uri", "") or connection.get("host") or "")
+        if not host:
+            raise ConfigurationError(
+                "the MongoDB connection has no host", expected="a host, hosts by comma, or a mongodb:// string"
+            )
+        srv = bool(extra.pop("srv", False))
+        if "ssl" in extra:
+            extra["tls"] = extra.pop("ssl")
+        if extra.pop("allow_insecure", False):
+            extra["tlsInsecure"] = True
+        if not host.startswith(("mongodb://", "mongodb+srv://")):
+            port = connection.get("port")
+            hosts = [h if ":" in h or not port or srv else f"{h}:{port}" for h in host.split(",")]
+            host = ("mongodb+srv://" if srv else "mongodb://") + ",".join(hosts)
+        milliseconds = int(connect_timeout_seconds * 1000)
+        options = {
+            "appname": _APP_NAME,
+            "serverSelectionTimeoutMS": milliseconds,
+            "connectTimeoutMS": milliseconds,
+            **extra,
+        }
+        credentials = {}
+        if login := connection.get("login"):
+            credentials = {"username": str(login)}
+            if password := connection.get("password"):
+                credentials["password"] = str(password)
+            if schema := connection.get("schema"):
+                options.setdefault("authSource", str(schema))
+        return cls(host, options, credentials)
+
+    def client(self, **changes: Any) -> MongoClient[Any]:
+        """Make a client; it connects with its first command.
+
+        Raises:
+            ConfigurationError: An option or the connection string is wrong.
+        """
+        doing = "the MongoDB connection is wrong"
+        try:
+            return MongoClient(self.host, **{**self.options, **self.credentials, **changes})
+        except (errors.PyMongoError, TypeError, ValueError) as error:
+            # A badly escaped connection string can put a part of its password into the error's text.
+            found = type(error).__name__ if "@" in self.host else f"{type(error).__name__}: {_short(error)}"
+            raise ConfigurationError(doing, found=found, remedy="change the Airflow connection") from None
+
+
+def _extra(value: Any) -> dict[str, Any]:
+    try:
+        extra = json.loads(value) if isinstance(value, str) and value else value or {}
+    except json.JSONDecodeError as error:
+        raise ConfigurationError("the connection's extra is no JSON") from error
+    if not isinstance(extra, Mapping):
+        raise ConfigurationError("the connection's extra is wrong", expected="a JSON object")
+    return dict(extra)
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn PyMongo's errors into ours by what the caller must do.
+
+    Args:
+        doing: What was tried, as the beginning of the message.
+    """
+    try:
+        yield
+    except errors.OperationFailure as error:
+        raise _by_code(doing, error) from error
+    except (errors.ConfigurationError, errors.InvalidName) as error:
+        raise ConfigurationError(doing, found=_short(error), remedy="change the Airflow connection") from error
+    except errors.PyMongoError as error:
+        raise TransientError(
+            f"{doing}: the server doesn't answer",
+            found=_short(error),
+            remedy="check host, port, TLS and that the server runs, then run again",
+        ) from error
+
+
+def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
+    found = f"error {error.code}: {_short(error)}"
+    if error.code in _LOST:
+        return PositionLost(doing, found=found, remedy="take a new snapshot, or start from a later place")
+    if error.code == _UNAUTHORIZED:
+        return ConfigurationError(
+            doing,
+            expected="a user with find, changeStream and listCollections on what is captured (role read, or "
+            "readAnyDatabase for scope deployment)",
+            found=found,
+        )
+    if error.code in _AUTHENTICATION:
+        return ConfigurationError(doing, found=found, remedy="check login, password, authSource and authMechanism")
+    if error.code == _OVERSIZE:
+        return ConfigurationError(
+            f"{doing}: a change event has more than 16 MB",
+            found=found,
+            remedy="use MongoDB 6.0.9 or later, which splits such events, or leave out pre_images and full_document",
+        )
+    if error.code in _BAD_TOKEN:
+        return ConfigurationError(
+            doing, found=found, remedy="the stored token isn't one of this stream: set the offset, or take a snapshot"
+        )
+    transient = error.code in _TRANSIENT or error.has_error_label("ResumableChangeStreamError")
+    kind = TransientError if transient else ConfigurationError
+    return kind(doing, found=found)
+
+
+def _short(error: Exception) -> str:
+    return str(error).partition(", full error:")[0].partition(", Topology Description:")[0][:400]
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """One reply of a cursor.
+
+    Args:
+        data: The reply's bytes.
+        documents: Where its documents stand.
+        resume_token: BSON of the newest token of a change stream, else empty.
+        operation_time: The server's time of the reply, None if it told none.
+    """
+
+    data: Bytes
+    documents: Spans
+    resume_token: bytes
+    operation_time: Timestamp | None
+
+
+class RawCursor:
+    """A server cursor whose replies stay bytes. It lives on one server, in one session of its own.
+
+    Args:
+        client: Connected to the one server (see :func:`pinned_client`).
+        database: Where the command runs.
+        command: ``aggregate`` or ``find`` with all its options.
+        batch_size: Documents asked for at a time.
+        doing: For errors: what it reads.
+    """
+
+    def __init__(
+        self, client: MongoClient[Any], database: str, command: Mapping[str, Any], batch_size: int, doing: str
+    ) -> None:
+        self._database = client[database]
+        self._batch_size = batch_size
+        self._doing = doing
+        with translated(doing):
+            self._session: ClientSession = client.start_session(causal_consistency=False)
+            self._first: RawBatch | None = self._run(dict(command), b"firstBatch")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has more to give."""
+        return self._first is not None or self._cursor_id != 0
+
+    def next(self, wait_ms: int | None = None) -> RawBatch:
+        """Return the next reply.
+
+        Args:
+            wait_ms: How long a change stream may wait for news; None for cursors that don't wait.
+
+        Raises:
+            CdcError: By what the caller must do; after it the cursor is of no use.
+        """
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        command: dict[str, Any] = {"getMore": self._cursor_id, "collection": self._collection}
+        command["batchSize"] = self._batch_size
+        if wait_ms is not None:
+            command["maxTimeMS"] = wait_ms
+        with translated(self._doing):
+            return self._run(command, b"nextBatch")
+
+    def close(self) -> None:
+        """End the cursor on the server; failures to do so don't matter, it ends by itself."""
+        if self._cursor_id:
+            command = {"killCursors": self._collection, "cursors": [self._cursor_id]}
+            self._cursor_id = 0
+            try:
+                self._database.command(command, session=self._session)
+            except errors.PyMongoError:
+                return
+        self._session.end_session()
+
+    def _run(self, command: Mapping[str, Any], batch_name: bytes) -> RawBatch:
+        reply = self._database.command(
+            dict(command),
+            codec_options=_RAW,
+            session=self._session,
+            read_preference=self._database.read_preference,
+        )
+        raw = reply.raw
+        data = as_bytes(raw)
+        kind, start, end = _member(data, 0, len(data), b"cursor")
+        if kind != DOCUMENT:
+            raise ConfigurationError(self._doing, expected="a reply with a cursor")
+        self._cursor_id = _integer(data, start, end, b"id")
+        namespace = _text(data, start, end, b"ns")
+        self._collection = namespace.partition(".")[2]
+        kind, array_start, array_end = _member(data, start, end, batch_name)
+        documents = split_array(data, array_start, array_end) if kind == ARRAY else split_array(data, 0, 0)
+        token_kind, token_start, token_end = _member(data, start, end, b"postBatchResumeToken")
+        token = raw[token_start:token_end] if token_kind == DOCUMENT else b""
+        kind, time_start, _ = _member(data, 0, len(data), b"operationTime")
+        time = as_timestamp(int(read_u64(data, time_start))) if kind == TIMESTAMP else None
+        return RawBatch(data, documents, bytes(token), time)
+
+
+def as_timestamp(value: int) -> Timestamp:
+    """Make a timestamp of its 64 bits, seconds in the upper half."""
+    return Timestamp(value >> 32, value & 0xFFFF_FFFF)
+
+
+def _member(data: Bytes, start: int, end: int, name: bytes) -> tuple[int, int, int]:
+    kind, first, after = find(data, start, end, np.frombuffer(name, np.uint8))
+    return int(kind), int(first), int(after)
+
+
+def _integer(data: Bytes, start: int, end: int, name: bytes) -> int:
+    kind, first, _ = _member(data, start, end, name)
+    if kind == INT64:
+        return int(np.int64(read_u64(data, first)))
+    return int(read_i32(data, first)) if kind == INT32 else 0
+
+
+def _text(data: Bytes, start: int, end: int, name: bytes) -> str:
+    kind, first, after = _member(data, start, end, name)
+    return data[first + 4 : after - 1].tobytes().decode() if kind == 0x02 else ""
+
+
+def pinned_client(values: ConnectionValues) -> MongoClient[Any]:
+    """Make a client whose commands all go to one server, as a cursor of several commands needs it.
+
+    Commands to a primary do so anyway. Otherwise one of the servers that the read preference allows is chosen now.
+
+    Raises:
+        CdcError: No server can be used.
+    """
+    client = values.client()
+    with translated("no MongoDB server can be used"):
+        preference = client.read_preference
+        hello = client.admin.command("hello", read_preference=preference)
+        sharded = hello.get("msg") == "isdbgrid"
+        if not sharded and preference == ReadPreference.PRIMARY:
+            return client
+        address = _any_node(client) if sharded else hello.get("me")
+        parsed = parse_uri(values.host, validate=False)
+    client.close()
+    options = {**parsed["options"], **values.options}
+    credentials = {name: parsed[name] for name in ("username", "password") if parsed[name]} | dict(values.credentials)
+    for name in list(options):
+        if name.lower() in ("replicaset", "directconnection"):
+            del options[name]
+    return ConnectionValues(f"mongodb://{address}", options, credentials).client(directConnection=True)
+
+
+def _any_node(client: MongoClient[Any]) -> str:
+    host, port = sorted(client.nodes)[0]
+    return f"{host}:{port}"
+
+
+def cluster_time(client: MongoClient[Any], doing: str = "the cluster's time can't be read") -> Timestamp:
+    """Return the time of the newest operation that the server knows.
+
+    Raises:
+        ConfigurationError: The server is no member of a replica set.
+    """
+    with translated(doing):
+        time = client.admin.command("ping", read_preference=client.read_preference).get("operationTime")
+    if not isinstance(time, Timestamp):
+        raise ConfigurationError(
+            "the MongoDB server tells no cluster time",
+            expected="a replica set or a sharded cluster",
+            found="a standalone server, which keeps no oplog",
+            remedy="restart it with --replSet and run rs.initiate(): one member is enough",
+        )
+    return time

@@ -1,0 +1,286 @@
+"""MongoDB's Extended JSON from raw BSON bytes, as the Java driver writes it, in four profiles.
+
+========== ============================================================= =========================
+profile    form                                                          separator of members
+========== ============================================================= =========================
+KEY        version 2, relaxed: keys of Debezium's events                 ``,``
+DOCUMENT   version 1, strict: before, after, lsid                        ``,``
+UPDATED    version 2, relaxed: updatedFields                             ``, ``
+CANONICAL  version 2, canonical                                          ``,``
+========== ============================================================= =========================
+
+After a member name stand a colon and one space, also inside the wrappers. Source of the rules:
+``reference/mongodb-event-format.md``, section 6. One kernel walks the bytes in place with a stack of its own;
+a document becomes no Python object. The layout it walks (little-endian)::
+
+    document   i32 length, elements, 00
+    element    u8 type, name, 00, value      (bsonspec.org; sizes by type in value_end)
+
+Every length is checked against the value around it; a value that breaks its format gives :data:`BROKEN` for
+its row and leaves the others alone. Text that is no UTF-8 is shown with U+FFFD, as the driver does.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.sources.mongodb.bson_layout import name_end, string_end, value_end
+from airflow_cdc_provider.sources.mongodb.extended_json_values import (
+    CODE,
+    SCOPE,
+    UPDATED,
+    put,
+    write_characters,
+    write_scalar,
+    write_separator,
+)
+
+ABSENT: Final = 0
+DONE: Final = 1
+BROKEN: Final = 2
+
+MAX_DEPTH: Final = 1000
+"""Levels of nesting that are followed; the server stores 200."""
+
+_GROWTH: Final = 16
+"""No element's text is longer than this many times its bytes: an empty regular expression's 4 give 60."""
+_ROOM: Final = 64
+
+
+@cache
+def _escaped_units() -> np.ndarray:
+    r"""Return per UTF-16 unit whether it is written as ``\uxxxx``.
+
+    Kept are the general categories that the driver lists. Unicode 14 and 15 (Python 3.11 and 3.12, JDK 21)
+    agree on all of the BMP here.
+    """
+    kept = {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No", "Zs"}
+    kept |= {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So"}
+    return np.fromiter((unicodedata.category(chr(u)) not in kept for u in range(65536)), np.bool_, 65536)
+
+
+def render(
+    data: np.ndarray, kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray, profile: int
+) -> tuple[pa.StringArray, np.ndarray]:
+    """Write values as Extended JSON.
+
+    Args:
+        data: Bytes (``uint8``) that hold all values.
+        kinds: BSON type of each value (``uint8``; 3 for a document), 0 for none.
+        starts: Where each value begins in ``data`` (``int64``).
+        ends: Where the surroundings of each value end (``int64``): it must not reach beyond.
+        profile: One of the four above.
+
+    Returns:
+        The texts, null where there is no value or a broken one; and :data:`ABSENT`, :data:`DONE` or
+        :data:`BROKEN` per row (``uint8``).
+    """
+    count = len(kinds)
+    data = np.ascontiguousarray(data, np.uint8)
+    sizes = np.where(kinds != 0, np.maximum(ends - starts, 0), 0)
+    largest = int(sizes.max(initial=0)) * _GROWTH + _ROOM
+    out = np.empty(2 * int(sizes.sum()) + largest, np.uint8)
+    offsets = np.zeros(count + 1, np.int64)
+    status = np.zeros(count, np.uint8)
+    row, at = 0, 0
+    while row < count:
+        row, at = _render(data, kinds, starts, ends, profile, out, offsets, status, row, at, _escaped_units())
+        if row < count:
+            grown = np.empty(len(out) * 2 + largest, np.uint8)
+            grown[:at] = out[:at]
+            out = grown
+    return text_array(out, offsets, status == DONE), status
+
+
+def render_documents(documents: pa.Array, profile: int) -> tuple[pa.StringArray, np.ndarray]:
+    """Write whole documents, one a row of a binary array, null for none; see :func:`render`."""
+    data, starts, ends, valid = binary_slices(documents)
+    return render(data, np.where(valid, 3, 0).astype(np.uint8), starts, ends, profile)
+
+
+_FRAME_DOCUMENT: Final = 0
+_FRAME_ARRAY: Final = 1
+_FRAME_SCOPE: Final = 2
+
+
+@njit(cache=True)
+def _same(data: np.ndarray, a: int, b: int) -> bool:
+    """Compare two names that end with zero."""
+    while data[a] == data[b]:
+        if data[a] == 0:
+            return True
+        a += 1
+        b += 1
+    return False
+
+
+@njit(cache=True)
+def _may_repeat(data: np.ndarray, start: int, end: int) -> bool:
+    """Tell whether two names of a document have one hash; false for a broken one, which shows later."""
+    hashes = np.empty(32, np.uint64)
+    count = 0
+    at = start + 4
+    while at < end - 1:
+        kind = data[at]
+        value = np.uint64(14695981039346656037)
+        at += 1
+        while at < end and data[at] != 0:
+            value = (value ^ np.uint64(data[at])) * np.uint64(1099511628211)
+            at += 1
+        at = value_end(data, kind, at + 1, end - 1)
+        if at < 0:
+            return False
+        if count == len(hashes):
+            more = np.empty(2 * count, np.uint64)
+            more[:count] = hashes
+            hashes = more
+        hashes[count] = value
+        count += 1
+    if count <= 16:
+        for i in range(1, count):
+            for j in range(i):
+                if hashes[i] == hashes[j]:
+                    return True
+        return False
+    ordered = np.sort(hashes[:count])
+    repeats = 0
+    for i in range(1, count):
+        repeats += ordered[i] == ordered[i - 1]
+    return repeats > 0
+
+
+@njit(cache=True)
+def _last_of_name(data: np.ndarray, name: int, start: int, end: int) -> int:
+    """Return the last element with this name, or -1 if an earlier one than ``name`` has it already."""
+    at = start + 4
+    last = name - 1
+    while at < end - 1:
+        if _same(data, at + 1, name):
+            if at + 1 < name:
+                return -1
+            last = at
+        at = value_end(data, data[at], name_end(data, at + 1, end) + 1, end - 1)
+        if at < 0:
+            break
+    return last
+
+
+@njit(cache=True)
+def _value(
+    data: np.ndarray,
+    kind: int,
+    start: int,
+    limit: int,
+    profile: int,
+    out: np.ndarray,
+    at: int,
+    escaped: np.ndarray,
+    frames: np.ndarray,
+) -> int:
+    """Write one value of any type; return -1 if it is broken.
+
+    ``frames`` is the stack: per level begin and end of the document, next element, kind, whether names may
+    repeat, elements written.
+    """
+    depth = 0
+    spaced = profile == UPDATED
+    while True:
+        end = value_end(data, kind, start, limit)
+        if end < 0:
+            return -1
+        if kind in (3, 4, 15):
+            if depth == len(frames):
+                return -1
+            frame = frames[depth]
+            frame[3] = _FRAME_ARRAY if kind == 4 else _FRAME_DOCUMENT
+            if kind == 15:
+                code = string_end(data, start + 4, end)
+                at = write_characters(data, start + 8, code - 1, out, put(out, at, CODE), escaped)
+                out[at] = 34
+                at = put(out, write_separator(out, at + 1, spaced), SCOPE)
+                start = code
+                frame[3] = _FRAME_SCOPE
+            out[at] = 91 if kind == 4 else 123
+            at += 1
+            frame[0], frame[1], frame[2], frame[5] = start, end, start + 4, 0
+            frame[4] = kind != 4 and _may_repeat(data, start, end)
+            depth += 1
+        else:
+            at = write_scalar(data, kind, start, end, out, at, profile, escaped)
+        descended = False
+        while depth > 0 and not descended:
+            frame = frames[depth - 1]
+            element, inner_end = frame[2], frame[1]
+            if element == inner_end - 1:
+                out[at] = 93 if frame[3] == _FRAME_ARRAY else 125
+                at += 1
+                if frame[3] == _FRAME_SCOPE:
+                    out[at] = 125
+                    at += 1
+                depth -= 1
+                continue
+            name = name_end(data, element + 1, inner_end - 1)
+            if name < 0:
+                return -1
+            following = value_end(data, data[element], name + 1, inner_end - 1)
+            if following < 0:
+                return -1
+            frame[2] = following
+            source = element
+            if frame[4]:
+                source = _last_of_name(data, element + 1, frame[0], inner_end)
+                if source < 0:
+                    continue
+            if frame[5]:
+                at = write_separator(out, at, spaced)
+            frame[5] = 1
+            if frame[3] != _FRAME_ARRAY:
+                out[at] = 34
+                at = write_characters(data, element + 1, name, out, at + 1, escaped)
+                out[at], out[at + 1], out[at + 2] = 34, 58, 32
+                at += 3
+            kind = data[source]
+            start = name_end(data, source + 1, inner_end - 1) + 1
+            limit = inner_end - 1
+            descended = True
+        if depth == 0:
+            return at
+
+
+@njit(cache=True)
+def _render(
+    data: np.ndarray,
+    kinds: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    profile: int,
+    out: np.ndarray,
+    offsets: np.ndarray,
+    status: np.ndarray,
+    row: int,
+    at: int,
+    escaped: np.ndarray,
+) -> tuple[int, int]:
+    """Write rows from ``row`` on until the room may not do for the next; return that row and the place."""
+    frames = np.zeros((MAX_DEPTH, 6), np.int64)
+    while row < len(kinds):
+        if kinds[row] == 0:
+            status[row] = ABSENT
+        elif starts[row] < 0 or ends[row] > len(data) or starts[row] > ends[row]:
+            status[row] = BROKEN
+        else:
+            if at + (ends[row] - starts[row]) * _GROWTH + _ROOM > len(out):
+                return row, at
+            end = _value(data, kinds[row], starts[row], ends[row], profile, out, at, escaped, frames)
+            status[row] = BROKEN if end < 0 else DONE
+            at = max(at, end)
+        offsets[row + 1] = at
+        row += 1
+    return row, at

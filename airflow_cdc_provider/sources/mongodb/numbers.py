@@ -1,0 +1,300 @@
+"""Numbers of BSON as decimal digits and as exact values: kernels for doubles and decimal128.
+
+* :func:`shortest_digits`: the shortest decimal that reads back to a double, as ``repr`` gives it. Algorithm:
+  Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020); its table of powers of ten is built here
+  with Python's integers.
+* decimal128 as sign, 113-bit coefficient (two 64-bit halves) and exponent. Layout (IEEE 754-2008, binary integer
+  significand), high half::
+
+      bit 63 sign | 62..49 exponent + 6176 | 48..0 coefficient, upper 49 bits       if bits 62, 61 are not both set
+      bit 63 sign | 11110 infinity | 11111 NaN                                       in bits 62..58
+      bit 63 sign | 11 | 60..47 exponent | ...                                       coefficient too large: counts as 0
+
+  A coefficient above 10^34 - 1 counts as 0 too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+
+_MIN_POWER: Final = -292
+_MAX_POWER: Final = 324
+
+
+def _powers_of_ten() -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return 10^k for k in [-292, 324] as 128-bit significands rounded up, high and low half."""
+    table = np.empty((_MAX_POWER - _MIN_POWER + 1, 2), np.uint64)
+    for power in range(_MIN_POWER, _MAX_POWER + 1):
+        if power >= 0:
+            exact = 10**power
+            shift = exact.bit_length() - 128
+            value = -(-exact >> shift) if shift > 0 else exact << -shift
+        else:
+            divisor = 10**-power
+            # floor(log2(10^power)) = -bit_length(divisor), since no power of ten but 1 is a power of two
+            value = -(-(1 << (127 + divisor.bit_length())) // divisor)
+        table[power - _MIN_POWER] = (value >> 64, value & 0xFFFF_FFFF_FFFF_FFFF)
+    return table
+
+
+_POWERS: Final = _powers_of_ten()
+_MASK32: Final = np.uint64(0xFFFF_FFFF)
+_U32: Final = np.uint64(32)
+_HIDDEN_BIT: Final = np.uint64(1 << 52)
+_FRACTION: Final = np.uint64((1 << 52) - 1)
+
+NAN_BITS: Final = np.uint64(0x7FF8_0000_0000_0000)
+INFINITY_BITS: Final = np.uint64(0x7FF0_0000_0000_0000)
+SIGN_BIT: Final = np.uint64(1 << 63)
+
+FINITE: Final = 0
+INFINITE: Final = 1
+NOT_A_NUMBER: Final = 2
+
+
+@njit(cache=True, nogil=True)
+def multiply_64(a: Any, b: Any) -> Any:
+    """Return the 128-bit product of two 64-bit numbers, high and low half."""
+    a_low = a & _MASK32
+    a_high = a >> _U32
+    b_low = b & _MASK32
+    b_high = b >> _U32
+    low = a_low * b_low
+    middle = a_high * b_low + (low >> _U32)
+    other = a_low * b_high + (middle & _MASK32)
+    return a_high * b_high + (middle >> _U32) + (other >> _U32), (other << _U32) | (low & _MASK32)
+
+
+@njit(cache=True, nogil=True)
+def _round_to_odd(high: Any, low: Any, factor: Any) -> Any:
+    x_high, _ = multiply_64(low, factor)
+    y_high, y_low = multiply_64(high, factor)
+    middle = y_low + x_high
+    if middle < y_low:
+        y_high += np.uint64(1)
+    return y_high | np.uint64(middle > np.uint64(1))
+
+
+@njit(cache=True, nogil=True)
+def shortest_digits(bits: Any) -> Any:
+    """Return the shortest decimal of a finite double: digits without trailing zeros, and the power of ten.
+
+    Args:
+        bits: The double's 64 bits; the sign is ignored.
+
+    Returns:
+        ``(digits, exponent)`` with value digits * 10^exponent; zero is (0, 0).
+    """
+    fraction = bits & _FRACTION
+    biased = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
+    if biased == 0 and fraction == 0:
+        return np.uint64(0), np.int64(0)
+    if biased != 0:
+        c = _HIDDEN_BIT | fraction
+        q = biased - 1075
+    else:
+        c = fraction
+        q = np.int64(-1074)
+    if -53 < q <= 0 and (c & ((np.uint64(1) << np.uint64(-q)) - np.uint64(1))) == 0:
+        return _strip_zeros(c >> np.uint64(-q), np.int64(0))
+    odd = c & np.uint64(1)
+    closer = fraction == 0 and biased > 1
+    lower_bound = np.uint64(4) * c - (np.uint64(1) if closer else np.uint64(2))
+    upper_bound = np.uint64(4) * c + np.uint64(2)
+    k = (q * 1262611 - (524031 if closer else 0)) >> 22
+    h = np.uint64(q + ((-k * 1741647) >> 19) + 1)
+    high = _POWERS[-k - _MIN_POWER, 0]
+    low = _POWERS[-k - _MIN_POWER, 1]
+    lower = _round_to_odd(high, low, lower_bound << h) + odd
+    value = _round_to_odd(high, low, (np.uint64(4) * c) << h)
+    upper = _round_to_odd(high, low, upper_bound << h) - odd
+    s = value >> np.uint64(2)
+    if s >= np.uint64(10):
+        tens = s // np.uint64(10)
+        below = lower <= np.uint64(40) * tens
+        above = np.uint64(40) * tens + np.uint64(40) <= upper
+        if below != above:
+            return _strip_zeros(tens + np.uint64(above), k + 1)
+    below = lower <= np.uint64(4) * s
+    above = np.uint64(4) * s + np.uint64(4) <= upper
+    if below != above:
+        return _strip_zeros(s + np.uint64(above), k)
+    middle = np.uint64(4) * s + np.uint64(2)
+    up = value > middle or (value == middle and (s & np.uint64(1)) == np.uint64(1))
+    return _strip_zeros(s + np.uint64(up), k)
+
+
+@njit(cache=True, nogil=True)
+def _strip_zeros(digits: Any, exponent: Any) -> Any:
+    while digits != 0 and digits % np.uint64(10) == 0:
+        digits //= np.uint64(10)
+        exponent += 1
+    return digits, np.int64(exponent)
+
+
+@njit(cache=True, nogil=True)
+def decimal_parts(high: Any, low: Any) -> Any:
+    """Take a decimal128 apart.
+
+    Returns:
+        Class (FINITE, INFINITE, NOT_A_NUMBER), negative or not, coefficient's high and low half, exponent.
+    """
+    negative = (high >> np.uint64(63)) == 1
+    combination = (high >> np.uint64(58)) & np.uint64(0x1F)
+    nothing = np.uint64(0)
+    if combination == 0x1F:
+        return NOT_A_NUMBER, negative, nothing, nothing, np.int64(0)
+    if combination == 0x1E:
+        return INFINITE, negative, nothing, nothing, np.int64(0)
+    if (combination >> np.uint64(3)) == 3:
+        exponent = np.int64((high >> np.uint64(47)) & np.uint64(0x3FFF)) - 6176
+        return FINITE, negative, nothing, nothing, exponent
+    exponent = np.int64((high >> np.uint64(49)) & np.uint64(0x3FFF)) - 6176
+    upper = high & np.uint64((1 << 49) - 1)
+    largest_high = np.uint64(0x1ED09BEAD87C0)
+    largest_low = np.uint64(0x378D8E63FFFFFFFF)
+    if upper > largest_high or (upper == largest_high and low > largest_low):
+        return FINITE, negative, nothing, nothing, exponent
+    return FINITE, negative, upper, low, exponent
+
+
+@njit(cache=True, nogil=True)
+def divide_128(high: Any, low: Any, divisor: Any) -> Any:
+    """Divide a 128-bit number by one below 2^32: quotient's high and low half, remainder."""
+    quotient_high = high // divisor
+    rest = high % divisor
+    part = (rest << _U32) | (low >> _U32)
+    upper = part // divisor
+    rest = part % divisor
+    part = (rest << _U32) | (low & _MASK32)
+    return quotient_high, (upper << _U32) | (part // divisor), part % divisor
+
+
+@njit(cache=True, nogil=True)
+def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
+    """Take the trailing decimal zeros out of a coefficient other than 0."""
+    ten = np.uint64(10)
+    while True:
+        next_high, next_low, rest = divide_128(high, low, ten)
+        if rest != 0:
+            return high, low, np.int64(exponent)
+        high = next_high
+        low = next_low
+        exponent += 1
+
+
+@njit(cache=True, nogil=True)
+def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
+    """Find the double that equals coefficient * 10^exponent exactly.
+
+    Args:
+        high: High half of a coefficient other than 0.
+        low: Low half.
+        exponent: Power of ten.
+
+    Returns:
+        Whether there is one, and its bits without sign.
+    """
+    high, low, exponent = reduced_decimal(high, low, exponent)
+    five = np.uint64(5)
+    power_of_two = exponent
+    while exponent < 0:  # c / 10^n is a double only if 5^n divides c, so 48 rounds at most
+        high, low, rest = divide_128(high, low, five)
+        if rest != 0:
+            return False, np.uint64(0)
+        exponent += 1
+    while low & np.uint64(1) == 0:  # the coefficient isn't 0, so this ends
+        low = (low >> np.uint64(1)) | (high << np.uint64(63))
+        high >>= np.uint64(1)
+        power_of_two += 1
+    while exponent > 0:
+        if high != 0 or low >= (_HIDDEN_BIT << np.uint64(1)):
+            return False, np.uint64(0)
+        low *= five
+        exponent -= 1
+    if high != 0 or low >= (_HIDDEN_BIT << np.uint64(1)):
+        return False, np.uint64(0)
+    while low < _HIDDEN_BIT:
+        low <<= np.uint64(1)
+        power_of_two -= 1
+    biased = power_of_two + 1075
+    if biased < 1 or biased > 2046:
+        return False, np.uint64(0)
+    return True, (np.uint64(biased) << np.uint64(52)) | (low & _FRACTION)
+
+
+@njit(cache=True, nogil=True)
+def integer_as_double(value: Any) -> Any:
+    """Find the double that equals an int64 exactly: whether there is one, and its bits."""
+    if value == 0:
+        return True, np.uint64(0)
+    sign = SIGN_BIT if value < 0 else np.uint64(0)
+    size = ~np.uint64(value) + np.uint64(1) if value < 0 else np.uint64(value)
+    power_of_two = np.int64(0)
+    while size & np.uint64(1) == 0:
+        size >>= np.uint64(1)
+        power_of_two += 1
+    if size >= (_HIDDEN_BIT << np.uint64(1)):
+        return False, np.uint64(0)
+    while size < _HIDDEN_BIT:
+        size <<= np.uint64(1)
+        power_of_two -= 1
+    return True, sign | (np.uint64(power_of_two + 1075) << np.uint64(52)) | (size & _FRACTION)
+
+
+@njit(cache=True, nogil=True)
+def double_as_integer(bits: Any) -> Any:
+    """Find the int64 that equals a double exactly: whether there is one, and its value."""
+    fraction = bits & _FRACTION
+    biased = np.int64((bits >> np.uint64(52)) & np.uint64(0x7FF))
+    negative = (bits >> np.uint64(63)) == 1
+    if biased == 0:
+        return fraction == 0, np.int64(0)
+    if biased == 0x7FF:
+        return False, np.int64(0)
+    c = _HIDDEN_BIT | fraction
+    q = biased - 1075
+    if q > 11 or q < -52:
+        return False, np.int64(0)
+    if q > 10:  # 2^63 and more: only -2^63 fits
+        return negative and c == _HIDDEN_BIT, np.int64(-(2**63))
+    if q < 0:
+        if c & ((np.uint64(1) << np.uint64(-q)) - np.uint64(1)) != 0:
+            return False, np.int64(0)
+        size = np.int64(c >> np.uint64(-q))
+    else:
+        size = np.int64(c << np.uint64(q))
+    return True, -size if negative else size
+
+
+@njit(cache=True, nogil=True)
+def scaled_decimal(high: Any, low: Any, exponent: Any, scale: int) -> Any:
+    """Write coefficient * 10^exponent as a whole number of units of 10^-scale.
+
+    Returns:
+        Whether that is exact and below 10^38, and the number's high and low half.
+    """
+    nothing = np.uint64(0)
+    if high == 0 and low == 0:
+        return True, nothing, nothing
+    ten = np.uint64(10)
+    shift = exponent + scale
+    while shift < 0:
+        high, low, rest = divide_128(high, low, ten)
+        if rest != 0:
+            return False, nothing, nothing
+        shift += 1
+    limit_high = np.uint64(0x4B3B4CA85A86C47A)  # 10^38
+    limit_low = np.uint64(0x098A224000000000)
+    while shift > 0:
+        if high >= np.uint64(1) << np.uint64(60):
+            return False, nothing, nothing
+        carry, low = multiply_64(low, ten)
+        high = high * ten + carry
+        shift -= 1
+    if high > limit_high or (high == limit_high and low >= limit_low):
+        return False, nothing, nothing
+    return True, high, low

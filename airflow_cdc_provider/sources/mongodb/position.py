@@ -1,0 +1,118 @@
+"""Places in a change stream: positions, versions and offsets.
+
+A deployment orders its changes by cluster time (seconds, increment); the operations of a transaction share one, so
+the number of the event among those of its cluster time, as the stream gives them, completes the order::
+
+    position = u32 seconds | u32 increment | u32 index       big-endian, 12 bytes; a version is the same
+
+An index of 2^32 - 1 stands behind all events of a cluster time: the version of a snapshot row is the cluster time
+before its read began, with that index. A change that the read may have missed is later, so it wins; one that the
+read did see besides gives the same row again.
+
+An offset is ``{"stream": {"v": 1, "token": ..., "t": ..., "i": ..., "index": ...}}``. ``token`` is the resume
+token's BSON in base64; capture goes on after it. Without a token (a snapshot's begin, a person's choice) it goes
+on after the first ``index + 1`` events of cluster time ``t``, ``i``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import bson
+from bson.errors import BSONError
+from bson.timestamp import Timestamp
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+ORIGIN: Final = "stream"
+"""The one ordered feed of a MongoDB source."""
+
+LAST_INDEX: Final = 0xFFFF_FFFF
+_FORMAT: Final = 1
+_U32: Final = 1 << 32
+
+
+@dataclass(frozen=True, order=True)
+class StreamPlace:
+    """A place right after an event, or after all events of a cluster time.
+
+    Args:
+        seconds: Of the cluster time.
+        increment: Of the cluster time.
+        index: Number of the event among those of its cluster time; LAST_INDEX for all of them.
+        token: Resume token's BSON; empty if only the time is known.
+    """
+
+    seconds: int
+    increment: int
+    index: int = LAST_INDEX
+    token: bytes = b""
+
+    @classmethod
+    def after(cls, time: Timestamp) -> StreamPlace:
+        """Return the place after all events of a cluster time."""
+        return cls(time.time, time.inc)
+
+    @property
+    def time(self) -> int:
+        """The cluster time as one number, seconds in the upper half."""
+        return self.seconds << 32 | self.increment
+
+    @property
+    def position(self) -> bytes:
+        """The position of the event, or of the end of its cluster time."""
+        return self.time.to_bytes(8, "big") + self.index.to_bytes(4, "big")
+
+    @property
+    def start_time(self) -> Timestamp:
+        """The first cluster time that is not passed completely."""
+        following = self.time + 1 if self.index == LAST_INDEX else self.time
+        return Timestamp(following >> 32, following & (_U32 - 1))
+
+    def to_offset(self) -> dict[str, Any]:
+        """Write the place as an offset."""
+        return {
+            ORIGIN: {
+                "v": _FORMAT,
+                "token": base64.b64encode(self.token).decode(),
+                "t": self.seconds,
+                "i": self.increment,
+                "index": self.index,
+            }
+        }
+
+    @classmethod
+    def from_offset(cls, offset: Mapping[str, Any]) -> StreamPlace:
+        """Read an offset.
+
+        Raises:
+            ConfigurationError: It has another form.
+        """
+        value = offset.get(ORIGIN)
+        if set(offset) != {ORIGIN} or not isinstance(value, Mapping) or value.get("v") != _FORMAT:
+            raise _wrong(f"the members {sorted(offset)}")
+        if unknown := set(value) - {"v", "token", "t", "i", "index"}:
+            raise _wrong(f"unknown members {sorted(unknown)}")
+        numbers = [value.get("t"), value.get("i"), value.get("index", LAST_INDEX)]
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _U32 for n in numbers):
+            raise _wrong(f"t, i, index = {numbers}")
+        try:
+            token = base64.b64decode(value.get("token", ""), validate=True)
+            if token:
+                bson.decode(token)
+        except (binascii.Error, TypeError, ValueError, BSONError) as error:
+            raise _wrong("a token that is no BSON document in base64") from error
+        return cls(*numbers, token)
+
+
+def _wrong(found: str) -> ConfigurationError:
+    return ConfigurationError(
+        "this is no offset of a MongoDB source",
+        expected='{"stream": {"v": 1, "token": base64 or "", "t": seconds, "i": increment, "index": number}}, '
+        "numbers from 0 to 4294967295",
+        found=found,
+    )

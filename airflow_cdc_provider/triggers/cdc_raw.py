@@ -1,0 +1,101 @@
+"""Triggers on a Cassandra node's ``cdc_raw`` folder, which the triggerer must see."""
+
+from __future__ import annotations
+
+import asyncio
+
+from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure
+from airflow_cdc_provider.hooks.commit_log_offset import is_news
+from airflow_cdc_provider.hooks.state import stored_offset_async
+from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
+
+
+class CdcRawSpaceTrigger(ObservingTrigger):
+    """Fires when ``cdc_raw`` is fuller than a limit.
+
+    Args:
+        cdc_raw: A node's ``cdc_raw``, or a folder with one per node.
+        total_space_bytes: What a node allows; None for Cassandra's default.
+        max_used_ratio: Fire at this part of it, None for no limit.
+        max_used_bytes: Fire at this number of bytes, None for no limit.
+        poll_seconds: Pause between looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        cdc_raw: str,
+        total_space_bytes: int | None = None,
+        max_used_ratio: float | None = None,
+        max_used_bytes: int | None = None,
+        poll_seconds: float = 60.0,
+    ) -> None:
+        super().__init__(
+            poll_seconds=poll_seconds,
+            cdc_raw=cdc_raw,
+            total_space_bytes=total_space_bytes,
+            max_used_ratio=max_used_ratio,
+            max_used_bytes=max_used_bytes,
+        )
+        self.cdc_raw = cdc_raw
+        self.total_space_bytes = total_space_bytes
+        self.max_used_ratio = max_used_ratio
+        self.max_used_bytes = max_used_bytes
+
+    async def observe(self, given: Given) -> Observation:
+        """Measure the fullest node."""
+        space = await asyncio.to_thread(measure, self.cdc_raw, self.total_space_bytes)
+        full = (self.max_used_ratio is not None and space.used_ratio >= self.max_used_ratio) or (
+            self.max_used_bytes is not None and space.used_bytes >= self.max_used_bytes
+        )
+        return Observation(full, {**vars(space), "used_ratio": round(space.used_ratio, 4)})
+
+
+class CdcRawNewSegmentsTrigger(ObservingTrigger):
+    """Fires when there are durable changes after an offset.
+
+    Args:
+        cdc_raw: A node's segments, or a folder with one folder per node.
+        connector: Name of the connector whose stored offset counts.
+        node: Host id of the node whose segments lie directly in ``cdc_raw``.
+        completed_only: Count segments only once the node has finished them.
+        poll_seconds: Pause between looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        cdc_raw: str,
+        connector: str,
+        node: str = "",
+        completed_only: bool = False,
+        poll_seconds: float = 10.0,
+    ) -> None:
+        super().__init__(
+            poll_seconds=poll_seconds,
+            cdc_raw=cdc_raw,
+            connector=connector,
+            node=node,
+            completed_only=completed_only,
+        )
+        self.cdc_raw = cdc_raw
+        self.connector = connector
+        self.node = node
+        self.completed_only = completed_only
+
+    async def given(self) -> Given:
+        """Read the stored offset."""
+        return Given(offset=await stored_offset_async(self.connector))
+
+    async def observe(self, given: Given) -> Observation:
+        """List what is new."""
+        segments = await asyncio.to_thread(list_segments, self.cdc_raw, self.node)
+        news = [
+            segment
+            for segment in segments
+            if is_news(segment, given.offset) and (segment.complete or not self.completed_only)
+        ]
+        hosts: dict[str, int] = {}
+        for segment in news:
+            hosts[segment.host] = hosts.get(segment.host, 0) + 1
+        return Observation(bool(news), {"new_segments": len(news), "hosts": hosts})

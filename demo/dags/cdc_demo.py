@@ -1,0 +1,20 @@
+"""The demo's two DAGs: each keeps the mirrors of one database current."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from airflow.sdk import DAG
+from airflow_cdc_provider.operators.stages import CdcSyncOperator, CdcVerifyOperator
+
+CONNECTORS = Path(os.environ["CDC_DEMO_CONNECTORS"])
+
+for name in ("shop", "store"):
+    connector = str(CONNECTORS / f"{name}.yaml")
+    with DAG(f"cdc_{name}", schedule=None, max_active_runs=1, tags=["cdc"]):
+        CdcSyncOperator(task_id="sync", connector=connector, keep_run_folder=True)
+
+    # Not part of each run: it reads the source in full.
+    with DAG(f"verify_{name}", schedule=None, max_active_runs=1, tags=["cdc"]):
+        CdcVerifyOperator(task_id="verify", connector=connector, max_differences=0)

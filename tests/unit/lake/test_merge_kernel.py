@@ -1,0 +1,205 @@
+"""Merging portion by portion ends with the mirror that one reconciliation of everything shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, LIVE_ROW_SCHEMA, UPSERT
+from airflow_cdc_provider.lake.merge_kernel import (
+    FROM_MIRROR,
+    FROM_SIDE,
+    INPUT_SCHEMA,
+    LIVE,
+    PENDING,
+    REMOVE,
+    SIDE,
+    MergeKernel,
+)
+from tests.oracles import cassandra_read_path as oracle
+
+COLUMNS = pa.schema([pa.field("shown", pa.binary()), pa.field("statics", pa.binary())])
+
+
+def show(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Show a live row as its states, so that a stale row is seen."""
+    return pa.RecordBatch.from_arrays([rows["state"], rows["static_state"]], schema=COLUMNS)
+
+
+class Tables:
+    """A mirror and its side table as plain lists, merged into by the kernel as Spark would."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.mirror: dict[bytes, dict[str, Any]] = {}
+        self.side: list[dict[str, Any]] = []
+
+    def merge(self, pending: Sequence[dict[str, Any]], now: int, **more: Any) -> None:
+        keys = {row["key"] for row in pending} | {
+            row["_cdc"]["key"]
+            for row in self.mirror.values()
+            if row["_cdc"]["expires_at"] is not None and row["_cdc"]["expires_at"] <= now
+        }
+        rows = [{**row, "_from": PENDING, "_expires_at": None} for row in pending]
+        for row in self.mirror.values():
+            cdc = row["_cdc"]
+            if cdc["key"] in keys:
+                rows.append(
+                    {
+                        "key": cdc["key"],
+                        "scope": 0,
+                        "clustering": cdc["clustering"],
+                        "generation": cdc["generation"],
+                        "version": cdc["version"],
+                        "op": UPSERT,
+                        "state": cdc["state"],
+                        "_from": FROM_MIRROR,
+                        "_expires_at": cdc["expires_at"],
+                    }
+                )
+        rows += [{**row, "_from": FROM_SIDE, "_expires_at": None} for row in self.side if row["key"] in keys]
+        kernel = MergeKernel(self.model, "4.0", COLUMNS, show, now, **more)
+        batch = pa.RecordBatch.from_pylist(rows, schema=INPUT_SCHEMA)
+        added = {}
+        for out in kernel(iter([batch])):
+            assert out.schema.equals(kernel.output_schema)
+            for row in out.to_pylist():
+                if row["_kind"] == REMOVE:
+                    del self.mirror[row["_cdc"]["id"]]
+                elif row["_kind"] == LIVE:
+                    added[row["_cdc"]["id"]] = row
+                elif row["_kind"] == SIDE:
+                    self.side.append(row["_side"])
+        assert not set(added) & set(self.mirror), "a row would stand in the mirror twice"
+        self.mirror |= added
+
+
+def document(key: bytes, version: int, op: int) -> dict[str, Any]:
+    return {
+        "key": key,
+        "scope": 0,
+        "clustering": b"",
+        "clustering_end": None,
+        "generation": 0,
+        "version": version.to_bytes(4, "big"),
+        "op": op,
+        "state": None if op == DELETE else b"v%d" % version,
+    }
+
+
+DOCUMENTS = st.lists(
+    st.builds(
+        document, st.sampled_from([b"a", b"b", b""]), st.integers(1, 30), st.sampled_from([UPSERT, DELETE])
+    ),
+    unique_by=lambda d: (d["key"], d["version"]),
+    max_size=30,
+)
+
+
+@given(DOCUMENTS, st.data())
+def test_documents_merged_in_any_order_and_portions_end_at_their_greatest_version(
+    documents: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    expected = {}
+    for row in sorted(documents, key=lambda d: d["version"]):
+        expected[row["key"]] = row["state"]
+    shuffled = data.draw(st.permutations(documents + documents[:5]))
+    cut = data.draw(st.integers(0, len(shuffled)))
+    tables = Tables("row")
+
+    tables.merge(shuffled[:cut], now=0)
+    tables.merge(shuffled[cut:], now=0)
+
+    found = {row["_cdc"]["key"]: row["shown"] for row in tables.mirror.values()}
+    assert found == {key: state for key, state in expected.items() if state is not None}
+
+
+def test_fence_hides_documents_up_to_its_position() -> None:
+    tables = Tables("row")
+    tables.merge([document(b"a", 3, UPSERT), document(b"b", 9, UPSERT)], now=0, fence=(5).to_bytes(4, "big"))
+
+    assert [row["_cdc"]["key"] for row in tables.mirror.values()] == [b"b"]
+
+
+TIMES = st.integers(1, 4)
+CELLS = st.builds(
+    lambda column, time, value, kind: oracle.Cell(
+        column,
+        time,
+        b"" if kind == "tombstone" else value,
+        tombstone=kind == "tombstone",
+        expiring=kind == "expiring",
+        ttl=10 if kind == "expiring" else 0,
+        end=15 if kind != "live" else oracle.NEVER,
+    ),
+    st.integers(1, 2),
+    TIMES,
+    st.sampled_from([b"x", b"y"]),
+    st.sampled_from(["live", "live", "tombstone", "expiring"]),
+)
+ROWS = st.builds(
+    lambda liveness, deletion, cells: oracle.Row(
+        oracle.Liveness(liveness) if liveness else None,
+        (deletion, 5) if deletion else None,
+        cells=tuple({c.place: c for c in cells}.values()),
+    ),
+    st.one_of(st.none(), TIMES),
+    st.one_of(st.none(), st.none(), TIMES),
+    st.lists(CELLS, max_size=2),
+)
+DELETIONS = st.builds(lambda time: oracle.Row(deletion=(time, 5)), TIMES)
+KEYS = st.sampled_from([b"k", b"l"])
+CLUSTERINGS = st.sampled_from([b"\x40a", b"\x40b"])
+CONTRIBUTIONS = st.one_of(
+    st.builds(lambda k, c, row: oracle.Contribution(k, 0, c, None, 0, row), KEYS, CLUSTERINGS, ROWS),
+    st.builds(
+        lambda k, cells: oracle.Contribution(
+            k, 1, b"", None, 0, oracle.Row(cells=tuple({c.place: c for c in cells}.values()))
+        ),
+        KEYS,
+        st.lists(CELLS, min_size=1, max_size=2),
+    ),
+    st.builds(lambda k, row: oracle.Contribution(k, 2, b"", None, 0, row), KEYS, DELETIONS),
+    st.builds(
+        lambda k, c, row: oracle.Contribution(k, 3, c, c + b"\xff", 0, row), KEYS, CLUSTERINGS, DELETIONS
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(CONTRIBUTIONS, max_size=12), st.data())
+def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
+    contributions: list[oracle.Contribution], data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations(contributions + contributions[:3]))
+    cut = data.draw(st.integers(0, len(shuffled)))
+    tables = Tables("cell")
+
+    tables.merge([c.as_dict() for c in shuffled[:cut]], now=10)
+    tables.merge([c.as_dict() for c in shuffled[cut:]], now=10)
+    assert _shown(tables, 10) == oracle.visible(contributions, 10)
+
+    tables.merge([], now=20)
+    assert _shown(tables, 20) == oracle.visible(contributions, 20)
+
+
+def _shown(tables: Tables, now: int) -> dict[Any, Any]:
+    shown = {}
+    for row in tables.mirror.values():
+        cdc = row["_cdc"]
+        shown[cdc["key"], cdc["clustering"]] = (_cells(row["shown"], now), _cells(row["statics"], now))
+    return shown
+
+
+def _cells(state: bytes | None, now: int) -> dict[tuple[int, bytes | None], bytes]:
+    cells = () if state is None else oracle.read(state).cells
+    return {(c.column, c.path): c.value for c in cells if c.live(now)}
+
+
+def test_live_row_schema_is_what_projection_gets() -> None:
+    assert LIVE_ROW_SCHEMA.names[4:6] == ["state", "static_state"]
+    assert CONTRIBUTION_SCHEMA.names == INPUT_SCHEMA.names[:-2]
