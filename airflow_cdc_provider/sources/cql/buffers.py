@@ -13,7 +13,7 @@ _NOTHING.flags.writeable = False
 
 
 class BinaryParts(NamedTuple):
-    """A binary array taken apart; ``data`` is read-only, value ``i`` is ``data[offsets[i]:offsets[i + 1]]``."""
+    """A binary array taken apart: value ``i`` is ``data[offsets[i]:offsets[i + 1]]``."""
 
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]

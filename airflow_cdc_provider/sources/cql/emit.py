@@ -1,8 +1,8 @@
 """Kernels that take values of any CQL type apart into the buffers of nested Arrow arrays.
 
-A column's Arrow array mirrors its type program: each node has its own buffers, all inside one byte arena. A first
-pass counts (``fill`` false): how many values each node gets and how many bytes of text. Then the arena is laid out,
-and a second pass over the same input writes. ``layout`` holds per node, as places in the arena:
+A column's Arrow array mirrors its type program: each node has its own buffers, all inside one byte arena. A
+first pass counts (``fill`` false): how many values each node gets and how many bytes of text. Then the arena
+is laid out, and a second pass over the same input writes. ``layout`` holds per node, as places in the arena:
 
 ======= ==========================================================
 column  meaning

@@ -1,9 +1,8 @@
 """``SELECT JSON *``: rows as the text that Cassandra itself prints, for people and for comparison.
 
-Rules are those of ``AbstractType.toJSONString`` of Cassandra 5.0 with its quirks: map keys are always strings, NaN and
-infinities are null, an empty value of a type that has none is ``""``, years before our era lose their sign in
-timestamps. Floating-point digits are the shortest that read back, as Java 19 and later print them; Java 17 and
-earlier sometimes print more.
+Rules are those of ``AbstractType.toJSONString`` of Cassandra 5.0 with its quirks: map keys are always
+strings, NaN and infinities are null, an empty value of a type that has none is ``""``, years before our era
+lose their sign in timestamps.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from datetime import date, timedelta
 import numpy as np
 import pyarrow as pa
 
+from airflow_cdc_provider.sources.cql.java_floating import java_floating
 from airflow_cdc_provider.sources.cql.native_rows import Native, native_rows
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
@@ -116,30 +116,8 @@ def _number(value: bytes) -> str:
     return str(int.from_bytes(value, "big", signed=True)) if value else '""'
 
 
-def _floating(code: str, value: bytes) -> str:
-    if not value:
-        return '""'
-    (number,) = struct.unpack(code, value)
-    return java_floating(np.float32(number) if code == ">f" else np.float64(number))
-
-
-def java_floating(number: np.floating) -> str:
-    """Print a number as ``Double.toString`` and ``Float.toString`` do, null for what JSON doesn't have."""
-    if not np.isfinite(number):
-        return "null"
-    sign = "-" if np.signbit(number) else ""
-    number = abs(number)
-    if number == 0:
-        return sign + "0.0"
-    mantissa, _, exponent = np.format_float_scientific(number, unique=True, trim="0").partition("e")
-    digits, power = mantissa.replace(".", ""), int(exponent)
-    if power < -3 or power >= 7:
-        return f"{sign}{mantissa}E{power}"
-    if power < 0:
-        return sign + "0." + "0" * (-power - 1) + digits.rstrip("0")
-    digits = digits.ljust(power + 2, "0")
-    fraction = digits[power + 1 :].rstrip("0") or "0"
-    return f"{sign}{digits[: power + 1]}.{fraction}"
+def _floating(value: bytes) -> str:
+    return (java_floating(value) or "null") if value else '""'
 
 
 def _by_kernel(name: str, value: bytes) -> str:
@@ -215,8 +193,8 @@ _TEXTS: dict[str, Callable[[bytes], str]] = {
     "timestamp": _timestamp,
     "decimal": _bare("decimal"),
     "varint": _bare("varint"),
-    "double": lambda v: _floating(">d", v),
-    "float": lambda v: _floating(">f", v),
+    "double": _floating,
+    "float": _floating,
     "duration": _quoted("duration"),
     "inet": _quoted("inet"),
     "uuid": _quoted("uuid"),

@@ -45,8 +45,8 @@ class LakeTypes:
     """How values are shown where there is a choice.
 
     Args:
-        timestamps: ``timestamp``: microseconds, UTC; values beyond some 292,277 years from 1970 can't be shown and
-            fail the projection. ``milliseconds``: int64, every value of CQL.
+        timestamps: ``timestamp``: microseconds, UTC; values beyond some 292,277 years from 1970 can't be
+            shown and fail the projection. ``milliseconds``: int64, every value of CQL.
     """
 
     timestamps: Timestamps = "timestamp"

@@ -1,9 +1,9 @@
 """The kernel that walks live rows and hands each column's value to :mod:`.emit`.
 
-Input are partition keys as Cassandra writes them (one column: its bytes; several: int16 length, bytes, a zero byte
-each) and cell rows (:mod:`airflow_cdc_provider.changes.cells`). A column that a row has no live cell for is null. The
-elements of sets and maps come in the element type's own order, those of lists by their timeuuid, the fields of a UDT
-by their number.
+Input are partition keys as Cassandra writes them (one column: its bytes; several: int16 length, bytes, a
+zero byte each) and cell rows (:mod:`airflow_cdc_provider.changes.cells`). A column that a row has no live
+cell for is null. The elements of sets and maps come in the element type's own order, those of lists by their
+timeuuid, the fields of a UDT by their number.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _walk_clustering(program, state, begin, end, output):  # type: ignore[no-unt
 
 @njit(cache=True, nogil=True)
 def _walk_cells(program, state, begin, end, static, seen, cells, output):  # type: ignore[no-untyped-def]
-    """Emit the live cells of one cell row. Returns a status, and ``cells``, the room for a column's elements."""
+    """Emit the live cells of a cell row; returns a status, and ``cells``, the room for elements."""
     at = _clustering_end(state, begin, end)
     if at < 0:
         return np.int64(BAD_ROW), cells

@@ -92,7 +92,7 @@ def _join(cql_type: CqlType, elements: list[tuple[bytes, bytes]]) -> bytes:
     order = compile_types([CqlType("timeuuid") if cql_type.name == "list" else cql_type.parameters[0]])
     elements = sorted(elements, key=lambda element: comparable_bytes(order, 0, element[0]))
     shown = {"set": slice(0, 1), "list": slice(1, 2), "map": slice(0, 2)}[cql_type.name]
-    parts = (part for element in elements for part in element[shown])
+    parts = [part for element in elements for part in element[shown]]
     return struct.pack(">i", len(elements)) + b"".join(_part(p) for p in parts)
 
 

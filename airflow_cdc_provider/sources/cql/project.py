@@ -1,14 +1,14 @@
 """Live rows as the typed Arrow columns of a mirror.
 
 The work is done by kernels in two passes over the same cell rows, one that counts and one that writes
-(:mod:`.live_rows`, :mod:`.emit`); here the table is compiled for them, and the buffers become Arrow arrays. Lake
-types are those of :mod:`.lake_types`.
+(:mod:`.live_rows`, :mod:`.emit`); here the table is compiled for them, and the buffers become Arrow arrays.
+Lake types are those of :mod:`.lake_types`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,7 +20,14 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Corrup
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.emit import BAD_TIMESTAMP, NULL_KEY, close_offsets
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, field_names, is_lake_map
-from airflow_cdc_provider.sources.cql.live_rows import BAD_KEY, BAD_ROW, LiveRows, Output, RowProgram, walk_rows
+from airflow_cdc_provider.sources.cql.live_rows import (
+    BAD_KEY,
+    BAD_ROW,
+    LiveRows,
+    Output,
+    RowProgram,
+    walk_rows,
+)
 from airflow_cdc_provider.sources.cql.programs import (
     BIGINT,
     BOOLEAN,
@@ -63,7 +70,7 @@ class Projection:
     """
 
     table: TableSchema
-    types: LakeTypes = LakeTypes()
+    types: LakeTypes = field(default_factory=LakeTypes)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -117,7 +124,9 @@ class Projection:
         self._walk(program, live, writing)
         close_offsets(program.nodes, writing.arena, layout, writing.counts, writing.sizes)
         builder = _ArrayBuilder(program.nodes, writing, self.types)
-        arrays = [builder.array(root, c.type) for root, c in zip(self._roots, self.table.columns, strict=True)]
+        arrays = [
+            builder.array(root, c.type) for root, c in zip(self._roots, self.table.columns, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _walk(self, program: RowProgram, live: LiveRows, output: Output) -> None:

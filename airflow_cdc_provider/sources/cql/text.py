@@ -1,11 +1,12 @@
 """Values that a lake shows as text, written by kernels exactly as Cassandra itself prints them.
 
-uuid: 8-4-4-4-12 hex digits. inet: ``InetAddress.getHostAddress`` (IPv6 without abbreviation; an IPv6 address that
-maps an IPv4 one is shown as that). varint: decimal digits. decimal: ``BigDecimal.toString``, from which scale and
-unscaled value can be told. duration: CQL's form, such as ``-1y2mo3d4h5m6s7ms8us9ns``; the zero duration is empty.
+uuid: 8-4-4-4-12 hex digits. inet: ``InetAddress.getHostAddress`` (IPv6 without abbreviation; an IPv6 address
+that maps an IPv4 one is shown as that). varint: decimal digits. decimal: ``BigDecimal.toString``, from which
+scale and unscaled value can be told. duration: CQL's form, such as ``-1y2mo3d4h5m6s7ms8us9ns``; the zero
+duration is empty.
 
-Each function takes the value's bytes and an output array with a place, and returns the place after the text. What
-doesn't fit is counted but not written, so a pass over an empty array gives lengths.
+Each function takes the value's bytes and an output array with a place, and returns the place after the text.
+What doesn't fit is counted but not written, so a pass over an empty array gives lengths.
 """
 
 from __future__ import annotations

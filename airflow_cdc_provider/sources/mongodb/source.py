@@ -91,7 +91,7 @@ class MongodbSource:
         return {}
 
     def start(self) -> Offset:
-        """Return the head: what came before is in the snapshots, and the oplog is long."""
+        """Return the present head: what came before is in the snapshots."""
         return self.head()
 
     def head(self) -> Offset:

@@ -1,8 +1,9 @@
-"""CQL values for tests: types, their native bytes, and Cassandra's order of them, written without our kernels."""
+"""CQL values for tests: types, native bytes, and Cassandra's order, written without our kernels."""
 
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -147,7 +148,10 @@ def values(cql_type: CqlType, *, ordered: bool = True) -> st.SearchStrategy[byte
 
 
 def _sorted(cql_type: CqlType, drawn: list[bytes]) -> list[bytes]:
-    order = functools.cmp_to_key(lambda a, b: compare(cql_type, a, b))
+    def order_of(a: bytes, b: bytes) -> int:
+        return compare(cql_type, a, b)
+
+    order = functools.cmp_to_key(order_of)
     distinct: list[bytes] = []
     for value in sorted(drawn, key=order):
         if not distinct or compare(cql_type, distinct[-1], value) != 0:
@@ -180,7 +184,7 @@ def _cmp(a: Any, b: Any) -> int:
 def _float_order(size: int, value: bytes) -> tuple[int, float, int]:
     """Order as ``Double.compareTo``: -0.0 before 0.0, NaN last, all NaNs alike."""
     number = struct.unpack(">d" if size == 8 else ">f", value)[0]
-    if number != number:
+    if math.isnan(number):
         return (1, 0.0, 0)
     return (0, number, 0 if value[0] & 0x80 else 1)
 
@@ -294,10 +298,8 @@ def _compare_tuples(inside: tuple[CqlType, ...], a: bytes, b: bytes) -> int:
     left += [None] * (len(inside) - len(left))
     right += [None] * (len(inside) - len(right))
     for cql_type, x, y in zip(inside, left, right, strict=True):
-        if x is None or y is None:
-            result = _cmp(x is not None, y is not None)
-        else:
-            result = compare(cql_type, x, y)
+        missing = x is None or y is None
+        result = _cmp(x is not None, y is not None) if missing else compare(cql_type, x or b"", y or b"")
         if result:
             return result
     return 0
