@@ -76,7 +76,7 @@ def from_debezium(properties: Mapping[str, str]) -> Imported:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Read Java's properties format: ``=``, ``:`` or space between, ``\`` to go on, ``\uXXXX``, ``#``, ``!``."""
+    r"""Read Java's properties format: separators ``=``, ``:``, space; ``\`` to go on; ``\uXXXX``; ``#``."""
     properties: dict[str, str] = {}
     logical = ""
     for line in text.splitlines():

@@ -46,8 +46,7 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
         tables: Which ones.
         again: Read also those that have a finished snapshot.
         replacing: Rows that the snapshot doesn't see, and no later change wrote, are to go. Only sources
-        whose
-            snapshots have a position can do it; others add.
+            whose snapshots have a position can do it; others add.
 
     Raises:
         CommitConflict: Another writer took the changes table; what was committed before stays and is resumed.

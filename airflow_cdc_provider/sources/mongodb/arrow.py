@@ -19,7 +19,9 @@ def column_of(
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
-def fixed_column(kind: pa.DataType, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> pa.Array:
+def fixed_column(
+    kind: pa.DataType, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None
+) -> pa.Array:
     """Make an array of values of fixed width, given as their bits."""
     return pa.Array.from_buffers(kind, len(values), [_bitmap(valid), pa.py_buffer(values)])
 

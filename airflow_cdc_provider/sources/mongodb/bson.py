@@ -147,6 +147,16 @@ def find_in_all(data: Bytes, starts: Ints, ends: Ints, name: bytes) -> tuple[Int
     return kinds, value_starts, value_ends
 
 
+def find_path_in_all(data: Bytes, starts: Ints, ends: Ints, path: Sequence[str]) -> tuple[Ints, Ints, Ints]:
+    """Find the value at a path in many documents, as :func:`find_in_all` does; a negative start has none."""
+    names = [name.encode() for name in path]
+    offsets = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
+    kinds, value_starts, value_ends = (np.zeros(len(starts), np.int64) for _ in range(3))
+    joined = np.frombuffer(b"".join(names), np.uint8)
+    _find_path_in_all(data, starts, ends, joined, offsets, kinds, value_starts, value_ends)
+    return kinds, value_starts, value_ends
+
+
 def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """Copy spans into one buffer, as an Arrow binary column holds them.
 
@@ -401,7 +411,7 @@ def _find_in_all(
     data: Any, starts: Any, ends: Any, name: Any, kinds: Any, value_starts: Any, value_ends: Any
 ) -> None:
     for i in range(len(starts)):
-        if value_end(data, DOCUMENT, starts[i], ends[i]) == ends[i]:
+        if starts[i] >= 0 and value_end(data, DOCUMENT, starts[i], ends[i]) == ends[i]:
             kinds[i], value_starts[i], value_ends[i] = find(data, starts[i], ends[i], name)
 
 
@@ -421,6 +431,22 @@ def find_path(data: Any, start: int, end: int, names: Any, name_offsets: Any) ->
         if kind == 0:
             return kind, pos, stop
     return kind, pos, stop
+
+
+@njit(cache=True, nogil=True)
+def _find_path_in_all(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    names: Any,
+    offsets: Any,
+    kinds: Any,
+    value_starts: Any,
+    value_ends: Any,
+) -> None:
+    for i in range(len(starts)):
+        if starts[i] >= 0 and value_end(data, DOCUMENT, starts[i], ends[i]) == ends[i]:
+            kinds[i], value_starts[i], value_ends[i] = find_path(data, starts[i], ends[i], names, offsets)
 
 
 @njit(cache=True, nogil=True)

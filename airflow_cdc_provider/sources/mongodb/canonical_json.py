@@ -203,7 +203,10 @@ def _write_value(
 ) -> Any:
     if value_end(data, kind, start, end) != end:
         return BROKEN
-    if len(out) - used < _ROOM_PER_BYTE * (end - start if kind not in (DOCUMENT, ARRAY) else 0) + _ROOM_PER_ELEMENT:
+    if (
+        len(out) - used
+        < _ROOM_PER_BYTE * (end - start if kind not in (DOCUMENT, ARRAY) else 0) + _ROOM_PER_ELEMENT
+    ):
         return _NO_ROOM
     if kind not in (DOCUMENT, ARRAY, CODE_WITH_SCOPE):
         return _write_scalar(data, kind, start, end, ascii_only, out, used, bad)

@@ -55,7 +55,9 @@ _FIRST_PAUSE_SECONDS: Final = 0.2
 _SPLIT_SINCE: Final = (6, 0, 9)
 
 
-def stream_pipeline(options: MongodbOptions, selection: Selection | None, *, split: bool) -> list[dict[str, Any]]:
+def stream_pipeline(
+    options: MongodbOptions, selection: Selection | None, *, split: bool
+) -> list[dict[str, Any]]:
     """Build a change stream's pipeline but for the place where it starts.
 
     Args:
@@ -90,7 +92,9 @@ def target(options: MongodbOptions) -> tuple[str, str | int]:
     if options.scope == "database":
         if not database or collection:
             raise ConfigurationError(
-                "option source.target is wrong", expected="a database for scope database", found=options.target
+                "option source.target is wrong",
+                expected="a database for scope database",
+                found=options.target,
             )
         return database, 1
     if not collection:
@@ -141,7 +145,9 @@ class ChangeStream:
         selection: The captured namespaces, None if only the client knows them.
     """
 
-    def __init__(self, values: ConnectionValues, options: MongodbOptions, selection: Selection | None) -> None:
+    def __init__(
+        self, values: ConnectionValues, options: MongodbOptions, selection: Selection | None
+    ) -> None:
         self._values = values
         self._options = options
         self._selection = selection
@@ -181,11 +187,19 @@ class ChangeStream:
         collected.close()
         return Plan(self._place.to_offset(), collected.slices, at_head)
 
+    def open_at(self, place: StreamPlace) -> None:
+        """Try whether the stream can be opened at a place.
+
+        Raises:
+            PositionLost: The server no longer has the events after it.
+            CdcError: It can't be opened for another reason.
+        """
+        self._open(place).close()
+
     def accepts(self, time: Timestamp) -> bool:
         """Tell whether the server still has all events from a cluster time on."""
-        place = StreamPlace.after(as_timestamp(((time.time << 32) | time.inc) - 1))
         try:
-            self._open(place).close()
+            self.open_at(StreamPlace.after(as_timestamp(((time.time << 32) | time.inc) - 1)))
         except PositionLost:
             return False
         return True
@@ -202,7 +216,9 @@ class ChangeStream:
         assert place is not None
         if place.time != head.time:
             # A stream whose tokens tell no time (not MongoDB's own) is at its head once it has nothing to give.
-            return place.time > head.time or (waited and not took and bool(place.token) and not token_time(place.token))
+            return place.time > head.time or (
+                waited and not took and bool(place.token) and not token_time(place.token)
+            )
         return took == 0 or place.index == LAST_INDEX
 
     def _leave(self, *, lost: bool = False) -> None:
@@ -269,9 +285,7 @@ class ChangeStream:
             return 0
         if count:
             same = place.index != LAST_INDEX and self._skip_through is None
-            found = scan(
-                batch.data, batch.documents, place.time if same else 0, place.index if same else -1
-            )
+            found = scan(batch.data, batch.documents, place.time if same else 0, place.index if same else -1)
             if found.fragments.any() or self._fragments:
                 self._take_with_fragments(batch, found, collected)
                 return count
@@ -281,9 +295,14 @@ class ChangeStream:
                 data, _ = gather(batch.data, spans.starts[first:], spans.ends[first:])
                 collected.add(data.tobytes(), count - first, int(found.indexes[first]))
             last_time = int(found.times[-1])
-            place = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, int(found.indexes[-1]), batch.resume_token)
+            place = StreamPlace(
+                last_time >> 32, last_time & 0xFFFF_FFFF, int(found.indexes[-1]), batch.resume_token
+            )
             if found.invalidate:
-                log.warning("the change stream of %s ended with its collection and goes on after it", self._options.target)
+                log.warning(
+                    "the change stream of %s ended with its collection and goes on after it",
+                    self._options.target,
+                )
         newest = token_time(batch.resume_token)
         if newest > place.time:
             place = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
@@ -398,7 +417,7 @@ def oldest_time(client: MongoClient[Any], accepts: Callable[[Timestamp], bool], 
         return known
     step = 64
     kept = now.time
-    while kept - step > 0 and accepts(Timestamp(kept - step, 0)):
+    while kept > step and accepts(Timestamp(kept - step, 0)):
         kept -= step
         step *= 2
     lost = max(kept - step, 0)

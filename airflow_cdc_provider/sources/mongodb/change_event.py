@@ -73,7 +73,17 @@ FIELDS: Final = (
 )
 """Names of the fields that :func:`locate` finds, in the order of its columns."""
 
-OPERATIONS: Final = ("", "insert", "update", "replace", "delete", "drop", "rename", "dropDatabase", "invalidate")
+OPERATIONS: Final = (
+    "",
+    "insert",
+    "update",
+    "replace",
+    "delete",
+    "drop",
+    "rename",
+    "dropDatabase",
+    "invalidate",
+)
 """Operations by their numbers; 0 stands for all others."""
 INSERT: Final = 1
 UPDATE_OPERATION: Final = 2
@@ -172,6 +182,13 @@ def read_facts(data: Bytes, located: Located, first_index: int) -> Facts:
     return Facts(numbers[0] == 1, *numbers[1:], *places)
 
 
+def operations(data: Bytes, located: Located) -> Ints:
+    """Give the number of each event's operation in :data:`OPERATIONS`."""
+    numbers = np.zeros(len(located.kinds), np.int64)
+    _read_operations(data, located.kinds, located.starts, located.ends, numbers)
+    return numbers
+
+
 def number_namespaces(data: Bytes, databases: Ints, collections: Ints) -> tuple[list[str], Ints]:
     """Number namespaces: the distinct ``database.collection`` and, per event, which; empty where a part is missing."""
     codes = np.zeros(len(databases), np.int64)
@@ -180,7 +197,10 @@ def number_namespaces(data: Bytes, databases: Ints, collections: Ints) -> tuple[
         firsts = np.zeros(4 * len(firsts), np.int64)
     names = []
     for row in firsts[:distinct]:
-        parts = [data[start:end].tobytes().decode(errors="replace") for start, end in (databases[row], collections[row])]
+        parts = [
+            data[start:end].tobytes().decode(errors="replace")
+            for start, end in (databases[row], collections[row])
+        ]
         names.append(".".join(parts) if databases[row, 0] >= 0 and collections[row, 0] >= 0 else "")
     return names, codes
 
@@ -221,7 +241,18 @@ def scan(data: Bytes, spans: Spans, last_time: int, last_index: int) -> Scan:
     indexes = np.zeros(len(spans), np.int64)
     fragments = np.zeros(len(spans), np.int64)
     of = np.zeros(len(spans), np.int64)
-    _scan(data, located.kinds, located.starts, located.ends, np.uint64(last_time), last_index, times, indexes, fragments, of)
+    _scan(
+        data,
+        located.kinds,
+        located.starts,
+        located.ends,
+        np.uint64(last_time),
+        last_index,
+        times,
+        indexes,
+        fragments,
+        of,
+    )
     last = _operation(data, located.starts[-1, OPERATION], located.ends[-1, OPERATION]) if len(spans) else 0
     return Scan(times, indexes, fragments, of, last == INVALIDATE)
 
@@ -279,6 +310,13 @@ def _operation(data: Any, start: int, end: int) -> Any:
         if same:
             return number
     return 0
+
+
+@njit(cache=True, nogil=True)
+def _read_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any) -> None:
+    for row in range(len(kinds)):
+        if kinds[row, OPERATION] == STRING:
+            numbers[row] = _operation(data, starts[row, OPERATION], ends[row, OPERATION])
 
 
 @njit(cache=True, nogil=True)

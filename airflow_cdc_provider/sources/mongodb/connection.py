@@ -52,7 +52,31 @@ _BAD_TOKEN: Final = (9, 260, 50811)
 _OVERSIZE: Final = 10334
 # The specification's list of errors after which a change stream may be resumed, and shutdown's.
 _TRANSIENT: Final = frozenset(
-    {6, 7, 43, 50, 63, 89, 91, 133, 134, 150, 189, 202, 234, 237, 239, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436}
+    {
+        6,
+        7,
+        43,
+        50,
+        63,
+        89,
+        91,
+        133,
+        134,
+        150,
+        189,
+        202,
+        234,
+        237,
+        239,
+        262,
+        9001,
+        10107,
+        11600,
+        11602,
+        13388,
+        13435,
+        13436,
+    }
 )
 
 
@@ -81,7 +105,8 @@ class ConnectionValues:
         host = str(extra.pop("uri", "") or connection.get("host") or "")
         if not host:
             raise ConfigurationError(
-                "the MongoDB connection has no host", expected="a host, hosts by comma, or a mongodb:// string"
+                "the MongoDB connection has no host",
+                expected="a host, hosts by comma, or a mongodb:// string",
             )
         srv = bool(extra.pop("srv", False))
         if "ssl" in extra:
@@ -145,7 +170,9 @@ def translated(doing: str) -> Iterator[None]:
     except errors.OperationFailure as error:
         raise _by_code(doing, error) from error
     except (errors.ConfigurationError, errors.InvalidName) as error:
-        raise ConfigurationError(doing, found=_short(error), remedy="change the Airflow connection") from error
+        raise ConfigurationError(
+            doing, found=_short(error), remedy="change the Airflow connection"
+        ) from error
     except errors.PyMongoError as error:
         raise TransientError(
             f"{doing}: the server doesn't answer",
@@ -166,7 +193,9 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
             found=found,
         )
     if error.code in _AUTHENTICATION:
-        return ConfigurationError(doing, found=found, remedy="check login, password, authSource and authMechanism")
+        return ConfigurationError(
+            doing, found=found, remedy="check login, password, authSource and authMechanism"
+        )
     if error.code == _OVERSIZE:
         return ConfigurationError(
             f"{doing}: a change event has more than 16 MB",
@@ -175,7 +204,9 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
         )
     if error.code in _BAD_TOKEN:
         return ConfigurationError(
-            doing, found=found, remedy="the stored token isn't one of this stream: set the offset, or take a snapshot"
+            doing,
+            found=found,
+            remedy="the stored token isn't one of this stream: set the offset, or take a snapshot",
         )
     transient = error.code in _TRANSIENT or error.has_error_label("ResumableChangeStreamError")
     kind = TransientError if transient else ConfigurationError
@@ -324,7 +355,9 @@ def pinned_client(values: ConnectionValues) -> MongoClient[Any]:
         parsed = parse_uri(values.host, validate=False)
     client.close()
     options = {**parsed["options"], **values.options}
-    credentials = {name: parsed[name] for name in ("username", "password") if parsed[name]} | dict(values.credentials)
+    credentials = {name: parsed[name] for name in ("username", "password") if parsed[name]} | dict(
+        values.credentials
+    )
     for name in list(options):
         if name.lower() in ("replicaset", "directconnection"):
             del options[name]

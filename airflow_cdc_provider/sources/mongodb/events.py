@@ -93,8 +93,8 @@ def decode_stream(payloads: pa.Array, *, full_document: FullDocument, pre_images
 
     Args:
         payloads: Change event documents (binary). Those that change no document (drop ...) give no row.
-        full_document: Where an update's whole document comes from; ``none`` leaves it out even if it is
-        there. pre_images: Whether the document before the change is shown where the event has it.
+        full_document: Where an update's whole document comes from; ``none`` leaves it out always.
+        pre_images: Whether the document before the change is shown where the event has it.
     """
     data, starts, ends, _ = binary_slices(payloads)
     count = len(starts)

@@ -31,7 +31,15 @@ from airflow_cdc_provider.changes.record import (
 )
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.mongodb.arrow import column_of, fixed_width_binary, span_column
-from airflow_cdc_provider.sources.mongodb.bson import FAULTS, Bytes, Ints, Spans, find_in_all, split_documents, validate_all
+from airflow_cdc_provider.sources.mongodb.bson import (
+    FAULTS,
+    Bytes,
+    Ints,
+    Spans,
+    find_in_all,
+    split_documents,
+    validate_all,
+)
 from airflow_cdc_provider.sources.mongodb.change_event import (
     DELETE,
     DROP_OPERATION,
@@ -49,6 +57,7 @@ from airflow_cdc_provider.sources.mongodb.change_event import (
 )
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
+from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +169,11 @@ def read_events(
         schema=CHANGE_SCHEMA,
     )
     renames = np.flatnonzero(facts.complete & (facts.operations == RENAME))
-    return _with_targets(data, spans, located, facts, records, rows, renames, selects) if len(renames) else records
+    return (
+        _with_targets(data, spans, located, facts, records, rows, renames, selects)
+        if len(renames)
+        else records
+    )
 
 
 def snapshot_records(
@@ -209,7 +222,7 @@ def is_captured(namespace: str, selects: Callable[[str], bool]) -> bool:
     """Tell whether a namespace is selected and none of the server's own."""
     database, _, collection = namespace.partition(".")
     return (
-        database not in ("admin", "config", "local")
+        database not in OWN_DATABASES
         and not collection.startswith("system.")
         and bool(collection)
         and selects(namespace)
@@ -234,7 +247,9 @@ def _report(faults: Ints, places: Ints, spans: Spans, broken: Ints, strict: bool
             found=where,
             remedy="without the option advanced.strict it is set apart and the rest goes on",
         )
-    log.warning("%d of %d change events are broken and set apart; the first: %s", len(broken), len(spans), where)
+    log.warning(
+        "%d of %d change events are broken and set apart; the first: %s", len(broken), len(spans), where
+    )
 
 
 def _with_targets(

@@ -29,8 +29,11 @@ _PORTABLE: Final = re.compile(
     re.VERBOSE,
 )
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9_\- ]|[^\x00-\x7f]|\\[.\-$+*?()\[\]{}|^\\])*")
-_DATABASE_PART: Final = re.compile(r"((?:[A-Za-z0-9_\-]|[^\x00-\x7f]|\[[A-Za-z0-9_\-]+\][*+?]?)+)\\\.(.*)", re.DOTALL)
-_OWN_DATABASES: Final = ("admin", "config", "local")
+_DATABASE_PART: Final = re.compile(
+    r"((?:[A-Za-z0-9_\-]|[^\x00-\x7f]|\[[A-Za-z0-9_\-]+\][*+?]?)+)\\\.(.*)", re.DOTALL
+)
+OWN_DATABASES: Final = ("admin", "config", "local")
+"""Databases of the server itself, never captured."""
 _OF_ROWS: Final = ("insert", "update", "replace", "delete")
 _OF_COLLECTIONS: Final = ("drop", "rename", "dropDatabase", "invalidate")
 
@@ -62,7 +65,7 @@ def event_filter(selection: Selection | None) -> dict[str, Any]:
     Args:
         selection: The patterns, None if only the client knows what is selected.
     """
-    conditions: list[Mapping[str, Any]] = [{"ns.db": {"$nin": list(_OWN_DATABASES)}}]
+    conditions: list[Mapping[str, Any]] = [{"ns.db": {"$nin": list(OWN_DATABASES)}}]
     if selection is not None:
         if included := _any_of(selection.tables):
             conditions.append(included)
@@ -71,6 +74,11 @@ def event_filter(selection: Selection | None) -> dict[str, Any]:
             conditions.append({"$nor": excluded})
     of_rows = {"operationType": {"$in": list(_OF_ROWS)}, "$and": conditions}
     return {"$or": [of_rows, {"operationType": {"$in": list(_OF_COLLECTIONS)}}]}
+
+
+def literal_name(pattern: str) -> str:
+    """Return the one namespace that a pattern without wildcards stands for, empty for other patterns."""
+    return _plain(pattern) if "\\." in pattern and _LITERAL.fullmatch(pattern) else ""
 
 
 def _any_of(patterns: Sequence[str]) -> dict[str, Any] | None:

@@ -1,0 +1,299 @@
+"""What capture needs of a MongoDB deployment, looked at one by one. Nothing here raises for what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson.timestamp import Timestamp
+from pymongo import MongoClient, errors
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost
+from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe, oldest_time
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, translated
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.records import is_captured
+from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
+
+_OLDEST_SERVER: Final = (4, 4)
+_IMAGES_SINCE: Final = (6, 0)
+_SPLIT_SINCE: Final = (6, 0, 9)
+_SHORT_WINDOW_SECONDS: Final = 3600
+_NAMES_SHOWN: Final = 10
+
+
+@dataclass(frozen=True)
+class CollectionFacts:
+    """What ``listCollections`` tells of one selected namespace.
+
+    Args:
+        name: ``database.collection``.
+        type: ``collection``, ``view`` or ``timeseries``.
+        capped: Whether old documents go by themselves.
+        images: Whether pre- and post-images are recorded.
+    """
+
+    name: str
+    type: str
+    capped: bool
+    images: bool
+
+
+def list_collections(
+    client: MongoClient[Any], options: MongodbOptions, selects: Callable[[str], bool]
+) -> list[CollectionFacts]:
+    """List the selected namespaces inside the scope, sorted by name, views and time series included.
+
+    Raises:
+        CdcError: The server can't be reached, or refuses.
+    """
+    found = []
+    with translated("collections can't be listed"):
+        if options.scope == "deployment":
+            databases = [d for d in client.list_database_names() if d not in OWN_DATABASES]
+        else:
+            databases = [options.target.partition(".")[0]]
+        for database in databases:
+            for entry in client[database].list_collections():
+                name = f"{database}.{entry['name']}"
+                if options.scope == "collection" and name != options.target:
+                    continue
+                if not is_captured(name, selects):
+                    continue
+                details = entry.get("options", {})
+                images = bool(details.get("changeStreamPreAndPostImages", {}).get("enabled"))
+                found.append(CollectionFacts(name, entry["type"], bool(details.get("capped")), images))
+    return sorted(found, key=lambda facts: facts.name)
+
+
+def check_deployment(
+    values: ConnectionValues,
+    options: MongodbOptions,
+    selects: Callable[[str], bool],
+    offset: StreamPlace | None,
+) -> list[Finding]:
+    """Look at everything, in an order in which the first error tends to explain the others.
+
+    Args:
+        values: The connection.
+        options: The source's options.
+        selects: Tells whether a namespace belongs to the capture.
+        offset: The stored place, None if there is none yet.
+    """
+    try:
+        client = values.client()
+    except CdcError as error:
+        return [_failed("connection", error)]
+    try:
+        server = _server(client)
+        findings = list(server)
+        if any(finding.level == "error" for finding in findings):
+            return findings
+        findings += _collections(client, options, selects)
+        findings += _stream(values, client, options, selects, offset)
+        return findings
+    finally:
+        client.close()
+
+
+def _failed(subject: str, error: CdcError) -> Finding:
+    message = ": ".join(part for part in (error.message, error.found) if part)
+    remedy = error.remedy or (f"needed: {error.expected}" if error.expected else "see the server's log")
+    return Finding("error", subject, message, remedy)
+
+
+def _server(client: MongoClient[Any]) -> Iterator[Finding]:
+    try:
+        with translated("the MongoDB server can't be used"):
+            hello = client.admin.command("hello")
+            version = tuple(client.server_info()["versionArray"][:3])
+    except CdcError as error:
+        yield _failed("connection", error)
+        return
+    text = ".".join(str(part) for part in version)
+    yield Finding("ok", "connection", f"MongoDB {text} answers")
+    if "setName" not in hello and hello.get("msg") != "isdbgrid":
+        yield Finding(
+            "error",
+            "topology",
+            "the server is a standalone server, which keeps no oplog and has no change streams",
+            "restart it with --replSet and run rs.initiate(): a set of one member is enough",
+        )
+        return
+    yield Finding(
+        "ok", "topology", f"replica set {hello['setName']}" if "setName" in hello else "sharded cluster"
+    )
+    if version < _OLDEST_SERVER:
+        yield Finding("error", "version", f"MongoDB {text} is too old", "use MongoDB 4.4 or later")
+    elif version < _SPLIT_SINCE:
+        yield Finding(
+            "warning",
+            "version",
+            f"MongoDB {text} can't split change events over 16 MB: one such event stops the capture",
+            "use MongoDB 6.0.9 or later",
+        )
+
+
+def _collections(
+    client: MongoClient[Any], options: MongodbOptions, selects: Callable[[str], bool]
+) -> Iterator[Finding]:
+    try:
+        facts = list_collections(client, options, selects)
+    except CdcError as error:
+        yield _failed("collections", error)
+        return
+    captured = [f for f in facts if f.type == "collection"]
+    if captured:
+        yield Finding("ok", "collections", f"{len(captured)} selected: {_names(captured)}")
+    else:
+        yield Finding(
+            "warning",
+            "collections",
+            "no collection is selected now",
+            "check the patterns in tables and exclude_tables, and scope and target",
+        )
+    missing = _missing(selects, facts)
+    if missing and captured:
+        yield Finding(
+            "warning", "collections", f"not there: {', '.join(missing)}", "check the names in tables"
+        )
+    others = [f for f in facts if f.type != "collection"]
+    if others:
+        yield Finding(
+            "warning",
+            "views",
+            f"views and time series have no change streams and are left out: {_names(others)}",
+            "name their base collections, or exclude them",
+        )
+    capped = [f for f in captured if f.capped]
+    if capped:
+        yield Finding(
+            "warning",
+            "capped collections",
+            f"their automatic removals give no delete event, so mirrors keep the rows: {_names(capped)}",
+            "take a new snapshot from time to time, or exclude them",
+        )
+    if options.full_document == "post_image" or options.pre_images:
+        yield from _images(client, options, captured)
+    yield from _readable(client, captured)
+
+
+def _images(
+    client: MongoClient[Any], options: MongodbOptions, captured: Sequence[CollectionFacts]
+) -> Iterator[Finding]:
+    if tuple(client.server_info()["versionArray"][:2]) < _IMAGES_SINCE:
+        yield Finding(
+            "error",
+            "pre- and post-images",
+            "the server can't record them",
+            "use MongoDB 6.0 or later, or full_document: lookup",
+        )
+        return
+    without = [f for f in captured if not f.images]
+    if not without:
+        yield Finding("ok", "pre- and post-images", "recorded for all selected collections")
+        return
+    needed = options.full_document == "post_image"
+    yield Finding(
+        "error" if needed else "warning",
+        "pre- and post-images",
+        f"not recorded for {_names(without)}: "
+        + (
+            "their updates come without a document"
+            if needed
+            else "their changes come without the document before"
+        ),
+        "for each: db.runCommand({collMod: <collection>, changeStreamPreAndPostImages: {enabled: true}})",
+    )
+
+
+def _readable(client: MongoClient[Any], captured: Sequence[CollectionFacts]) -> Iterator[Finding]:
+    refused = []
+    for facts in captured:
+        database, _, collection = facts.name.partition(".")
+        try:
+            client[database].command("find", collection, limit=1, projection={"_id": 1}, singleBatch=True)
+        except errors.OperationFailure as error:
+            refused.append((facts, error))
+        except errors.PyMongoError as error:
+            yield Finding(
+                "error", "reading", f"{facts.name} can't be read: {type(error).__name__}", "try again"
+            )
+            return
+    if refused:
+        yield Finding(
+            "error",
+            "reading",
+            f"the user may not read {_names([facts for facts, _ in refused])} (error {refused[0][1].code})",
+            "grant the role read on the database, or readAnyDatabase",
+        )
+
+
+def _stream(
+    values: ConnectionValues,
+    client: MongoClient[Any],
+    options: MongodbOptions,
+    selects: Callable[[str], bool],
+    offset: StreamPlace | None,
+) -> Iterator[Finding]:
+    try:
+        stream = ChangeStream(values, options, selects if isinstance(selects, Selection) else None)
+    except ConfigurationError as error:
+        yield _failed("scope", error)
+        return
+    try:
+        now = cluster_time(client)
+        stream.open_at(StreamPlace.after(now))
+        yield Finding("ok", "change stream", f"opens for scope {options.scope}")
+        if offset is not None:
+            stream.open_at(offset)
+            yield Finding("ok", "stored offset", f"the stream goes on after {describe(offset)}")
+        yield from _window(oldest_time(client, stream.accepts, now), now, offset)
+    except PositionLost as error:
+        yield _failed("stored offset", error)
+    except CdcError as error:
+        yield _failed("change stream", error)
+    finally:
+        stream.close()
+
+
+def _window(oldest: Timestamp, now: Timestamp, offset: StreamPlace | None) -> Iterator[Finding]:
+    window = now.time - oldest.time
+    text = f"the oplog reaches back {_duration(window)}"
+    if offset is not None:
+        left = offset.seconds - oldest.time
+        text += f", {_duration(max(left, 0))} beyond the stored offset"
+        short = left < min(_SHORT_WINDOW_SECONDS, window // 4)
+    else:
+        short = window < _SHORT_WINDOW_SECONDS
+    if not short:
+        yield Finding("ok", "oplog window", text)
+        return
+    yield Finding(
+        "warning",
+        "oplog window",
+        text,
+        "capture more often, or keep more: replSetResizeOplog with a larger size or minRetentionHours "
+        "(on a new server the window grows by itself)",
+    )
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+
+
+def _missing(selects: Callable[[str], bool], facts: Sequence[CollectionFacts]) -> list[str]:
+    if not isinstance(selects, Selection):
+        return []
+    names = {f.name for f in facts}
+    wanted = {name for pattern in selects.tables if (name := literal_name(pattern))}
+    return sorted(wanted - names)
+
+
+def _names(facts: Sequence[CollectionFacts]) -> str:
+    shown = ", ".join(f.name for f in facts[:_NAMES_SHOWN])
+    return shown + (f" and {len(facts) - _NAMES_SHOWN} more" if len(facts) > _NAMES_SHOWN else "")
