@@ -19,7 +19,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSER
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.arrays import binary_array, binary_buffers
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
 from airflow_cdc_provider.sources.cassandra.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cassandra.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
@@ -62,8 +62,8 @@ def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequenc
         fences: The table's fences; they give each contribution its generation.
 
     Returns:
-        The contributions, in the order of the changes; and the rows that could not be decoded, each with a reason
-        that leads with its code (:mod:`.reasons`) and names the byte of the payload.
+        The contributions, in the order of the changes; and the rows that could not be decoded, each with a
+        reason that leads with its code (:mod:`.reasons`) and names the byte of the payload.
 
     Raises:
         ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.
@@ -116,9 +116,7 @@ class UpdateDecoder:
         )
 
 
-def _decode_all(
-    data: Bytes, offsets: NDArray[np.int32], program: Program
-) -> tuple[Sink, NDArray[np.int64]]:
+def _decode_all(data: Bytes, offsets: NDArray[np.int32], program: Program) -> tuple[Sink, NDArray[np.int64]]:
     count = len(offsets) - 1
     failures = np.zeros((count, 2), np.int64)
     sink = new_sink(int(offsets[-1] - offsets[0]), 2 * count, len(program.column_id))
@@ -136,7 +134,7 @@ def _generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np
         after = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
         if fence.origin:
             after = pc.and_(after, pc.equal(changes.column("origin"), fence.origin))
-        passed = after.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003  # pyarrow's own order
+        passed = after.fill_null(False).to_numpy(zero_copy_only=False)
         own = np.where(passed, np.maximum(own, fence.generation), own)
     return own
 
@@ -153,11 +151,11 @@ def _reason(payload: Bytes, reason: int, at: int) -> str:
 def _decode(
     data: Bytes,
     offsets: NDArray[np.int32],
-    first: int,
+    first: Int,
     program: Program,
     sink: Sink,
     failures: NDArray[np.int64],
-) -> int:
+) -> Int:
     """Decode payloads from number ``first`` on, until all are done or the sink is full.
 
     Args:

@@ -21,6 +21,7 @@ from airflow_cdc_provider.changes.cells import (
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.sources.cassandra.buffers import (
     Bytes,
+    Int,
     copy,
     load_little16,
     load_little32,
@@ -40,7 +41,7 @@ _NOWHERE: Final = np.int64(-1)
 
 
 @njit(cache=True, nogil=True)
-def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Program, sink: Sink) -> int:
+def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Program, sink: Sink) -> Int:
     """Read one snapshot row of the program's only table and append its contribution.
 
     Args:
@@ -60,7 +61,7 @@ def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Prog
         return -BAD_SNAPSHOT
     scope = data[at + 1]
     names_end = at + _HEADER_BYTES + load_little16(data, at + 2)
-    if (scope != ROW and scope != STATIC) or names_end > end - ROW_HEADER_BYTES:  # noqa: PLR1714
+    if scope not in (ROW, STATIC) or names_end > end - ROW_HEADER_BYTES:
         return -BAD_SNAPSHOT
     names = _find_columns(data, at + _HEADER_BYTES, names_end, program, sink)
     if names < 0:
@@ -114,7 +115,7 @@ def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Prog
 
 
 @njit(cache=True, nogil=True)
-def _find_columns(data: Bytes, at: int, end: int, program: Program, sink: Sink) -> int:
+def _find_columns(data: Bytes, at: Int, end: Int, program: Program, sink: Sink) -> Int:
     """Look up the names that a payload lists; return their count or a negative reason."""
     count = 0
     likely = np.int64(0)

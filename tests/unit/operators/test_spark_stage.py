@@ -25,7 +25,7 @@ from tests.unit.airflow_context import TaskContext
 from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
 
 RESULT: dict[str, Any] = {
-    "offset": {"host-1": {"v": 1, "segment": 7, "position": 4096}},
+    "offset": {"host-1": {"v": 1, "floor": 6, "open": {"7": 4096}}},
     "batches": 2,
     "changes": 30,
     "lag_seconds": 1.5,
