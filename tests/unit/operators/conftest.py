@@ -22,7 +22,7 @@ DECLARATION: dict[str, Any] = {
     "lake": {"catalog_options": {"type": "hadoop", "warehouse": "file:///tmp/lake"}},
 }
 
-_PROGRAM = '''#!{python}
+_PROGRAM = """#!{python}
 import json, os, pathlib, sys, time
 record = pathlib.Path({record!r})
 spec = json.loads(pathlib.Path(sys.argv[-1]).read_text())
@@ -35,7 +35,7 @@ seen = {{
 (record / "seen.json").write_text(json.dumps(seen))
 script = record / "script.py"
 exec(script.read_text())
-'''
+"""
 
 
 @dataclass

@@ -96,7 +96,9 @@ def test_what_a_person_must_change_fails_without_retry(spark_submit: FakeSpark, 
 
 
 def test_what_may_pass_keeps_its_class_so_that_airflow_retries(spark_submit: FakeSpark) -> None:
-    spark_submit.answers(1, ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] another writer")
+    spark_submit.answers(
+        1, ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] another writer"
+    )
     with pytest.raises(CommitConflict, match="another writer"):
         sync().execute(TaskContext())
 
@@ -108,7 +110,9 @@ def test_an_unforeseen_failure_names_its_type(spark_submit: FakeSpark) -> None:
 
 
 def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder: Path) -> None:
-    spark_submit.answers(1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused")
+    spark_submit.answers(
+        1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused"
+    )
     with pytest.raises(TransientError) as told:
         sync().execute(TaskContext())
     assert PASSWORD not in str(told.value)
@@ -166,7 +170,9 @@ def test_an_unusable_work_folder_is_told(spark_submit: FakeSpark, tmp_path: Path
         sync(work_folder=str(tmp_path / "file" / "below")).execute(TaskContext())
 
 
-def test_a_full_disk_is_told_and_may_be_retried(spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_may_be_retried(
+    spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -274,7 +280,11 @@ def test_verify_fails_beyond_the_differences_allowed(
     spark_submit: FakeSpark, allowed: int | None, fails: bool
 ) -> None:
     spark_submit.answers(
-        1, ok=False, error_code="DIFFERENT", error="3 rows differ", tables=[{"table": "a.b", "differences": 3}]
+        1,
+        ok=False,
+        error_code="DIFFERENT",
+        error="3 rows differ",
+        tables=[{"table": "a.b", "differences": 3}],
     )
     operator = CdcVerifyOperator(task_id="verify", connector=DECLARATION, max_differences=allowed)
     if fails:
@@ -287,7 +297,9 @@ def test_verify_fails_beyond_the_differences_allowed(
 def _gone(pid: int) -> bool:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
         if not state.stdout.strip() or state.stdout.startswith("Z"):
             return True
         time.sleep(0.05)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import Any
 
 import bson
@@ -65,7 +66,7 @@ def test_damage_that_pymongo_refuses_is_found(
         try:
             bson.decode(data, READ)
         except InvalidBSON as error:
-            # PyMongo also refuses what isn't structure: names of no UTF-8, codes of a DBRef, UUIDs of a wrong size.
+            # PyMongo also refuses what isn't structure, such as names of no UTF-8.
             assert not any(word in str(error) for word in ("length", "eoo", "size", "end of"))
 
 
@@ -151,7 +152,7 @@ def test_an_array_of_documents_is_cut_into_them(documents: list[Any]) -> None:
     assert kinds[0] == 4
     spans = split_array(as_bytes(data), int(starts[0]), int(ends[0]))
     out, offsets = gather(as_bytes(data), spans.starts, spans.ends)
-    parts = [out[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)]
+    parts = [out[a:b].tobytes() for a, b in pairwise(offsets)]
     assert parts == encoded
 
 

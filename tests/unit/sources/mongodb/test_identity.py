@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import bson
@@ -149,5 +150,5 @@ def test_keys_of_many_values_stand_one_after_the_other(count: int) -> None:
     ends = np.cumsum([len(d) for d in documents]).astype(np.int64) if count else np.empty(0, np.int64)
     starts = ends - len(documents[0]) if count else ends
     keys, offsets = canonical_keys(data, *find_in_all(data, starts, ends, b"_id"))
-    parts = [keys[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)]
+    parts = [keys[a:b].tobytes() for a, b in pairwise(offsets)]
     assert parts == [key(n) for n in range(count)]
