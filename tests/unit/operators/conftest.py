@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.unit.airflow_home  # isort: skip  # before Airflow
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 import json
 import os
@@ -22,7 +22,7 @@ DECLARATION: dict[str, Any] = {
     "lake": {"catalog_options": {"type": "hadoop", "warehouse": "file:///tmp/lake"}},
 }
 
-_PROGRAM = '''#!{python}
+_PROGRAM = """#!{python}
 import json, os, pathlib, sys, time
 record = pathlib.Path({record!r})
 spec = json.loads(pathlib.Path(sys.argv[-1]).read_text())
@@ -35,14 +35,15 @@ seen = {{
 (record / "seen.json").write_text(json.dumps(seen))
 script = record / "script.py"
 exec(script.read_text())
-'''
+"""
 
 
 @dataclass
 class FakeSpark:
     """A folder with a ``spark-submit`` whose behaviour a test writes as Python lines.
 
-    The lines see ``spec`` (the job spec), ``connection`` (the path of its values) and ``record`` (the folder).
+    The lines see ``spec`` (the job spec), ``connection`` (the path of its values) and ``record`` (the
+    folder).
     """
 
     folder: Path

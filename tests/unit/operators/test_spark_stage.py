@@ -96,7 +96,9 @@ def test_what_a_person_must_change_fails_without_retry(spark_submit: FakeSpark, 
 
 
 def test_what_may_pass_keeps_its_class_so_that_airflow_retries(spark_submit: FakeSpark) -> None:
-    spark_submit.answers(1, ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] another writer")
+    spark_submit.answers(
+        1, ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] another writer"
+    )
     with pytest.raises(CommitConflict, match="another writer"):
         sync().execute(TaskContext())
 
@@ -108,7 +110,9 @@ def test_an_unforeseen_failure_names_its_type(spark_submit: FakeSpark) -> None:
 
 
 def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder: Path) -> None:
-    spark_submit.answers(1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused")
+    spark_submit.answers(
+        1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused"
+    )
     with pytest.raises(TransientError) as told:
         sync().execute(TaskContext())
     assert PASSWORD not in str(told.value)
@@ -150,7 +154,7 @@ def test_a_missing_source_connection_is_told(spark_submit: FakeSpark) -> None:
 
 def test_no_java_is_told(spark_submit: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
-    with pytest.raises(AirflowFailException, match="there is no Java on this worker.*openjdk-17"):
+    with pytest.raises(AirflowFailException, match=r"there is no Java on this worker.*openjdk-17"):
         sync().execute(TaskContext())
 
 
@@ -166,17 +170,19 @@ def test_an_unusable_work_folder_is_told(spark_submit: FakeSpark, tmp_path: Path
         sync(work_folder=str(tmp_path / "file" / "below")).execute(TaskContext())
 
 
-def test_a_full_disk_is_told_and_may_be_retried(spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_may_be_retried(
+    spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(TransientError, match="the disk of folder .* is full"):
+    with pytest.raises(TransientError, match=r"the disk of folder .* is full"):
         sync().execute(TaskContext())
 
 
 def test_a_wrong_declaration_is_told_when_the_dag_is_parsed() -> None:
-    with pytest.raises(CdcError, match="unknown option tabels.*Did you mean tables"):
+    with pytest.raises(CdcError, match=r"unknown option tabels.*Did you mean tables"):
         CdcSyncOperator(task_id="sync", connector={**DECLARATION, "tabels": []})
 
 
@@ -188,12 +194,12 @@ def test_killing_the_task_ends_the_application_and_all_below_it(spark_submit: Fa
         "time.sleep(300)\n"
     )
     operator = sync()
-    failures: list[BaseException] = []
+    failures: list[CdcError] = []
 
     def run() -> None:
         try:
             operator.execute(TaskContext())
-        except BaseException as error:
+        except CdcError as error:
             failures.append(error)
 
     thread = threading.Thread(target=run)
@@ -274,7 +280,11 @@ def test_verify_fails_beyond_the_differences_allowed(
     spark_submit: FakeSpark, allowed: int | None, fails: bool
 ) -> None:
     spark_submit.answers(
-        1, ok=False, error_code="DIFFERENT", error="3 rows differ", tables=[{"table": "a.b", "differences": 3}]
+        1,
+        ok=False,
+        error_code="DIFFERENT",
+        error="3 rows differ",
+        tables=[{"table": "a.b", "differences": 3}],
     )
     operator = CdcVerifyOperator(task_id="verify", connector=DECLARATION, max_differences=allowed)
     if fails:
@@ -287,7 +297,9 @@ def test_verify_fails_beyond_the_differences_allowed(
 def _gone(pid: int) -> bool:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
         if not state.stdout.strip() or state.stdout.startswith("Z"):
             return True
         time.sleep(0.05)
