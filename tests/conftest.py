@@ -102,7 +102,6 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.ansi.enabled": "true",
-        "spark.pyspark.python": sys.executable,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
@@ -110,6 +109,8 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.sql.catalog.lake.warehouse": warehouse.as_uri(),
         "spark.sql.catalog.lake.cache-enabled": "false",
     }
+    # Only spark-submit reads spark.pyspark.python; a session started from here takes the variable.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     # Python workers import the tests and the package from the clone.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(
         os.pathsep

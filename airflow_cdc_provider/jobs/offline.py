@@ -115,14 +115,14 @@ def _mongodb_events(
                     f"the filter of {database}.{collection} can't be judged without a server",
                     remedy="take it out of snapshot.filters, or record only the documents that it selects",
                 )
-            for chunk in _bson_chunks(file, damage):
+            for chunk in _bson_chunks(file, damage, change_events=False):
                 yield _sound(
                     chunk, mongodb_events.decode_snapshot(chunk.documents, database, collection), damage
                 )
 
     def decoded_streams() -> Iterator[pa.RecordBatch]:
         for file in streams:
-            for chunk in _bson_chunks(file, damage):
+            for chunk in _bson_chunks(file, damage, change_events=True):
                 events = _sound(
                     chunk,
                     mongodb_events.decode_stream(
@@ -211,7 +211,7 @@ class _Chunk:
         return f"{self.file} at byte {self.starts[row]}"
 
 
-def _bson_chunks(file: Path, damage: Damage) -> Iterator[_Chunk]:
+def _bson_chunks(file: Path, damage: Damage, *, change_events: bool) -> Iterator[_Chunk]:
     """Cut a file into documents, chunk by chunk, without copying them."""
     opened = gzip.open if file.suffix == ".gz" else open
     try:
@@ -220,7 +220,7 @@ def _bson_chunks(file: Path, damage: Damage) -> Iterator[_Chunk]:
     except (OSError, EOFError) as error:
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
     data = np.frombuffer(raw, np.uint8)
-    starts, ends, lost_starts, lost_ends = mongodb_events.split_documents(data)
+    starts, ends, lost_starts, lost_ends = mongodb_events.split_documents(data, change_events=change_events)
     for first, last in zip(lost_starts, lost_ends, strict=True):
         damage.add(f"{file} at byte {first}", f"{last - first} bytes are no BSON document")
     begin = 0

@@ -79,7 +79,7 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         decoded.selectExpr("*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at")
         .repartition(partitions, "key")
         .mapInArrow(kernel, spark_schema(kernel.output_schema))
-        .where(f"_kind = {LIVE}")
+        .where(f"_cdc_kind = {LIVE}")
     )
     names = list(kernel.columns.names)
     counts = _compare(source, mirror.table.read(state.head), names, kernel.columns, partitions)
@@ -109,10 +109,10 @@ def _compare(
     source: DataFrame, mirror: DataFrame, names: list[str], columns: pa.Schema, partitions: int
 ) -> dict[str, Any]:
     quoted = ["`" + n.replace("`", "``") + "`" for n in names]
-    both = source.selectExpr("true _source", f"{CDC_COLUMN}.id _id", *quoted).unionByName(
-        mirror.selectExpr("false _source", f"{CDC_COLUMN}.id _id", *quoted)
+    both = source.selectExpr("true _cdc_source", f"{CDC_COLUMN}.id _cdc_id", *quoted).unionByName(
+        mirror.selectExpr("false _cdc_source", f"{CDC_COLUMN}.id _cdc_id", *quoted)
     )
-    outcome = both.repartition(partitions, "_id").mapInArrow(_Compare(columns), _OUTCOME_DDL).collect()
+    outcome = both.repartition(partitions, "_cdc_id").mapInArrow(_Compare(columns), _OUTCOME_DDL).collect()
     totals = {
         name: sum(int(row[name]) for row in outcome)
         for name in ("equal", "only_source", "only_mirror", "different")
@@ -130,10 +130,10 @@ class _Compare:
         if not found:
             return
         table = pa.Table.from_batches(found)
-        own = ["_id", *self.columns.names]
-        source = table.filter(table["_source"]).select(own)
-        mirror = table.filter(pc.invert(table["_source"])).select(own)
-        outcome = compare_tables(source, mirror, ["_id"])
+        own = ["_cdc_id", *self.columns.names]
+        source = table.filter(table["_cdc_source"]).select(own)
+        mirror = table.filter(pc.invert(table["_cdc_source"])).select(own)
+        outcome = compare_tables(source, mirror, ["_cdc_id"])
         samples = [json.dumps(sample, default=str) for sample in outcome.samples[:_SAMPLES]]
         yield pa.RecordBatch.from_arrays(
             [

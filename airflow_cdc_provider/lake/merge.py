@@ -134,7 +134,7 @@ def merge(
     try:
         counts, next_expiry = _count(outcome)
         if counts.get(SIDE):
-            mirror.side.append(outcome.where(f"_kind = {SIDE}").select("_side.*"))
+            mirror.side.append(outcome.where(f"_cdc_kind = {SIDE}").select("_cdc_side.*"))
         gone = None
         if new_fences and state.merged_through >= 0:
             version = f"{CDC_COLUMN}.version <= X'{fence.hex()}'"
@@ -146,11 +146,11 @@ def merge(
             memory=plan.memory,
             next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
         )
-        removed = outcome.where(f"_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
+        removed = outcome.where(f"_cdc_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
         names = [field.name for field in kernel.columns]
         mirror.table.commit(
             state.head,
-            append=outcome.where(f"_kind = {LIVE}").select(*_quoted(names), CDC_COLUMN)
+            append=outcome.where(f"_cdc_kind = {LIVE}").select(*_quoted(names), CDC_COLUMN)
             if counts.get(LIVE)
             else None,
             delete=gone,
@@ -159,7 +159,7 @@ def merge(
         )
         doubts: tuple[bytes, ...] = ()
         if counts.get(DOUBT):
-            keys = outcome.where(f"_kind = {DOUBT}").select(f"{CDC_COLUMN}.key").distinct()
+            keys = outcome.where(f"_cdc_kind = {DOUBT}").select(f"{CDC_COLUMN}.key").distinct()
             doubts = tuple(bytes(row[0]) for row in keys.limit(_DOUBTS_REPORTED).collect())
     finally:
         outcome.unpersist()
@@ -227,12 +227,12 @@ def _reconciled(
 def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
     """Materialise the outcome: rows per kind, and the earliest expiry among the live ones."""
     rows = (
-        outcome.groupBy("_kind")
+        outcome.groupBy("_cdc_kind")
         .agg(*_expressions("count(1) n", f"min({CDC_COLUMN}.expires_at) earliest"))
         .collect()
     )
-    counts = {int(row["_kind"]): int(row["n"]) for row in rows}
-    earliest = next((row["earliest"] for row in rows if row["_kind"] == LIVE), None)
+    counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
+    earliest = next((row["earliest"] for row in rows if row["_cdc_kind"] == LIVE), None)
     return counts, None if earliest is None else int(earliest)
 
 

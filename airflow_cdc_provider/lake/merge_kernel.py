@@ -1,12 +1,12 @@
 """The merge of one shuffle partition: contributions in, rows to write out. Pure Arrow, no Spark.
 
 All contributions of a key are in one partition, so a partition can be merged on its own. The output has one
-column set for three purposes, told apart by ``_kind``, so that one pass over the data feeds all writes::
+column set for three purposes, told apart by ``_cdc_kind``, so that one pass over the data feeds all writes::
 
-    _kind   LIVE: the mirror's columns and _cdc are a row to append
-            REMOVE: _cdc.id is a row of the mirror that goes
-            SIDE: _side is a contribution to append to the side table
-            DOUBT: _cdc.key is a key whose state the data can't decide
+    LIVE      the mirror's columns and _cdc are a row to append
+    REMOVE    _cdc.id is a row of the mirror that goes
+    SIDE      _cdc_side is a contribution to append to the side table
+    DOUBT     _cdc.key is a key whose state the data can't decide
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class MergeKernel:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Columns of the output: ``_kind``, the mirror's with ``_cdc``, ``_side``."""
+        """Columns of the output: ``_cdc_kind``, the mirror's with ``_cdc``, ``_cdc_side``."""
         return pa.schema(
             [
-                pa.field("_kind", pa.int8()),
+                pa.field("_cdc_kind", pa.int8()),
                 *mirror_arrow_schema(self.columns),
-                pa.field("_side", _SIDE_TYPE),
+                pa.field("_cdc_side", _SIDE_TYPE),
             ]
         )
 

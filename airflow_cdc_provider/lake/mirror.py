@@ -109,12 +109,12 @@ class Mirror:
             What was changed in an existing mirror, in words.
 
         Raises:
-            ConfigurationError: The source has a column ``_cdc``, or a column's type changed beyond widening.
+            ConfigurationError: The source has a column that begins with ``_cdc``, or a column's type changed beyond widening.
         """
-        if CDC_COLUMN in columns.names:
+        if taken := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
             raise ConfigurationError(
-                f"the source of {self.name} has a column {CDC_COLUMN}",
-                expected="no column of this name",
+                f"the source of {self.name} has a column {taken[0]}",
+                expected=f"no name that begins with {CDC_COLUMN}: they are the mirror's own",
                 remedy="exclude the table, or rename the column",
             )
         schema = spark_schema(mirror_arrow_schema(columns))

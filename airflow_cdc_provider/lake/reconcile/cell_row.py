@@ -251,9 +251,7 @@ def compare_cell_places(data, a, b):
     order = order_of(cell_column(data, a), cell_column(data, b))
     if order != 0:
         return order
-    order = order_of(
-        cell_flags(data, b) & CELL_COMPLEX_DELETION, cell_flags(data, a) & CELL_COMPLEX_DELETION
-    )
+    order = order_of(cell_flags(data, b) & CELL_COMPLEX_DELETION, cell_flags(data, a) & CELL_COMPLEX_DELETION)
     if order != 0:
         return order
     return compare_bytes(
@@ -291,9 +289,7 @@ def compare_versions(data, a, b, now_seconds, rules):
     a_tombstone = np.int64((a_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
     b_tombstone = np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
     if rules == RULES_3_11:
-        order = order_of(
-            np.int64(is_live(data, b, now_seconds)), np.int64(is_live(data, a, now_seconds))
-        )
+        order = order_of(np.int64(is_live(data, b, now_seconds)), np.int64(is_live(data, a, now_seconds)))
         if order == 0:
             order = compare_values(data, a, b, now_seconds, rules)
         if order == 0:

@@ -72,7 +72,9 @@ def doubtful_cells(batch, order, low, high, cells, count, active, found, uncerta
             covered[number] = True
             covering_us[number] = deleted_us
         if active.present and time_us <= active.time_us:
-            covering_us[number] = max(covering_us[number], active.time_us) if covered[number] else active.time_us
+            covering_us[number] = (
+                max(covering_us[number], active.time_us) if covered[number] else active.time_us
+            )
             covered[number] = True
 
     read_us = found.time_us if found.flag != 0 else np.int64(NEVER)

@@ -30,7 +30,9 @@ def one_array(column: pa.ChunkedArray | pa.Array, type_: pa.DataType | None = No
     elif type_ is not None and column.type != type_:
         column = column.cast(type_)
     if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column)])
+        return (
+            column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column)])
+        )
     return column
 
 

@@ -214,7 +214,9 @@ def _reconcile_partition(batch, order, levels, low, high, generation, settings, 
             end = write_deletion(
                 out.side, out.side_at[out.counts[1]], Deletion(True, times[number], seconds[number])
             )
-            _add_side(out, np.int64(RANGE_DELETION), order[low], starts[number], ends[number], generation, end)
+            _add_side(
+                out, np.int64(RANGE_DELETION), order[low], starts[number], ends[number], generation, end
+            )
 
     stretch = 0
     live_before = out.counts[0]

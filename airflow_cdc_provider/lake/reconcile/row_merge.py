@@ -111,16 +111,16 @@ class Deletion(NamedTuple):
 def supersedes(present, time_us, seconds, other):
     """Tell whether a deletion is stronger than another one (section 16, rule 1)."""
     return present and (
-        not other.present
-        or time_us > other.time_us
-        or (time_us == other.time_us and seconds > other.seconds)
+        not other.present or time_us > other.time_us or (time_us == other.time_us and seconds > other.seconds)
     )
 
 
 @kernel
 def read_deletion(data, row):
     """Return the deletion in a cell row's header."""
-    return Deletion((row_flags(data, row) & ROW_DELETION) != 0, read_i64(data, row + 24), read_i64(data, row + 32))
+    return Deletion(
+        (row_flags(data, row) & ROW_DELETION) != 0, read_i64(data, row + 24), read_i64(data, row + 32)
+    )
 
 
 @kernel
@@ -246,9 +246,7 @@ def _greatest_liveness(data, rows, order, low, high):
             expires = np.int64(NEVER) if ttl == 0 else read_i64(data, row + 16)
             found = Liveness(np.int64(ROW_LIVENESS), read_i64(data, row + 8), ttl, expires)
         elif flags & ROW_UNCERTAIN:
-            found = Liveness(
-                np.int64(ROW_UNCERTAIN), read_i64(data, row + 8), np.int64(0), np.int64(NEVER)
-            )
+            found = Liveness(np.int64(ROW_UNCERTAIN), read_i64(data, row + 8), np.int64(0), np.int64(NEVER))
         else:
             continue
         if best.flag == 0 or _compare_liveness(found, best) > 0:
@@ -262,9 +260,7 @@ def _compare_liveness(a, b):
     if order == 0:
         order = order_of(b.flag, a.flag)
     if order == 0:
-        order = order_of(
-            np.int64(a.ttl == EXPIRED_LIVENESS_TTL), np.int64(b.ttl == EXPIRED_LIVENESS_TTL)
-        )
+        order = order_of(np.int64(a.ttl == EXPIRED_LIVENESS_TTL), np.int64(b.ttl == EXPIRED_LIVENESS_TTL))
     if order == 0:
         order = order_of(np.int64(a.ttl != 0), np.int64(b.ttl != 0))
     if order == 0:

@@ -45,7 +45,9 @@ def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation:
     scopes = numbers(scope)
     if (scopes != ROW).any():
         row = int((scopes != ROW).argmax())
-        raise CorruptInput(f"Contribution {row} is not about a row", expected="scope 0", found=str(int(scopes[row])))
+        raise CorruptInput(
+            f"Contribution {row} is not about a row", expected="scope 0", found=str(int(scopes[row]))
+        )
     clustering = one_array(contributions["clustering"])
     version = one_array(contributions["version"])
     state = one_array(contributions["state"])

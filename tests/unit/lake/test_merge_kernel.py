@@ -68,12 +68,12 @@ class Tables:
         for out in kernel(iter([batch])):
             assert out.schema.equals(kernel.output_schema)
             for row in out.to_pylist():
-                if row["_kind"] == REMOVE:
+                if row["_cdc_kind"] == REMOVE:
                     del self.mirror[row["_cdc"]["id"]]
-                elif row["_kind"] == LIVE:
+                elif row["_cdc_kind"] == LIVE:
                     added[row["_cdc"]["id"]] = row
-                elif row["_kind"] == SIDE:
-                    self.side.append(row["_side"])
+                elif row["_cdc_kind"] == SIDE:
+                    self.side.append(row["_cdc_side"])
         assert not set(added) & set(self.mirror), "a row would stand in the mirror twice"
         self.mirror |= added
 

@@ -1,0 +1,115 @@
+"""Reading and writing numbers in byte arrays: the words that the Cassandra kernels are written in.
+
+All functions take offsets that their callers have checked. Big-endian numbers are in
+:mod:`airflow_cdc_provider.sources.cql.wire`; those of cell rows are little-endian.
+
+The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever the
+alignment, and a loop over them it does not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+@njit(cache=True, nogil=True)
+def load_little16(data: Bytes, at: int) -> int:
+    """Read a little-endian unsigned 16-bit number."""
+    return np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
+
+
+@njit(cache=True, nogil=True)
+def load_little32(data: Bytes, at: int) -> int:
+    """Read a little-endian unsigned 32-bit number."""
+    return (
+        np.int64(data[at])
+        | (np.int64(data[at + 1]) << 8)
+        | (np.int64(data[at + 2]) << 16)
+        | (np.int64(data[at + 3]) << 24)
+    )
+
+
+@njit(cache=True, nogil=True)
+def load_little64(data: Bytes, at: int) -> int:
+    """Read a little-endian signed 64-bit number."""
+    return (
+        np.int64(data[at])
+        | (np.int64(data[at + 1]) << 8)
+        | (np.int64(data[at + 2]) << 16)
+        | (np.int64(data[at + 3]) << 24)
+        | (np.int64(data[at + 4]) << 32)
+        | (np.int64(data[at + 5]) << 40)
+        | (np.int64(data[at + 6]) << 48)
+        | (np.int64(data[at + 7]) << 56)
+    )
+
+
+@njit(cache=True, nogil=True)
+def store_little16(out: Bytes, at: int, value: int) -> None:
+    """Write a little-endian 16-bit number."""
+    out[at] = np.uint8(value & 0xFF)
+    out[at + 1] = np.uint8((value >> 8) & 0xFF)
+
+
+@njit(cache=True, nogil=True)
+def store_little32(out: Bytes, at: int, value: int) -> None:
+    """Write a little-endian 32-bit number."""
+    out[at] = np.uint8(value & 0xFF)
+    out[at + 1] = np.uint8((value >> 8) & 0xFF)
+    out[at + 2] = np.uint8((value >> 16) & 0xFF)
+    out[at + 3] = np.uint8((value >> 24) & 0xFF)
+
+
+@njit(cache=True, nogil=True)
+def store_little64(out: Bytes, at: int, value: int) -> None:
+    """Write a little-endian 64-bit number."""
+    out[at] = np.uint8(value & 0xFF)
+    out[at + 1] = np.uint8((value >> 8) & 0xFF)
+    out[at + 2] = np.uint8((value >> 16) & 0xFF)
+    out[at + 3] = np.uint8((value >> 24) & 0xFF)
+    out[at + 4] = np.uint8((value >> 32) & 0xFF)
+    out[at + 5] = np.uint8((value >> 40) & 0xFF)
+    out[at + 6] = np.uint8((value >> 48) & 0xFF)
+    out[at + 7] = np.uint8((value >> 56) & 0xFF)
+
+
+@njit(cache=True, nogil=True)
+def copy(data: Bytes, start: int, length: int, out: Bytes, at: int) -> int:
+    """Copy bytes between two arrays and return the offset after them in ``out``."""
+    done = 0
+    while length - done >= 8:
+        store_little64(out, at + done, load_little64(data, start + done))
+        done += 8
+    while done < length:
+        out[at + done] = data[start + done]
+        done += 1
+    return at + length
+
+
+@njit(cache=True, nogil=True)
+def same(a: Bytes, a_start: int, b: Bytes, b_start: int, length: int) -> bool:
+    """Tell whether two stretches of equal length hold the same bytes."""
+    done = 0
+    while length - done >= 8:
+        if load_little64(a, a_start + done) != load_little64(b, b_start + done):
+            return False
+        done += 8
+    while done < length:
+        if a[a_start + done] != b[b_start + done]:
+            return False
+        done += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def compare(data: Bytes, a_start: int, a_length: int, b_start: int, b_length: int) -> int:
+    """Compare two stretches of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
+    for i in range(min(a_length, b_length)):
+        difference = np.int64(data[a_start + i]) - np.int64(data[b_start + i])
+        if difference != 0:
+            return difference
+    return a_length - b_length

@@ -1,0 +1,108 @@
+"""Clusterings of decoded rows and ends of range deletions, in the form that memcmp compares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
+from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
+from airflow_cdc_provider.sources.cassandra.arrays import binary_array
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, load_little16, load_little32
+from airflow_cdc_provider.sources.cassandra.programs import Program
+from airflow_cdc_provider.sources.cassandra.sink import (
+    BOUND_HEADER_BYTES,
+    LOWER,
+    ROWS_AT,
+    SCOPE,
+    STATE_END,
+    UPPER,
+    Sink,
+)
+from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
+
+
+def comparable_clusterings(
+    sink: Sink, program: Program
+) -> tuple[pa.BinaryArray, pa.BinaryArray, NDArray[np.bool_]]:
+    """Encode what names each contribution inside its partition.
+
+    Args:
+        sink: Contributions of the program's only table.
+        program: The table, compiled.
+
+    Returns:
+        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is none of its
+        type; what stands in the columns for those means nothing.
+    """
+    rows = sink.rows[: sink.cursor[ROWS_AT]]
+    clusterings, malformed = _encode_column(sink, program, rows, np.int64(LOWER))
+    if (rows[:, UPPER] < 0).all():
+        return clusterings, pa.nulls(len(rows), pa.binary()), malformed
+    ends, end_malformed = _encode_column(sink, program, rows, np.int64(UPPER))
+    return clusterings, ends, malformed | end_malformed
+
+
+def _encode_column(
+    sink: Sink, program: Program, rows: NDArray[np.int64], which: np.int64
+) -> tuple[pa.BinaryArray, NDArray[np.bool_]]:
+    ends = np.zeros(len(rows) + 1, np.int64)
+    present = rows[:, UPPER] >= 0 if which == UPPER else None
+    malformed = np.zeros(len(rows), np.bool_)
+    out = np.empty(24 * len(rows) + 4096, np.uint8)
+    done = _encode(sink.states, sink.bounds, program, rows, which, 0, out, ends, malformed)
+    while done < len(rows):
+        longer = np.empty(2 * len(out), np.uint8)
+        longer[: ends[done]] = out[: ends[done]]
+        out = longer
+        done = _encode(sink.states, sink.bounds, program, rows, which, done, out, ends, malformed)
+    return binary_array(out, ends, present), malformed
+
+
+@njit(cache=True, nogil=True)
+def _encode(
+    states: Bytes,
+    bounds: Bytes,
+    program: Program,
+    rows: NDArray[np.int64],
+    which: int,
+    first: int,
+    out: Bytes,
+    ends: NDArray[np.int64],
+    malformed: NDArray[np.bool_],
+) -> int:
+    """Encode from contribution ``first`` on until all are done or ``out`` is full; return the next number."""
+    columns = len(program.clustering_root)
+    at = ends[first]
+    for row in range(first, len(rows)):
+        after = False
+        source, start, end, count = states, np.int64(0), np.int64(0), 0
+        scope = rows[row, SCOPE]
+        if scope == ROW and which == LOWER:
+            start = np.int64(ROW_HEADER_BYTES) + (rows[row - 1, STATE_END] if row > 0 else 0)
+            end = start + load_little32(states, start - 8)
+            count = columns
+        elif scope == RANGE_DELETION and rows[row, which] >= 0:
+            bound = rows[row, which]
+            source, start, end = bounds, bound + BOUND_HEADER_BYTES, np.int64(len(bounds))
+            count = load_little16(bounds, bound)
+            after = bounds[bound + 2] != 0 and count > 0
+        place = at
+        if count > 0:
+            place = encode_clustering(
+                program.types, program.clustering_root, program.descending, count, source, start, end, out, at
+            )
+        if place < 0:
+            malformed[row] = True
+            place = at
+            after = False
+        if place + (1 if after else 0) > len(out):
+            return row
+        if after:
+            out[place] = AFTER
+            place += 1
+        at = place
+        ends[row + 1] = at
+    return len(rows)

@@ -1,0 +1,199 @@
+"""Changes of one table to contributions: payload bytes in, cell rows out, one kernel call a batch.
+
+Layouts of payloads: :mod:`.payload`; of cell rows: :mod:`airflow_cdc_provider.changes.cells`; of updates:
+:mod:`.mutation`. A payload that can't be decoded is left out whole, with its reason; nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
+from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.cassandra.arrays import binary_array, binary_buffers
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.clustering import comparable_clusterings
+from airflow_cdc_provider.sources.cassandra.mutation import read_update
+from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
+from airflow_cdc_provider.sources.cassandra.programs import Program, compile_tables, find_table
+from airflow_cdc_provider.sources.cassandra.reasons import (
+    BAD_CLUSTERING,
+    NO_SPACE,
+    OTHER_TABLE,
+    TRAILING_BYTES,
+    TRUNCATED,
+    UNKNOWN_COLUMN,
+    UNKNOWN_TAG,
+    describe,
+)
+from airflow_cdc_provider.sources.cassandra.sink import (
+    BOUNDS_AT,
+    CHANGE,
+    FAILED_AT,
+    ROWS_AT,
+    SCOPE,
+    STATE_END,
+    STATES_AT,
+    Sink,
+    grow,
+    new_sink,
+)
+from airflow_cdc_provider.sources.cassandra.snapshot_rows import read_snapshot_row
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.wire import read_uvint
+
+_TABLE_ID_BYTES: Final = 16
+
+
+def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+    """Decode changes of kind ``change`` and ``snapshot`` of one table.
+
+    Args:
+        schema: The table; its static and regular columns have their ids.
+        changes: Batch of ``CHANGE_SCHEMA``; further columns are ignored.
+        fences: The table's fences; they give each contribution its generation.
+
+    Returns:
+        The contributions, in the order of the changes; and the rows that could not be decoded, each with a reason
+        that leads with its code (:mod:`.reasons`) and names the byte of the payload.
+
+    Raises:
+        ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.
+    """
+    return UpdateDecoder(schema).decode(changes, fences)
+
+
+class UpdateDecoder:
+    """A table's schema compiled for decoding: make one for many batches. Picklable.
+
+    Args:
+        schema: As for :func:`decode_updates`.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.schema = schema
+        self._program = compile_tables([schema])
+
+    def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+        """Do what :func:`decode_updates` does."""
+        data, offsets = binary_buffers(changes.column("payload"))
+        sink, failures = _decode_all(data, offsets, self._program)
+        rows = sink.rows[: sink.cursor[ROWS_AT]]
+        clusterings, ends, malformed = comparable_clusterings(sink, self._program)
+        failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
+        nulls = pa.nulls(len(rows), pa.binary())
+        contributions = pa.RecordBatch.from_arrays(
+            [
+                pc.take(changes.column("key"), pa.array(rows[:, CHANGE])),
+                pa.array(rows[:, SCOPE].astype(np.int8)),
+                clusterings,
+                ends,
+                pa.array(_generations(changes, fences)[rows[:, CHANGE]]),
+                nulls,
+                pa.array(np.full(len(rows), UPSERT, np.int8)),
+                binary_array(sink.states, np.concatenate(([0], rows[:, STATE_END]))),
+            ],
+            schema=CONTRIBUTION_SCHEMA,
+        )
+        if malformed.any():
+            contributions = contributions.filter(pa.array(failures[rows[:, CHANGE], 0] == 0))
+        failed = np.flatnonzero(failures[:, 0])
+        return Decoded(
+            contributions=contributions,
+            undecodable=failed.tolist(),
+            reasons=[
+                _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
+                for i in failed
+            ],
+        )
+
+
+def _decode_all(
+    data: Bytes, offsets: NDArray[np.int32], program: Program
+) -> tuple[Sink, NDArray[np.int64]]:
+    count = len(offsets) - 1
+    failures = np.zeros((count, 2), np.int64)
+    sink = new_sink(int(offsets[-1] - offsets[0]), 2 * count, len(program.column_id))
+    done = _decode(data, offsets, 0, program, sink, failures)
+    while done < count:
+        sink = grow(sink)
+        done = _decode(data, offsets, done, program, sink, failures)
+    return sink, failures
+
+
+def _generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np.int64]:
+    """Return each change's generation: its own or that of the last fence before it, whichever is higher."""
+    own = changes.column("generation").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    for fence in fences:
+        after = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
+        if fence.origin:
+            after = pc.and_(after, pc.equal(changes.column("origin"), fence.origin))
+        passed = after.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003  # pyarrow's own order
+        own = np.where(passed, np.maximum(own, fence.generation), own)
+    return own
+
+
+def _reason(payload: Bytes, reason: int, at: int) -> str:
+    place = f"byte {at} of {len(payload)}"
+    if reason == UNKNOWN_COLUMN and payload[0] in VERSIONS:
+        length, begin = read_uvint(payload, at, len(payload))
+        place = f"{payload[begin : begin + length].tobytes().decode(errors='replace')!r} at {place}"
+    return describe(reason, place)
+
+
+@njit(cache=True, nogil=True)
+def _decode(
+    data: Bytes,
+    offsets: NDArray[np.int32],
+    first: int,
+    program: Program,
+    sink: Sink,
+    failures: NDArray[np.int64],
+) -> int:
+    """Decode payloads from number ``first`` on, until all are done or the sink is full.
+
+    Args:
+        data: Payloads, one after the other.
+        offsets: Where each begins, then where the last ends.
+        first: Number of the first to decode.
+        program: The table, compiled.
+        sink: Gets the contributions.
+        failures: Per payload, gets reason and offset in it; reason 0 for success.
+
+    Returns:
+        Number of the first payload that is not done.
+    """
+    cursor = sink.cursor
+    for change in range(first, len(offsets) - 1):
+        rows_at, states_at, bounds_at = cursor[ROWS_AT], cursor[STATES_AT], cursor[BOUNDS_AT]
+        start, end = np.int64(offsets[change]), np.int64(offsets[change + 1])
+        cursor[FAILED_AT] = start
+        tag = np.int64(data[start]) if start < end else np.int64(0)
+        if tag == SNAPSHOT_TAG:
+            result = read_snapshot_row(data, start, end, np.int64(change), program, sink)
+        elif tag < VERSIONS[0] or tag > VERSIONS[-1]:
+            result = np.int64(-UNKNOWN_TAG)
+        elif end - start <= _TABLE_ID_BYTES:
+            result = np.int64(-TRUNCATED)
+        elif find_table(program, data, start + 1) != 0:
+            result = np.int64(-OTHER_TABLE)
+        else:
+            result = read_update(data, start + 1, end, tag, np.int64(change), np.int64(0), program, sink)
+        if result >= 0 and result != end:
+            cursor[FAILED_AT] = result
+            result = np.int64(-TRAILING_BYTES)
+        if result < 0:
+            cursor[ROWS_AT], cursor[STATES_AT], cursor[BOUNDS_AT] = rows_at, states_at, bounds_at
+            if result == -NO_SPACE:
+                return change
+            failures[change, 0] = -result
+            failures[change, 1] = cursor[FAILED_AT] - start
+    return len(offsets) - 1

@@ -1,0 +1,136 @@
+"""Entries of a section: found, checked and located by one kernel (reference §4).
+
+An entry, big-endian::
+
+    0      u32  size S
+    4      u32  CRC-32 of the size's four bytes
+    8      S    a mutation
+    8+S    u32  the same CRC-32, carried on over the mutation
+
+What is broken is located and passed over as Cassandra's own reader does when it is told to go on: a wrong size or
+size checksum, or an entry that reaches beyond its section, costs the rest of the section, because nothing tells
+where the next entry begins; a wrong checksum of the whole costs that entry. Unlike Cassandra's, this reader goes on
+with the next section after a size of zero, and calls it damage if anything but zeros follows.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.checksum import crc32
+from airflow_cdc_provider.sources.cassandra.reasons import (
+    ENTRY_BEYOND_SECTION,
+    ENTRY_CHECKSUM,
+    SIZE_CHECKSUM,
+    SIZE_INVALID,
+    ZERO_SIZE,
+)
+from airflow_cdc_provider.sources.cql.wire import read_i32
+
+_OVERHEAD_BYTES: Final = 12
+_LEAST_SIZE: Final = 10
+
+START: Final = 0
+"""Column of ``entries``: where the mutation begins in the plain bytes; likewise :data:`LENGTH`, :data:`END`."""
+LENGTH: Final = 1
+END: Final = 2
+"""Column of ``entries``: logical position of the entry's end."""
+
+DAMAGE_AT: Final = 0
+"""Column of ``damage``: where it begins in the plain bytes; then its length, logical position and reason."""
+DAMAGE_LENGTH: Final = 1
+DAMAGE_POSITION: Final = 2
+DAMAGE_REASON: Final = 3
+
+
+class Entries(NamedTuple):
+    """What a stretch of plain bytes holds.
+
+    ``entries``  int64, a line per sound entry
+    ``damage``   int64, a line per stretch that can't be read
+    """
+
+    entries: NDArray[np.int64]
+    damage: NDArray[np.int64]
+
+
+def find_entries(
+    plain: Bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], positions: NDArray[np.int64]
+) -> Entries:
+    """Find all entries of some sections.
+
+    Args:
+        plain: Bytes of the sections, decompressed.
+        starts: Where each section begins in them.
+        ends: Where each ends.
+        positions: Logical position of each section's first byte.
+    """
+    most = int((ends - starts).sum()) // (_LEAST_SIZE + _OVERHEAD_BYTES) + len(starts)
+    entries = np.empty((most, 3), np.int64)
+    damage = np.empty((most, 4), np.int64)
+    found, broken = _find(plain, starts, ends, positions, entries, damage)
+    return Entries(entries[:found], damage[:broken])
+
+
+@njit(cache=True, nogil=True)
+def _find(
+    plain: Bytes,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    entries: NDArray[np.int64],
+    damage: NDArray[np.int64],
+) -> tuple[int, int]:
+    found = 0
+    broken = 0
+    for section in range(len(starts)):
+        at, end = starts[section], ends[section]
+        to_position = positions[section] - at
+        while end - at >= 4:
+            size = read_i32(plain, at)
+            reason = 0
+            lost_to = end
+            if size == 0:
+                reason = ZERO_SIZE
+            elif end - at < 8:
+                reason = ENTRY_BEYOND_SECTION
+            else:
+                crc = crc32(plain, at, 4, 0)
+                if crc != read_i32(plain, at + 4) & 0xFFFFFFFF:
+                    reason = SIZE_CHECKSUM
+                elif size < _LEAST_SIZE:
+                    reason = SIZE_INVALID
+                elif size > end - at - _OVERHEAD_BYTES:
+                    reason = ENTRY_BEYOND_SECTION
+                elif crc32(plain, at + 8, size, crc) != read_i32(plain, at + 8 + size) & 0xFFFFFFFF:
+                    reason = ENTRY_CHECKSUM
+                    lost_to = at + _OVERHEAD_BYTES + size
+            if reason == 0:
+                entries[found, START] = at + 8
+                entries[found, LENGTH] = size
+                at += _OVERHEAD_BYTES + size
+                entries[found, END] = at + to_position
+                found += 1
+                continue
+            if reason != ZERO_SIZE or _anything(plain, at, end):
+                damage[broken, DAMAGE_AT] = at
+                damage[broken, DAMAGE_LENGTH] = lost_to - at
+                damage[broken, DAMAGE_POSITION] = at + to_position
+                damage[broken, DAMAGE_REASON] = reason
+                broken += 1
+            at = lost_to
+    return found, broken
+
+
+@njit(cache=True, nogil=True)
+def _anything(plain: Bytes, at: int, end: int) -> bool:
+    """Tell whether there is any byte but zero."""
+    for i in range(at, end):
+        if plain[i] != 0:
+            return True
+    return False

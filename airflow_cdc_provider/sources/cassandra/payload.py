@@ -1,0 +1,119 @@
+"""What the changes table holds of Cassandra: layouts of ``position`` and ``payload``, by kind.
+
+``position`` is 16 bytes, big-endian, so memcmp sorts it in the order of the node's log::
+
+    0   u64   segment id
+    8   u32   logical position in the segment: where the entry ends
+    12  u32   ordinal of the update inside the entry; :data:`FENCE` for a truncation
+
+``payload`` begins with a tag:
+
+============== ======== ==================================================================================
+kind           tag      then
+============== ======== ==================================================================================
+``change``     6, 7, 8  one PartitionUpdate as it stands in a segment of that version (reference §5)
+``snapshot``   ``S``    one row of a SELECT, below
+``truncate``   ``T``    u64 segment id, u32 position, u64 ms since 1970: the record in ``system.local``
+``quarantine`` ``M``    u8 version, u16 ordinal of the first update that did not land, then the whole
+                        mutation: :func:`~.log_reader.retry_quarantined` reads it again with a better schema
+``quarantine`` ``X``    u64 count of bytes that could not be read, then the first of them
+============== ======== ==================================================================================
+
+A quarantine record has its reason in ``schema_id``.
+
+A snapshot row names its columns, so it stays readable when the schema changes before it is merged.
+Little-endian::
+
+    0    u8    'S'
+    1    u8    scope: ROW or STATIC (changes/contribution.py)
+    2    u16   length H of the names
+    4    H     per column u16 length and its name as UTF-8
+    4+H        a cell row (changes/cells.py) whose column ids are places in that list, from 0
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from airflow_cdc_provider.changes.contribution import ROW, STATIC
+
+VERSIONS: Final = (6, 7, 8)
+"""Segment versions that can be read, which are also the tags of changes."""
+
+SNAPSHOT_TAG: Final = ord("S")
+TRUNCATION_TAG: Final = ord("T")
+MUTATION_TAG: Final = ord("M")
+DAMAGE_TAG: Final = ord("X")
+
+FENCE: Final = 0xFFFFFFFF
+"""Ordinal of a truncation's position: it comes after every update of the entry that ends there."""
+
+_POSITION = struct.Struct(">QII")
+_TRUNCATION = struct.Struct(">BQIQ")
+_MUTATION = struct.Struct(">BBH")
+_DAMAGE = struct.Struct(">BQ")
+
+MUTATION_HEADER_BYTES: Final = _MUTATION.size
+
+
+class Position(NamedTuple):
+    """A place in one node's log."""
+
+    segment: int
+    end: int
+    ordinal: int = 0
+
+    def pack(self) -> bytes:
+        """Write it as the column ``position`` holds it."""
+        return _POSITION.pack(*self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Position:
+        """Read what :meth:`pack` wrote."""
+        return cls(*_POSITION.unpack(data))
+
+
+class Truncation(NamedTuple):
+    """What a node writes of a TRUNCATE: all of the table that it logged up to this place is gone."""
+
+    segment: int
+    end: int
+    truncated_at_ms: int
+
+    def pack(self) -> bytes:
+        """Write it as the payload of a record of kind ``truncate``."""
+        return _TRUNCATION.pack(TRUNCATION_TAG, *self)
+
+    @property
+    def fence(self) -> bytes:
+        """The record's position: changes at or before it belong to an earlier generation."""
+        return Position(self.segment, self.end, FENCE).pack()
+
+
+def mutation_payload(version: int, ordinal: int, mutation: bytes) -> bytes:
+    """Write a mutation that could not be split, from its update number ``ordinal`` on."""
+    return _MUTATION.pack(MUTATION_TAG, version, ordinal) + mutation
+
+
+def mutation_header(payload: bytes) -> tuple[int, int]:
+    """Return version and ordinal of what :func:`mutation_payload` wrote."""
+    _, version, ordinal = _MUTATION.unpack_from(payload)
+    return version, ordinal
+
+
+def damage_payload(length: int, sample: bytes) -> bytes:
+    """Write bytes that could not be read: how many there are, and the first of them."""
+    return _DAMAGE.pack(DAMAGE_TAG, length) + sample
+
+
+def snapshot_prefix(columns: Sequence[str], *, static: bool = False) -> bytes:
+    """Write what stands before the cell row in the payload of a snapshot row.
+
+    Args:
+        columns: Names of static or regular columns; a cell's column id is the place of its name here.
+        static: Whether the cell row is the partition's static row.
+    """
+    names = b"".join(struct.pack("<H", len(name.encode())) + name.encode() for name in columns)
+    return struct.pack("<BBH", SNAPSHOT_TAG, STATIC if static else ROW, len(names)) + names

@@ -1,0 +1,81 @@
+"""Why bytes could not be read: the numbers that kernels return and the codes that people see.
+
+A kernel returns the negative number; a quarantine record and :attr:`~..base.Decoded.reasons` lead with the code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRUNCATED: Final = 1
+UNKNOWN_COLUMN: Final = 2
+UNKNOWN_TABLE: Final = 3
+OTHER_TABLE: Final = 4
+UNKNOWN_TAG: Final = 5
+BAD_FLAGS: Final = 6
+BAD_COUNT: Final = 7
+BAD_SUBSET: Final = 8
+BAD_CLUSTERING: Final = 9
+BAD_MARKER: Final = 10
+BAD_EXPIRY: Final = 11
+DUPLICATE_CELL: Final = 12
+TRAILING_BYTES: Final = 13
+BAD_VALUE: Final = 14
+UNORDERED_TYPE: Final = 15
+SHADOWABLE: Final = 16
+BAD_SNAPSHOT: Final = 17
+
+SIZE_CHECKSUM: Final = 32
+SIZE_INVALID: Final = 33
+ENTRY_BEYOND_SECTION: Final = 34
+ENTRY_CHECKSUM: Final = 35
+ZERO_SIZE: Final = 36
+HEADER_UNREADABLE: Final = 37
+MARKER_CHECKSUM: Final = 38
+MARKER_TARGET: Final = 39
+SECTION_UNREADABLE: Final = 40
+ENDS_EARLY: Final = 41
+
+NO_SPACE: Final = 100
+"""Not a fault of the input: the output arrays are full; the caller enlarges them and calls again."""
+
+CODES: Final = {
+    TRUNCATED: ("truncated", "a length or number reaches beyond the end"),
+    UNKNOWN_COLUMN: ("unknown-column", "a column that the schema doesn't know, neither now nor dropped"),
+    UNKNOWN_TABLE: ("unknown-table", "no known schema has this table id"),
+    OTHER_TABLE: ("other-table", "the update belongs to another table id than the schema's"),
+    UNKNOWN_TAG: ("unknown-tag", "the payload's first byte names no format of this version"),
+    BAD_FLAGS: ("bad-flags", "flags that a mutation never carries"),
+    BAD_COUNT: ("bad-count", "a count that is impossible here"),
+    BAD_SUBSET: ("bad-subset", "the columns of a row don't fit those of its update"),
+    BAD_CLUSTERING: ("bad-clustering", "a clustering value has the wrong length for its type"),
+    BAD_MARKER: ("bad-marker", "a range tombstone opens, closes or ends in the wrong place"),
+    BAD_EXPIRY: ("bad-expiry", "a TTL, expiry or deletion time outside what the version can hold"),
+    DUPLICATE_CELL: ("duplicate-cell", "two cells of one column and path in one row"),
+    TRAILING_BYTES: ("trailing-bytes", "bytes are left after the end"),
+    BAD_VALUE: ("bad-value", "a nested value is not built as its type says"),
+    UNORDERED_TYPE: ("unordered-type", "a clustering column has a type without a known order"),
+    SHADOWABLE: ("shadowable-deletion", "a deletion that only views of Cassandra 3 write"),
+    BAD_SNAPSHOT: ("bad-snapshot", "a snapshot row is not built as its format says"),
+    SIZE_CHECKSUM: ("size-checksum", "the checksum of an entry's size is wrong; the section's rest is skipped"),
+    SIZE_INVALID: ("size-invalid", "an entry is too short to be a mutation; the section's rest is skipped"),
+    ENTRY_BEYOND_SECTION: ("entry-beyond-section", "an entry reaches beyond its section; it is skipped"),
+    ENTRY_CHECKSUM: ("entry-checksum", "the checksum of an entry is wrong; it is skipped"),
+    ZERO_SIZE: ("zero-size", "an entry of size 0 has data after it; the section's rest is skipped"),
+    HEADER_UNREADABLE: ("header-unreadable", "the segment's header is broken; the segment is skipped"),
+    MARKER_CHECKSUM: ("marker-checksum", "the checksum of a sync marker is wrong"),
+    MARKER_TARGET: ("marker-target", "a sync marker points outside the file"),
+    SECTION_UNREADABLE: ("section-unreadable", "a section can't be decompressed; it is skipped"),
+    ENDS_EARLY: ("ends-early", "the segment's data end before the place that its index names"),
+}
+
+
+def code(reason: int) -> str:
+    """Return a reason's code, for example ``unknown-column``."""
+    return CODES[reason][0]
+
+
+def describe(reason: int, place: str) -> str:
+    """Write a reason for people: its code, what it means, and where."""
+    name, meaning = CODES[reason]
+    return f"{name}: {meaning} ({place})"

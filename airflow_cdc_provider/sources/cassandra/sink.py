@@ -1,0 +1,102 @@
+"""Where decoded updates go: output arrays that kernels fill and the caller enlarges.
+
+A kernel that finds an array full returns ``-NO_SPACE``; the caller resets the cursor to what it was before the
+change, enlarges the arrays (:func:`grow`) and calls again. So sizes are never computed beforehand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+
+ROWS_AT: Final = 0
+"""Cursor: contributions so far."""
+STATES_AT: Final = 1
+"""Cursor: bytes used of ``states``."""
+BOUNDS_AT: Final = 2
+"""Cursor: bytes used of ``bounds``."""
+FAILED_AT: Final = 3
+"""Cursor: where in the input the last failure was found."""
+RANGE_START: Final = 4
+"""Cursor: where in ``bounds`` the range deletion begins that is open in the present update, -1 for none; then its
+write time and deletion time."""
+RANGE_TIMESTAMP: Final = 5
+RANGE_DELETION_TIME: Final = 6
+CURSORS: Final = 7
+
+CHANGE: Final = 0
+"""Column of ``rows``: number of the change that the contribution comes from."""
+SCOPE: Final = 1
+STATE_END: Final = 2
+"""Column of ``rows``: where its cell row ends in ``states``; it begins where the one before ends."""
+LOWER: Final = 3
+"""Columns of ``rows``: for a range deletion, its ends in ``bounds``; the upper one is -1 if it is open."""
+UPPER: Final = 4
+ROW_COLUMNS: Final = 5
+
+BOUND_HEADER_BYTES: Final = 4
+
+
+class Sink(NamedTuple):
+    """Output arrays.
+
+    ``cursor``   numbers above
+    ``rows``     a line of the columns above per contribution
+    ``states``   cell rows (changes/cells.py), one after the other
+    ``bounds``   ends of range deletions: u16 number of values, u8 1 if it lies after all that begin with them,
+                 u8 zero, then the values as in a cell row
+    ``cells``    scratch: offsets of a row's cells in ``states``, in two lines for sorting
+    ``spare``    scratch: a row's cells while they are put in order
+    ``listed``   scratch: the columns that an update lists, static ones in line 0, regular ones in line 1
+    ``present``  scratch: which listed columns a row has
+    """
+
+    cursor: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    states: Bytes
+    bounds: Bytes
+    cells: NDArray[np.int64]
+    spare: Bytes
+    listed: NDArray[np.int32]
+    present: NDArray[np.bool_]
+
+
+def new_sink(bytes_expected: int, rows_expected: int, columns: int) -> Sink:
+    """Make output arrays.
+
+    Args:
+        bytes_expected: Bytes of input.
+        rows_expected: Contributions, about.
+        columns: Static and regular columns of the widest table, dropped ones among them.
+    """
+    return Sink(
+        cursor=np.zeros(CURSORS, np.int64),
+        rows=np.empty((rows_expected + 16, ROW_COLUMNS), np.int64),
+        states=np.empty(4 * bytes_expected + 4096, np.uint8),
+        bounds=np.empty(4096, np.uint8),
+        cells=np.empty((1024, 2), np.int64),
+        spare=np.empty(65536, np.uint8),
+        listed=np.empty((2, columns + 1), np.int32),
+        present=np.empty(columns + 1, np.bool_),
+    )
+
+
+def grow(sink: Sink) -> Sink:
+    """Return the sink with all arrays twice as long, content kept."""
+    return sink._replace(
+        rows=_twice(sink.rows),
+        states=_twice(sink.states),
+        bounds=_twice(sink.bounds),
+        cells=_twice(sink.cells),
+        spare=_twice(sink.spare),
+    )
+
+
+def _twice(array: NDArray[Any]) -> NDArray[Any]:
+    longer = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer

@@ -1,0 +1,135 @@
+"""Snapshot rows (:mod:`.payload`) to contributions: a cell row is checked, renumbered and copied.
+
+The payload comes from our own writer, but through storage, and of an earlier schema perhaps; it is trusted as
+little as a segment.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from airflow_cdc_provider.changes.cells import (
+    CELL_HEADER_BYTES,
+    FORMAT,
+    ROW_DELETION,
+    ROW_HEADER_BYTES,
+    ROW_LIVENESS,
+)
+from airflow_cdc_provider.changes.contribution import ROW, STATIC
+from airflow_cdc_provider.sources.cassandra.buffers import (
+    Bytes,
+    copy,
+    load_little16,
+    load_little32,
+    load_little64,
+    store_little16,
+    store_little32,
+)
+from airflow_cdc_provider.sources.cassandra.mutation import put_row
+from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
+from airflow_cdc_provider.sources.cassandra.reasons import BAD_SNAPSHOT, NO_SPACE, UNKNOWN_COLUMN
+from airflow_cdc_provider.sources.cassandra.sink import FAILED_AT, STATES_AT, Sink
+from airflow_cdc_provider.sources.cassandra.sorting import compare_cells, order_cells
+
+_HEADER_BYTES: Final = 4
+_TABLE: Final = np.int64(0)
+_NOWHERE: Final = np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Program, sink: Sink) -> int:
+    """Read one snapshot row of the program's only table and append its contribution.
+
+    Args:
+        data: Array that holds the payload.
+        at: Where it begins, at its tag.
+        end: Where it ends.
+        change: Number to note with the contribution.
+        program: The table, compiled.
+        sink: Gets the contribution, as in :func:`~.mutation.read_update`.
+
+    Returns:
+        ``end``, or a negative reason.
+    """
+    cursor, states = sink.cursor, sink.states
+    cursor[FAILED_AT] = at
+    if end - at < _HEADER_BYTES:
+        return -BAD_SNAPSHOT
+    scope = data[at + 1]
+    names_end = at + _HEADER_BYTES + load_little16(data, at + 2)
+    if (scope != ROW and scope != STATIC) or names_end > end - ROW_HEADER_BYTES:  # noqa: PLR1714
+        return -BAD_SNAPSHOT
+    names = _find_columns(data, at + _HEADER_BYTES, names_end, program, sink)
+    if names < 0:
+        return names
+
+    row_at = names_end
+    clustering_length = load_little32(data, row_at + 40)
+    cells = load_little32(data, row_at + 44)
+    cell_at = row_at + ROW_HEADER_BYTES + clustering_length
+    begin = cursor[STATES_AT]
+    cursor[FAILED_AT] = row_at
+    if data[row_at] != FORMAT or cell_at > end:
+        return -BAD_SNAPSHOT
+    if begin + end - row_at > len(states):
+        return -NO_SPACE
+    state_at = copy(data, row_at, cell_at - row_at, states, begin)
+    first_cell = state_at
+    kept = np.int64(0)
+    ordered = True
+    before = np.int64(-1)
+    for _ in range(cells):
+        cursor[FAILED_AT] = cell_at
+        if end - cell_at < CELL_HEADER_BYTES:
+            return -BAD_SNAPSHOT
+        name = load_little16(data, cell_at)
+        length = CELL_HEADER_BYTES + load_little32(data, cell_at + 24) + load_little32(data, cell_at + 28)
+        if name >= names or length > end - cell_at:
+            return -BAD_SNAPSHOT
+        column = np.int64(sink.listed[0, name])
+        timestamp = load_little64(data, cell_at + 8)
+        if program.column_id[column] != GONE and timestamp > program.dropped_at[column]:
+            copy(data, cell_at, length, states, state_at)
+            store_little16(states, state_at, np.int64(program.column_id[column]))
+            ordered = ordered and (kept == 0 or compare_cells(states, before, state_at) < 0)
+            before = state_at
+            kept += 1
+            state_at += length
+        cell_at += length
+    if cell_at != end:
+        return -BAD_SNAPSHOT
+    if not ordered:
+        problem = order_cells(sink, first_cell, state_at, kept)
+        if problem < 0:
+            return problem
+    store_little32(states, begin + 44, kept)
+    if kept == 0 and not data[row_at + 1] & (ROW_LIVENESS | ROW_DELETION):
+        return end
+    if not put_row(sink, change, np.int64(scope), state_at, _NOWHERE, _NOWHERE):
+        return -NO_SPACE
+    return end
+
+
+@njit(cache=True, nogil=True)
+def _find_columns(data: Bytes, at: int, end: int, program: Program, sink: Sink) -> int:
+    """Look up the names that a payload lists; return their count or a negative reason."""
+    count = 0
+    likely = np.int64(0)
+    while at < end:
+        sink.cursor[FAILED_AT] = at
+        if end - at < 2:
+            return -BAD_SNAPSHOT
+        length = load_little16(data, at)
+        if length > end - at - 2:
+            return -BAD_SNAPSHOT
+        column = find_column(program, _TABLE, likely, data, at + 2, length)
+        if column < 0 or count >= sink.listed.shape[1]:
+            return -UNKNOWN_COLUMN
+        sink.listed[0, count] = column
+        likely = column + 1
+        count += 1
+        at += 2 + length
+    return count
