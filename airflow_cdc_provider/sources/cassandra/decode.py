@@ -116,9 +116,7 @@ class UpdateDecoder:
         )
 
 
-def _decode_all(
-    data: Bytes, offsets: NDArray[np.int32], program: Program
-) -> tuple[Sink, NDArray[np.int64]]:
+def _decode_all(data: Bytes, offsets: NDArray[np.int32], program: Program) -> tuple[Sink, NDArray[np.int64]]:
     count = len(offsets) - 1
     failures = np.zeros((count, 2), np.int64)
     sink = new_sink(int(offsets[-1] - offsets[0]), 2 * count, len(program.column_id))

@@ -523,9 +523,7 @@ def _read_cell(
 
 
 @njit(cache=True, nogil=True)
-def _read_deletion(
-    data: Bytes, at: int, end: int, header: tuple[int, int, int, int]
-) -> tuple[int, int, int]:
+def _read_deletion(data: Bytes, at: int, end: int, header: tuple[int, int, int, int]) -> tuple[int, int, int]:
     """Read write time and deletion time of a deletion, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
     if at < 0:
@@ -540,9 +538,7 @@ def _read_deletion(
 
 
 @njit(cache=True, nogil=True)
-def _read_local_time(
-    data: Bytes, at: int, end: int, header: tuple[int, int, int, int]
-) -> tuple[int, int]:
+def _read_local_time(data: Bytes, at: int, end: int, header: tuple[int, int, int, int]) -> tuple[int, int]:
     """Read a time in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
     seconds = _local_time(delta, header)

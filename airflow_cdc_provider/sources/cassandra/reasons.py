@@ -57,7 +57,10 @@ CODES: Final = {
     UNORDERED_TYPE: ("unordered-type", "a clustering column has a type without a known order"),
     SHADOWABLE: ("shadowable-deletion", "a deletion that only views of Cassandra 3 write"),
     BAD_SNAPSHOT: ("bad-snapshot", "a snapshot row is not built as its format says"),
-    SIZE_CHECKSUM: ("size-checksum", "the checksum of an entry's size is wrong; the section's rest is skipped"),
+    SIZE_CHECKSUM: (
+        "size-checksum",
+        "the checksum of an entry's size is wrong; the section's rest is skipped",
+    ),
     SIZE_INVALID: ("size-invalid", "an entry is too short to be a mutation; the section's rest is skipped"),
     ENTRY_BEYOND_SECTION: ("entry-beyond-section", "an entry reaches beyond its section; it is skipped"),
     ENTRY_CHECKSUM: ("entry-checksum", "the checksum of an entry is wrong; it is skipped"),
