@@ -1,7 +1,7 @@
 """What a Cassandra offset says about a segment: read, partly read, or new.
 
-The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.offsets`); it is imported when first
-used, because it brings Arrow.
+The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.offsets`); it is imported when
+first used, because it brings Arrow.
 """
 
 from __future__ import annotations

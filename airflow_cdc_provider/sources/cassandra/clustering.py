@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
-from airflow_cdc_provider.sources.cassandra.arrays import binary_array
 from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, load_little16, load_little32
 from airflow_cdc_provider.sources.cassandra.programs import Program
 from airflow_cdc_provider.sources.cassandra.sink import (
@@ -21,6 +20,7 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     UPPER,
     Sink,
 )
+from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 
 

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.cassandra.arrays import binary_array, binary_buffers
 from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, copy
 from airflow_cdc_provider.sources.cassandra.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.framing import (
@@ -73,6 +72,7 @@ from airflow_cdc_provider.sources.cassandra.updates import (
     TABLE,
     find_updates,
 )
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.Re
     ]
     for origin, segment in sorted({(origin, position.segment) for origin, position, _ in mutations}):
         chosen = [(p, payload) for o, p, payload in mutations if (o, p.segment) == (origin, segment)]
-        data, offsets = binary_buffers(pa.array([payload for _, payload in chosen], pa.binary()))
+        data, offsets, _ = binary_parts(pa.array([payload for _, payload in chosen], pa.binary()))
         headers = np.array([mutation_header(payload) for _, payload in chosen], np.int64)
         entries = np.empty((len(chosen), 3), np.int64)
         entries[:, START] = offsets[:-1] + MUTATION_HEADER_BYTES

@@ -17,6 +17,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_DELETION,
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
+    ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.sources.cassandra.buffers import (
@@ -107,7 +108,7 @@ def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Prog
         if problem < 0:
             return problem
     store_little32(states, begin + 44, kept)
-    if kept == 0 and not data[row_at + 1] & (ROW_LIVENESS | ROW_DELETION):
+    if kept == 0 and not data[row_at + 1] & (ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN):
         return end
     if not put_row(sink, change, np.int64(scope), state_at, _NOWHERE, _NOWHERE):
         return -NO_SPACE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.unit.airflow_home  # isort: skip  # before Airflow
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ WriteSegment = Callable[..., Path]
 
 @pytest.fixture
 def write_segment(tmp_path: Path) -> WriteSegment:
-    """Write a segment: ``write_segment(id, end=..., completed=..., size=..., folder=...)``; no idx without end."""
+    """Write a segment: ``write_segment(id, end=..., completed=...)``; without an end it has no idx."""
 
     def write(
         number: int,

@@ -67,8 +67,16 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "total", "interval"),
     [
-        ("cdc_enabled: true\ncdc_total_space: 512MiB\ncdc_free_space_check_interval: 50ms\n", 512 << 20, 0.05),
-        ("cdc_enabled: true\ncdc_total_space_in_mb: 64\ncdc_free_space_check_interval_ms: 500\n", 64 << 20, 0.5),
+        (
+            "cdc_enabled: true\ncdc_total_space: 512MiB\ncdc_free_space_check_interval: 50ms\n",
+            512 << 20,
+            0.05,
+        ),
+        (
+            "cdc_enabled: true\ncdc_total_space_in_mb: 64\ncdc_free_space_check_interval_ms: 500\n",
+            64 << 20,
+            0.5,
+        ),
         ("cdc_enabled: true\n", None, 0.25),
     ],
 )
@@ -78,4 +86,8 @@ def test_a_nodes_yaml_tells_room_and_interval_of_old_and_new_releases(
     path = tmp_path / "cassandra.yaml"
     path.write_text(text)
     settings = NodeSettings.read(str(path))
-    assert (settings.enabled, settings.total_bytes, settings.check_interval_seconds) == (True, total, interval)
+    assert (settings.enabled, settings.total_bytes, settings.check_interval_seconds) == (
+        True,
+        total,
+        interval,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -137,10 +138,8 @@ def test_killed_at_any_step_the_next_run_makes_it_good(
     node.writes(1, b"old" * 10 + b"new" * 10, end=60, completed=True)
     node.writes(2, b"b" * 50, end=50, completed=True)
     _kill_after(steps, monkeypatch)
-    try:
+    with contextlib.suppress(Killed):
         node.transfer(after_transfer="delete").run()
-    except Killed:
-        pass
     monkeypatch.undo()
     _assert_no_idx_ahead(node)
 

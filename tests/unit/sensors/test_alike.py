@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,11 @@ def test_space_sensor_ends_when_cdc_raw_is_fuller_than_the_limit(
 
     def make(**how: Any) -> ObservingSensor:
         return CdcRawSpaceSensor(
-            task_id="space", cdc_raw=str(tmp_path / "cdc_raw"), total_space_bytes=1000, max_used_ratio=0.5, **how
+            task_id="space",
+            cdc_raw=str(tmp_path / "cdc_raw"),
+            total_space_bytes=1000,
+            max_used_ratio=0.5,
+            **how,
         )
 
     value = wait(make, TaskContext(), lambda: write_segment(2, end=10, size=300) and None)
@@ -131,11 +135,15 @@ def test_news_sensor_ends_at_once_before_the_first_run(
 
 
 @both_ways
-def test_what_a_person_must_change_fails_at_once(wait: Any, tmp_path: Path, write_segment: WriteSegment) -> None:
+def test_what_a_person_must_change_fails_at_once(
+    wait: Any, tmp_path: Path, write_segment: WriteSegment
+) -> None:
     write_segment(1)
 
     def make(**how: Any) -> ObservingSensor:
-        return CdcRawSpaceSensor(task_id="space", cdc_raw=str(tmp_path / "cdc_raw"), max_used_ratio=0.9, **how)
+        return CdcRawSpaceSensor(
+            task_id="space", cdc_raw=str(tmp_path / "cdc_raw"), max_used_ratio=0.9, **how
+        )
 
     def vanish() -> None:
         for file in (tmp_path / "cdc_raw").iterdir():
@@ -149,9 +157,8 @@ def test_what_a_person_must_change_fails_at_once(wait: Any, tmp_path: Path, writ
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("leave", ["soft_fail", "never_fail"])
 def test_a_sensor_that_may_not_fail_skips(tmp_path: Path, deferrable: bool, leave: str) -> None:
-    sensor = CdcRawSpaceSensor(
-        task_id="space", cdc_raw=str(tmp_path / "nowhere"), deferrable=deferrable, **{leave: True}
-    )
+    how: dict[str, Any] = {leave: True, "deferrable": deferrable}
+    sensor = CdcRawSpaceSensor(task_id="space", cdc_raw=str(tmp_path / "nowhere"), **how)
     with pytest.raises(AirflowSkipException):
         sensor.execute(TaskContext())
 
@@ -171,12 +178,12 @@ def test_a_server_that_does_not_answer_is_waited_out(
 ) -> None:
     from airflow_cdc_provider.triggers.cdc_raw import CdcRawSpaceTrigger
 
-    answers = iter([TransientError("no answer"), TransientError("no answer"), Observation(True, {"n": 1})])
+    answers: Iterator[Observation | None] = iter([None, None, Observation(True, {"n": 1})])
 
     async def observe(self: Any, given: Given) -> Observation:
         answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
+        if answer is None:
+            raise TransientError("no answer")
         return answer
 
     monkeypatch.setattr(CdcRawSpaceTrigger, "observe", observe)
