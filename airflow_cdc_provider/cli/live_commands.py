@@ -1,8 +1,8 @@
 """``airflow cdc check``, ``lag`` and ``offsets``: a connector against its source and its lake.
 
-``check`` asks the source alone. The others read or change the offset, which lives in the lake, so they run the
-job stage ``offsets`` in a Spark application on this machine, with the jars of ``[cdc] spark_jars`` and whatever
-``spark-defaults.conf`` says.
+``check`` asks the source alone. The others read or change the offset, which lives in the lake, so they run
+the job stage ``offsets`` in a Spark application on this machine, with the jars of ``[cdc] spark_jars`` and
+whatever ``spark-defaults.conf`` says.
 """
 
 from __future__ import annotations

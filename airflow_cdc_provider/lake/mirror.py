@@ -117,7 +117,7 @@ class Mirror:
             What was changed in an existing mirror, in words.
 
         Raises:
-            ConfigurationError: A source column's name begins with ``_cdc``, or its type changed beyond widening.
+            ConfigurationError: A column is named like ``_cdc``, or its type changed beyond widening.
         """
         if taken := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
             raise ConfigurationError(

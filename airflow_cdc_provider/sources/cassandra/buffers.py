@@ -3,27 +3,31 @@
 All functions take offsets that their callers have checked. Big-endian numbers are in
 :mod:`airflow_cdc_provider.sources.cql.wire`; those of cell rows are little-endian.
 
-The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever the
-alignment, and a loop over them it does not.
+The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever
+the alignment, and a loop over them it does not.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+Int = Any
+"""A number in a kernel. Numba sees int64; mypy would see int and NumPy's scalars, which don't mix."""
 
 
 @njit(cache=True, nogil=True)
-def load_little16(data: Bytes, at: int) -> int:
+def load_little16(data: Bytes, at: Int) -> Int:
     """Read a little-endian unsigned 16-bit number."""
     return np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
 
 
 @njit(cache=True, nogil=True)
-def load_little32(data: Bytes, at: int) -> int:
+def load_little32(data: Bytes, at: Int) -> Int:
     """Read a little-endian unsigned 32-bit number."""
     return (
         np.int64(data[at])
@@ -34,7 +38,7 @@ def load_little32(data: Bytes, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def load_little64(data: Bytes, at: int) -> int:
+def load_little64(data: Bytes, at: Int) -> Int:
     """Read a little-endian signed 64-bit number."""
     return (
         np.int64(data[at])
@@ -49,14 +53,14 @@ def load_little64(data: Bytes, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def store_little16(out: Bytes, at: int, value: int) -> None:
+def store_little16(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 16-bit number."""
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
 
 
 @njit(cache=True, nogil=True)
-def store_little32(out: Bytes, at: int, value: int) -> None:
+def store_little32(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 32-bit number."""
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
@@ -65,7 +69,7 @@ def store_little32(out: Bytes, at: int, value: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def store_little64(out: Bytes, at: int, value: int) -> None:
+def store_little64(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 64-bit number."""
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
@@ -78,7 +82,7 @@ def store_little64(out: Bytes, at: int, value: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def copy(data: Bytes, start: int, length: int, out: Bytes, at: int) -> int:
+def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
     """Copy bytes between two arrays and return the offset after them in ``out``."""
     done = 0
     while length - done >= 8:
@@ -91,7 +95,7 @@ def copy(data: Bytes, start: int, length: int, out: Bytes, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def same(a: Bytes, a_start: int, b: Bytes, b_start: int, length: int) -> bool:
+def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
     """Tell whether two stretches of equal length hold the same bytes."""
     done = 0
     while length - done >= 8:
@@ -106,7 +110,7 @@ def same(a: Bytes, a_start: int, b: Bytes, b_start: int, length: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def compare(data: Bytes, a_start: int, a_length: int, b_start: int, b_length: int) -> int:
+def compare(data: Bytes, a_start: Int, a_length: Int, b_start: Int, b_length: Int) -> Int:
     """Compare two stretches of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
     for i in range(min(a_length, b_length)):
         difference = np.int64(data[a_start + i]) - np.int64(data[b_start + i])

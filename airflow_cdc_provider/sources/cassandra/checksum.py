@@ -1,7 +1,7 @@
 """CRC-32 (IEEE, as zlib's) inside kernels, sixteen bytes at a time.
 
-``zlib.crc32`` is as fast, but needs a Python object per entry. Here the CRC of byte ``i`` of a group of sixteen
-followed by the rest as zeros is looked up in table ``15 - i``, and the sixteen results are xor-ed.
+``zlib.crc32`` is as fast, but needs a Python object per entry. Here the CRC of byte ``i`` of a group of
+sixteen followed by the rest as zeros is looked up in table ``15 - i``, and the sixteen results are xor-ed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
 
 _POLYNOMIAL: Final = 0xEDB88320
 
@@ -34,7 +34,7 @@ _T: Final = _tables()
 
 
 @njit(cache=True, nogil=True)
-def _word(data: Bytes, at: int) -> int:
+def _word(data: Bytes, at: Int) -> Int:
     return (
         np.uint32(data[at])
         | np.uint32(data[at + 1]) << np.uint32(8)
@@ -44,7 +44,7 @@ def _word(data: Bytes, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def crc32(data: Bytes, at: int, length: int, start: int) -> int:
+def crc32(data: Bytes, at: Int, length: Int, start: Int) -> Int:
     """Return the CRC-32 of bytes, carried on from ``start`` (0 for none), as int64 without sign."""
     crc = np.uint32(start) ^ np.uint32(0xFFFFFFFF)
     low = np.uint32(0xFF)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
-from airflow_cdc_provider.sources.cassandra.arrays import binary_array
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, load_little16, load_little32
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, load_little16, load_little32
 from airflow_cdc_provider.sources.cassandra.programs import Program
 from airflow_cdc_provider.sources.cassandra.sink import (
     BOUND_HEADER_BYTES,
@@ -21,6 +20,7 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     UPPER,
     Sink,
 )
+from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 
 
@@ -34,8 +34,8 @@ def comparable_clusterings(
         program: The table, compiled.
 
     Returns:
-        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is none of its
-        type; what stands in the columns for those means nothing.
+        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is none of
+        its type; what stands in the columns for those means nothing.
     """
     rows = sink.rows[: sink.cursor[ROWS_AT]]
     clusterings, malformed = _encode_column(sink, program, rows, np.int64(LOWER))
@@ -67,12 +67,12 @@ def _encode(
     bounds: Bytes,
     program: Program,
     rows: NDArray[np.int64],
-    which: int,
-    first: int,
+    which: Int,
+    first: Int,
     out: Bytes,
     ends: NDArray[np.int64],
     malformed: NDArray[np.bool_],
-) -> int:
+) -> Int:
     """Encode from contribution ``first`` on until all are done or ``out`` is full; return the next number."""
     columns = len(program.clustering_root)
     at = ends[first]

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cassandra.arrays import binary_array, binary_buffers
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
 from airflow_cdc_provider.sources.cassandra.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cassandra.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
@@ -47,10 +47,12 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     new_sink,
 )
 from airflow_cdc_provider.sources.cassandra.snapshot_rows import read_snapshot_row
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
+_MOST_BYTES: Final = np.iinfo(np.int32).max
 
 
 def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
@@ -62,8 +64,8 @@ def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequenc
         fences: The table's fences; they give each contribution its generation.
 
     Returns:
-        The contributions, in the order of the changes; and the rows that could not be decoded, each with a reason
-        that leads with its code (:mod:`.reasons`) and names the byte of the payload.
+        The contributions, in the order of the changes; and the rows that could not be decoded, each with a
+        reason that leads with its code (:mod:`.reasons`) and names the byte of the payload.
 
     Raises:
         ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.
@@ -84,11 +86,18 @@ class UpdateDecoder:
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Do what :func:`decode_updates` does."""
-        data, offsets = binary_buffers(changes.column("payload"))
+        data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]
         clusterings, ends, malformed = comparable_clusterings(sink, self._program)
         failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
+        if sink.cursor[STATES_AT] > _MOST_BYTES:
+            raise ConfigurationError(
+                "a batch of changes makes more cell rows than one Arrow column holds",
+                expected=f"at most {_MOST_BYTES} bytes",
+                found=str(sink.cursor[STATES_AT]),
+                remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
+            )
         nulls = pa.nulls(len(rows), pa.binary())
         contributions = pa.RecordBatch.from_arrays(
             [
@@ -116,7 +125,7 @@ class UpdateDecoder:
         )
 
 
-def _decode_all(data: Bytes, offsets: NDArray[np.int32], program: Program) -> tuple[Sink, NDArray[np.int64]]:
+def _decode_all(data: Bytes, offsets: NDArray[np.int64], program: Program) -> tuple[Sink, NDArray[np.int64]]:
     count = len(offsets) - 1
     failures = np.zeros((count, 2), np.int64)
     sink = new_sink(int(offsets[-1] - offsets[0]), 2 * count, len(program.column_id))
@@ -134,7 +143,7 @@ def _generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np
         after = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
         if fence.origin:
             after = pc.and_(after, pc.equal(changes.column("origin"), fence.origin))
-        passed = after.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003  # pyarrow's own order
+        passed = after.fill_null(False).to_numpy(zero_copy_only=False)
         own = np.where(passed, np.maximum(own, fence.generation), own)
     return own
 
@@ -150,12 +159,12 @@ def _reason(payload: Bytes, reason: int, at: int) -> str:
 @njit(cache=True, nogil=True)
 def _decode(
     data: Bytes,
-    offsets: NDArray[np.int32],
-    first: int,
+    offsets: NDArray[np.int64],
+    first: Int,
     program: Program,
     sink: Sink,
     failures: NDArray[np.int64],
-) -> int:
+) -> Int:
     """Decode payloads from number ``first`` on, until all are done or the sink is full.
 
     Args:
@@ -172,7 +181,7 @@ def _decode(
     cursor = sink.cursor
     for change in range(first, len(offsets) - 1):
         rows_at, states_at, bounds_at = cursor[ROWS_AT], cursor[STATES_AT], cursor[BOUNDS_AT]
-        start, end = np.int64(offsets[change]), np.int64(offsets[change + 1])
+        start, end = offsets[change], offsets[change + 1]
         cursor[FAILED_AT] = start
         tag = np.int64(data[start]) if start < end else np.int64(0)
         if tag == SNAPSHOT_TAG:

@@ -7,10 +7,11 @@ An entry, big-endian::
     8      S    a mutation
     8+S    u32  the same CRC-32, carried on over the mutation
 
-What is broken is located and passed over as Cassandra's own reader does when it is told to go on: a wrong size or
-size checksum, or an entry that reaches beyond its section, costs the rest of the section, because nothing tells
-where the next entry begins; a wrong checksum of the whole costs that entry. Unlike Cassandra's, this reader goes on
-with the next section after a size of zero, and calls it damage if anything but zeros follows.
+What is broken is located and passed over as Cassandra's own reader does when it is told to go on: a wrong
+size or size checksum, or an entry that reaches beyond its section, costs the rest of the section, because
+nothing tells where the next entry begins; a wrong checksum of the whole costs that entry. Unlike Cassandra's,
+this reader goes on with the next section after a size of zero, and calls it damage if anything but zeros
+follows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
 from airflow_cdc_provider.sources.cassandra.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.reasons import (
     ENTRY_BEYOND_SECTION,
@@ -36,7 +37,7 @@ _OVERHEAD_BYTES: Final = 12
 _LEAST_SIZE: Final = 10
 
 START: Final = 0
-"""Column of ``entries``: where the mutation begins in the plain bytes; likewise :data:`LENGTH`, :data:`END`."""
+"""Columns of ``entries``: where the mutation begins in the plain bytes, and its length."""
 LENGTH: Final = 1
 END: Final = 2
 """Column of ``entries``: logical position of the entry's end."""
@@ -100,7 +101,7 @@ def _find(
             elif end - at < 8:
                 reason = ENTRY_BEYOND_SECTION
             else:
-                crc = crc32(plain, at, 4, 0)
+                crc = crc32(plain, at, np.int64(4), np.int64(0))
                 if crc != read_i32(plain, at + 4) & 0xFFFFFFFF:
                     reason = SIZE_CHECKSUM
                 elif size < _LEAST_SIZE:
@@ -128,9 +129,9 @@ def _find(
 
 
 @njit(cache=True, nogil=True)
-def _anything(plain: Bytes, at: int, end: int) -> bool:
+def _anything(plain: Bytes, at: Int, end: Int) -> bool:
     """Tell whether there is any byte but zero."""
-    for i in range(at, end):
+    for i in range(at, end):  # noqa: SIM110  # Numba compiles no generators in any()
         if plain[i] != 0:
             return True
     return False

@@ -14,9 +14,9 @@ A row::
 Everything is read with the compiled schema (:mod:`.programs`): whether a column has one cell or many, and how
 long its values are, stands nowhere in the update. What comes out are contributions in a :class:`~.sink.Sink`.
 
-Functions that walk return the offset after what they read, or a negative reason (``-TRUNCATED`` is the -1 that
-:mod:`airflow_cdc_provider.sources.cql.wire` returns). Every length is compared with
-what is left before a byte of it is read; the limits of an update are given by ``at`` and ``end`` alone.
+Functions that walk return the offset after what they read, or a negative reason (``-TRUNCATED`` is the -1
+that :mod:`airflow_cdc_provider.sources.cql.wire` returns). Every length is compared with what is left before
+a byte of it is read; the limits of an update are given by ``at`` and ``end`` alone.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ from airflow_cdc_provider.changes.cells import (
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.sources.cassandra.buffers import (
     Bytes,
+    Int,
     copy,
-    store_little16,
     store_little32,
     store_little64,
 )
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import (
-    BAD_COUNT,
     BAD_EXPIRY,
     BAD_FLAGS,
     BAD_MARKER,
@@ -95,8 +94,8 @@ _EXPIRED_TTL: Final = 0x7FFFFFFF
 
 @njit(cache=True, nogil=True)
 def read_update(
-    data: Bytes, at: int, end: int, version: int, change: int, table: int, program: Program, sink: Sink
-) -> int:
+    data: Bytes, at: Int, end: Int, version: Int, change: Int, table: Int, program: Program, sink: Sink
+) -> Int:
     """Read one update and append its contributions.
 
     Args:
@@ -184,16 +183,16 @@ def read_update(
 
 
 @njit(cache=True, nogil=True)
-def _failed(cursor: NDArray[np.int64], at: int, reason: int) -> int:
+def _failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
     cursor[FAILED_AT] = at
     return -reason
 
 
 @njit(cache=True, nogil=True)
 def _read_columns(
-    data: Bytes, at: int, end: int, table: int, program: Program, sink: Sink, line: int
-) -> tuple[int, int]:
-    """Read a list of column names and look them up: their count, and the offset after or a negative reason."""
+    data: Bytes, at: Int, end: Int, table: Int, program: Program, sink: Sink, line: Int
+) -> tuple[Int, Int]:
+    """Read column names and look them up: their count, and the offset after or a negative reason."""
     count, after = read_uvint(data, at, end)
     if after < 0 or count < 0 or count > end - after:
         return 0, _failed(sink.cursor, at, TRUNCATED)
@@ -215,16 +214,16 @@ def _read_columns(
 @njit(cache=True, nogil=True)
 def _read_row(
     data: Bytes,
-    at: int,
-    end: int,
-    header: tuple[int, int, int, int],
-    change: int,
-    table: int,
+    at: Int,
+    end: Int,
+    header: tuple[Int, Int, Int, Int],
+    change: Int,
+    table: Int,
     program: Program,
     sink: Sink,
-    line: int,
-    listed: int,
-) -> int:
+    line: Int,
+    listed: Int,
+) -> Int:
     """Read one row, of regular columns (line 1) or the static one (line 0), and append its contribution."""
     cursor, states = sink.cursor, sink.states
     row_at = at
@@ -363,15 +362,15 @@ def _read_row(
 @njit(cache=True, nogil=True)
 def _read_clustering(
     data: Bytes,
-    at: int,
-    end: int,
+    at: Int,
+    end: Int,
     program: Program,
-    first: int,
-    count: int,
+    first: Int,
+    count: Int,
     cursor: NDArray[np.int64],
     out: Bytes,
-    out_at: int,
-) -> tuple[int, int]:
+    out_at: Int,
+) -> tuple[Int, Int]:
     """Read ``count`` clustering values (reference §8) and write them as a cell row has them.
 
     Each 32 values are led by a number with two bits for each: empty, null; only the others take bytes.
@@ -419,9 +418,9 @@ def _read_clustering(
 
 @njit(cache=True, nogil=True)
 def _read_large_subset(
-    data: Bytes, at: int, end: int, listed: int, missing: int, present: NDArray[np.bool_]
-) -> int:
-    """Read which of 64 or more listed columns a row has: the indexes of those, or of the missing ones (§7)."""
+    data: Bytes, at: Int, end: Int, listed: Int, missing: Int, present: NDArray[np.bool_]
+) -> Int:
+    """Read which of 64 or more listed columns a row has: indexes of those, or of the others (§7)."""
     if missing < 0 or missing > listed:
         return -BAD_SUBSET
     named_are_present = listed - missing < listed // 2
@@ -442,17 +441,17 @@ def _read_large_subset(
 @njit(cache=True, nogil=True)
 def _read_cell(
     data: Bytes,
-    at: int,
-    end: int,
-    header: tuple[int, int, int, int],
-    row_times: tuple[int, int, int],
-    column_id: int,
-    size: int,
-    path: int,
-    dropped_at: int,
+    at: Int,
+    end: Int,
+    header: tuple[Int, Int, Int, Int],
+    row_times: tuple[Int, Int, Int],
+    column_id: Int,
+    size: Int,
+    path: Int,
+    dropped_at: Int,
     states: Bytes,
-    state_at: int,
-) -> tuple[int, int]:
+    state_at: Int,
+) -> tuple[Int, Int]:
     """Read one cell and write it unless its column is gone or was dropped after it.
 
     Args:
@@ -523,7 +522,7 @@ def _read_cell(
 
 
 @njit(cache=True, nogil=True)
-def _read_deletion(data: Bytes, at: int, end: int, header: tuple[int, int, int, int]) -> tuple[int, int, int]:
+def _read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int, Int]:
     """Read write time and deletion time of a deletion, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
     if at < 0:
@@ -538,7 +537,7 @@ def _read_deletion(data: Bytes, at: int, end: int, header: tuple[int, int, int, 
 
 
 @njit(cache=True, nogil=True)
-def _read_local_time(data: Bytes, at: int, end: int, header: tuple[int, int, int, int]) -> tuple[int, int]:
+def _read_local_time(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int]:
     """Read a time in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
     seconds = _local_time(delta, header)
@@ -546,14 +545,14 @@ def _read_local_time(data: Bytes, at: int, end: int, header: tuple[int, int, int
 
 
 @njit(cache=True, nogil=True)
-def _local_time(delta: int, header: tuple[int, int, int, int]) -> int:
+def _local_time(delta: Int, header: tuple[Int, Int, Int, Int]) -> Int:
     """Return a time in seconds, signed before version 8 and unsigned since, or -1 for none that can be."""
     seconds = (delta + header[2]) & 0xFFFFFFFF
     return seconds if seconds <= (0x7FFFFFFF if header[0] < 8 else 0xFFFFFFFD) else np.int64(-1)
 
 
 @njit(cache=True, nogil=True)
-def _read_ttl(data: Bytes, at: int, end: int, header: tuple[int, int, int, int]) -> tuple[int, int]:
+def _read_ttl(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int]:
     """Read a TTL in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
     ttl = (delta + header[3]) & 0xFFFFFFFF
@@ -563,14 +562,14 @@ def _read_ttl(data: Bytes, at: int, end: int, header: tuple[int, int, int, int])
 @njit(cache=True, nogil=True)
 def _read_marker(
     data: Bytes,
-    at: int,
-    end: int,
-    header: tuple[int, int, int, int],
-    change: int,
-    table: int,
+    at: Int,
+    end: Int,
+    header: tuple[Int, Int, Int, Int],
+    change: Int,
+    table: Int,
     program: Program,
     sink: Sink,
-) -> int:
+) -> Int:
     """Read one range tombstone marker (reference §9); one that closes a range appends its contribution.
 
     ======== ====================================== ========= ==============================================
@@ -588,13 +587,13 @@ def _read_marker(
     kind = np.int64(data[at + 1])
     count = np.int64(data[at + 2]) << 8 | np.int64(data[at + 3])
     first = np.int64(program.first_clustering[table])
-    closes = kind == 0 or kind == 2 or kind == 5 or kind == 6  # noqa: PLR1714  # Numba compiles no sets here
-    opens = kind == 1 or kind == 2 or kind == 5 or kind == 7  # noqa: PLR1714
+    closes = kind in (0, 2, 5, 6)
+    opens = kind in (1, 2, 5, 7)
     if (
         data[at] != 0x02
         or not (closes or opens)
         or count > program.first_clustering[table + 1] - first
-        or (count == 0 and kind != 1 and kind != 6)
+        or (count == 0 and kind not in (1, 6))
         or closes != (cursor[RANGE_START] >= 0)
     ):
         return _failed(cursor, at, BAD_MARKER)
@@ -643,7 +642,7 @@ def _read_marker(
 
 @njit(cache=True, nogil=True)
 def _put_cell(
-    states: Bytes, at: int, column_id: int, flags: int, ttl: int, timestamp: int, local_time: int
+    states: Bytes, at: Int, column_id: Int, flags: Int, ttl: Int, timestamp: Int, local_time: Int
 ) -> None:
     """Write the first 24 bytes of a cell's header."""
     store_little32(states, at, column_id | flags << 16)
@@ -655,12 +654,12 @@ def _put_cell(
 @njit(cache=True, nogil=True)
 def _put_deletion(
     sink: Sink,
-    change: int,
-    scope: int,
-    timestamp: int,
-    deletion_time: int,
-    lower: int,
-    upper: int,
+    change: Int,
+    scope: Int,
+    timestamp: Int,
+    deletion_time: Int,
+    lower: Int,
+    upper: Int,
 ) -> bool:
     """Append a contribution whose cell row is nothing but a deletion; False if there is no space."""
     states = sink.states
@@ -679,11 +678,11 @@ def _put_deletion(
 @njit(cache=True, nogil=True)
 def put_row(
     sink: Sink,
-    change: int,
-    scope: int,
-    state_end: int,
-    lower: int,
-    upper: int,
+    change: Int,
+    scope: Int,
+    state_end: Int,
+    lower: Int,
+    upper: Int,
 ) -> bool:
     """Append a contribution whose cell row is written already; False if there is no space."""
     cursor, rows = sink.cursor, sink.rows

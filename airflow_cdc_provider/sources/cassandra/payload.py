@@ -4,7 +4,8 @@
 
     0   u64   segment id
     8   u32   logical position in the segment: where the entry ends
-    12  u32   ordinal of the update inside the entry; :data:`FENCE` for a truncation
+    12  u32   ordinal of the update inside the entry; :data:`FENCE` for a truncation, :data:`DAMAGED` for a
+              stretch that can't be read and begins there
 
 ``payload`` begins with a tag:
 
@@ -49,6 +50,8 @@ DAMAGE_TAG: Final = ord("X")
 
 FENCE: Final = 0xFFFFFFFF
 """Ordinal of a truncation's position: it comes after every update of the entry that ends there."""
+
+DAMAGED: Final = 0xFFFFFFFE
 
 _POSITION = struct.Struct(">QII")
 _TRUNCATION = struct.Struct(">BQIQ")

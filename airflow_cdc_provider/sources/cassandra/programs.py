@@ -1,10 +1,10 @@
 """Table schemas compiled to small integer arrays, so that kernels can walk mutations without Python.
 
 A :class:`Program` holds any number of tables, laid out one after the other: the columns of table ``t`` are
-``first_column[t]`` to ``first_column[t + 1]``, its clustering columns likewise, and ``types`` holds the clustering
-columns' types. Columns stand in Cassandra's own order (static before regular, simple before
-complex, then by name bytes), which is the order in which updates list them, so looking one up seldom looks further
-than the next.
+``first_column[t]`` to ``first_column[t + 1]``, its clustering columns likewise, and ``types`` holds the
+clustering columns' types. Columns stand in Cassandra's own order (static before regular, simple before
+complex, then by name bytes), which is the order in which updates list them, so looking one up seldom looks
+further than the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, same
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, same
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length
@@ -31,7 +31,8 @@ _NEVER_DROPPED: Final = np.iinfo(np.int64).min
 class Program(NamedTuple):
     """Tables as arrays; see the module's docstring.
 
-    ``slots``             hash table of table ids: table number, or -1 for a free slot; its length is a power of 2
+    ``slots``             hash table of table ids: table number, or -1 for a free slot; its length is a power
+                          of 2
     ``id_high``, ``id_low``   per table, the two halves of its id
     ``first_column``      per table, then the total
     ``names``             names of all columns as UTF-8, one after the other
@@ -76,8 +77,9 @@ class _Listed(NamedTuple):
 def compile_tables(schemas: Sequence[TableSchema]) -> Program:
     """Compile tables; their numbers in the program are their places in ``schemas``.
 
-    Static and regular columns need their ids (:func:`~airflow_cdc_provider.sources.cql.schema.number_columns`)
-    only where cells are kept, not where updates are merely told apart.
+    Static and regular columns need their ids
+    (:func:`~airflow_cdc_provider.sources.cql.schema.number_columns`) only where cells are kept, not where
+    updates are merely told apart.
     """
     ids = [bytes.fromhex(schema.id.replace("-", "")) for schema in schemas]
     columns: list[_Listed] = []
@@ -139,7 +141,7 @@ def _slots(ids: Sequence[bytes]) -> NDArray[np.int32]:
 
 
 @njit(cache=True, nogil=True)
-def find_table(program: Program, data: Bytes, at: int) -> int:
+def find_table(program: Program, data: Bytes, at: Int) -> Int:
     """Return the number of the table whose id stands at ``at`` (16 bytes must be there), or -1."""
     mask = len(program.slots) - 1
     slot = (np.int64(data[at + 7]) | (np.int64(data[at + 3]) << 8) | (np.int64(data[at + 2]) << 16)) & mask
@@ -155,7 +157,7 @@ def find_table(program: Program, data: Bytes, at: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def find_column(program: Program, table: int, likely: int, data: Bytes, at: int, length: int) -> int:
+def find_column(program: Program, table: Int, likely: Int, data: Bytes, at: Int, length: Int) -> Int:
     """Return the column of a table by its name, looking at ``likely`` and those after it first, or -1."""
     first = np.int64(program.first_column[table])
     count = np.int64(program.first_column[table + 1]) - first

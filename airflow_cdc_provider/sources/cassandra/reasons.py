@@ -1,6 +1,7 @@
 """Why bytes could not be read: the numbers that kernels return and the codes that people see.
 
-A kernel returns the negative number; a quarantine record and :attr:`~..base.Decoded.reasons` lead with the code.
+A kernel returns the negative number; a quarantine record and :attr:`~..base.Decoded.reasons` lead with the
+code.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ MARKER_CHECKSUM: Final = 38
 MARKER_TARGET: Final = 39
 SECTION_UNREADABLE: Final = 40
 ENDS_EARLY: Final = 41
+HEADER_MISMATCH: Final = 42
 
 NO_SPACE: Final = 100
 """Not a fault of the input: the output arrays are full; the caller enlarges them and calls again."""
@@ -69,6 +71,7 @@ CODES: Final = {
     MARKER_CHECKSUM: ("marker-checksum", "the checksum of a sync marker is wrong"),
     MARKER_TARGET: ("marker-target", "a sync marker points outside the file"),
     SECTION_UNREADABLE: ("section-unreadable", "a section can't be decompressed; it is skipped"),
+    HEADER_MISMATCH: ("header-mismatch", "the header names another segment than the file; it is skipped"),
     ENDS_EARLY: ("ends-early", "the segment's data end before the place that its index names"),
 }
 

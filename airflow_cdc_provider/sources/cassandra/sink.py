@@ -1,7 +1,7 @@
 """Where decoded updates go: output arrays that kernels fill and the caller enlarges.
 
-A kernel that finds an array full returns ``-NO_SPACE``; the caller resets the cursor to what it was before the
-change, enlarges the arrays (:func:`grow`) and calls again. So sizes are never computed beforehand.
+A kernel that finds an array full returns ``-NO_SPACE``; the caller resets the cursor to what it was before
+the change, enlarges the arrays (:func:`grow`) and calls again. So sizes are never computed beforehand.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BOUNDS_AT: Final = 2
 FAILED_AT: Final = 3
 """Cursor: where in the input the last failure was found."""
 RANGE_START: Final = 4
-"""Cursor: where in ``bounds`` the range deletion begins that is open in the present update, -1 for none; then its
-write time and deletion time."""
+"""Cursor: where in ``bounds`` the range deletion begins that is open in the present update, -1 for none; then
+its write time and deletion time."""
 RANGE_TIMESTAMP: Final = 5
 RANGE_DELETION_TIME: Final = 6
 CURSORS: Final = 7
@@ -47,8 +47,8 @@ class Sink(NamedTuple):
     ``cursor``   numbers above
     ``rows``     a line of the columns above per contribution
     ``states``   cell rows (changes/cells.py), one after the other
-    ``bounds``   ends of range deletions: u16 number of values, u8 1 if it lies after all that begin with them,
-                 u8 zero, then the values as in a cell row
+    ``bounds``   ends of range deletions: u16 number of values, u8 1 if it lies after all that begin with
+                 them, u8 zero, then the values as in a cell row
     ``cells``    scratch: offsets of a row's cells in ``states``, in two lines for sorting
     ``spare``    scratch: a row's cells while they are put in order
     ``listed``   scratch: the columns that an update lists, static ones in line 0, regular ones in line 1

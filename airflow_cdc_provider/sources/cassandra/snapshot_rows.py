@@ -17,10 +17,12 @@ from airflow_cdc_provider.changes.cells import (
     ROW_DELETION,
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
+    ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.sources.cassandra.buffers import (
     Bytes,
+    Int,
     copy,
     load_little16,
     load_little32,
@@ -40,7 +42,7 @@ _NOWHERE: Final = np.int64(-1)
 
 
 @njit(cache=True, nogil=True)
-def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Program, sink: Sink) -> int:
+def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Program, sink: Sink) -> Int:
     """Read one snapshot row of the program's only table and append its contribution.
 
     Args:
@@ -60,7 +62,7 @@ def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Prog
         return -BAD_SNAPSHOT
     scope = data[at + 1]
     names_end = at + _HEADER_BYTES + load_little16(data, at + 2)
-    if (scope != ROW and scope != STATIC) or names_end > end - ROW_HEADER_BYTES:  # noqa: PLR1714
+    if scope not in (ROW, STATIC) or names_end > end - ROW_HEADER_BYTES:
         return -BAD_SNAPSHOT
     names = _find_columns(data, at + _HEADER_BYTES, names_end, program, sink)
     if names < 0:
@@ -106,7 +108,7 @@ def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Prog
         if problem < 0:
             return problem
     store_little32(states, begin + 44, kept)
-    if kept == 0 and not data[row_at + 1] & (ROW_LIVENESS | ROW_DELETION):
+    if kept == 0 and not data[row_at + 1] & (ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN):
         return end
     if not put_row(sink, change, np.int64(scope), state_at, _NOWHERE, _NOWHERE):
         return -NO_SPACE
@@ -114,7 +116,7 @@ def read_snapshot_row(data: Bytes, at: int, end: int, change: int, program: Prog
 
 
 @njit(cache=True, nogil=True)
-def _find_columns(data: Bytes, at: int, end: int, program: Program, sink: Sink) -> int:
+def _find_columns(data: Bytes, at: Int, end: Int, program: Program, sink: Sink) -> Int:
     """Look up the names that a payload lists; return their count or a negative reason."""
     count = 0
     likely = np.int64(0)

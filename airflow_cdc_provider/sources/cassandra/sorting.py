@@ -1,7 +1,7 @@
 """Putting the cells of a cell row in the order that it promises: by column, complex deletion first, by path.
 
-Updates list cells by column name and by the order of the collection's own type (signed numbers, times), so cells
-seldom need it; those that do are sorted by merging, because collections can be large.
+Updates list cells by column name and by the order of the collection's own type (signed numbers, times), so
+cells seldom need it; those that do are sorted by merging, because collections can be large.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import CELL_COMPLEX_DELETION, CELL_HEADER_BYTES
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, compare, copy, load_little16, load_little32
+from airflow_cdc_provider.sources.cassandra.buffers import (
+    Bytes,
+    Int,
+    compare,
+    copy,
+    load_little16,
+    load_little32,
+)
 from airflow_cdc_provider.sources.cassandra.reasons import DUPLICATE_CELL, NO_SPACE
 from airflow_cdc_provider.sources.cassandra.sink import Sink
 
 
 @njit(cache=True, nogil=True)
-def compare_cells(states: Bytes, a: int, b: int) -> int:
+def compare_cells(states: Bytes, a: Int, b: Int) -> Int:
     """Compare two cells by their offsets: negative, 0 for the same column and path, or positive."""
     difference = load_little16(states, a) - load_little16(states, b)
     if difference != 0:
@@ -36,7 +43,7 @@ def compare_cells(states: Bytes, a: int, b: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def order_cells(sink: Sink, begin: int, end: int, count: int) -> int:
+def order_cells(sink: Sink, begin: Int, end: Int, count: Int) -> Int:
     """Sort ``count`` cells that fill ``states`` from ``begin`` to ``end``.
 
     Returns:
@@ -62,7 +69,7 @@ def order_cells(sink: Sink, begin: int, end: int, count: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _merge_sort(states: Bytes, cells: NDArray[np.int64], count: int) -> int:
+def _merge_sort(states: Bytes, cells: NDArray[np.int64], count: Int) -> Int:
     """Sort the offsets in line 0 of ``cells``, bottom up; return the line that holds them in the end."""
     line = 0
     width = 1

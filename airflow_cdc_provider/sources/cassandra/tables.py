@@ -1,4 +1,4 @@
-"""Which tables a segment's updates belong to, and what becomes of them: compiled once, sent to every reader."""
+"""Which tables updates belong to, and what becomes of them: compiled once, sent to every reader."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ COUNTER: Final = 3
 SYSTEM: Final = 4
 LOCAL: Final = 5
 """``system.local``, whose mutations tell of truncations."""
+ROLES: Final = 6
 
 _SYSTEM_TABLES: Final = {
     "system": (
-        "IndexInfo available_ranges available_ranges_v2 batches batchlog built_views compaction_history hints "
-        "paxos paxos_repair_history _paxos_repair_state peer_events peer_events_v2 peers peers_v2 "
+        "IndexInfo available_ranges available_ranges_v2 batches batchlog built_views compaction_history "
+        "hints paxos paxos_repair_history _paxos_repair_state peer_events peer_events_v2 peers peers_v2 "
         "prepared_statements range_xfers repairs schema_aggregates schema_columnfamilies schema_columns "
         "schema_functions schema_keyspaces schema_triggers schema_usertypes size_estimates sstable_activity "
         "sstable_activity_v2 table_estimates top_partitions transferred_ranges transferred_ranges_v2 "
         "view_builds_in_progress views_builds_in_progress NodeIdInfo local_metadata_log metadata_snapshots"
     ),
     "system_schema": (
-        "aggregates column_masks columns dropped_columns functions indexes keyspaces tables triggers types views"
+        "aggregates column_masks columns dropped_columns functions indexes keyspaces tables triggers types "
+        "views"
     ),
     "system_auth": (
         "cidr_groups cidr_permissions credentials identity_to_role network_permissions permissions "

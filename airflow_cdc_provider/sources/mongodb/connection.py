@@ -91,7 +91,7 @@ class ConnectionValues:
         credentials: Login and password, where the connection has them.
     """
 
-    host: str
+    host: str = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 

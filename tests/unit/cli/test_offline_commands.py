@@ -50,8 +50,8 @@ def test_broken_places_are_counted_on_stderr(
     out, err = capfdbinary.readouterr()
     assert len(out.splitlines()) == 30
     lines = err.decode().splitlines()
-    assert lines[0].startswith(f"broken: {tmp_path / 'stream.bson'} at byte {len(insert(0))}: ")
-    assert lines[-2:] == ["broken: and 9 more", "summary: 29 broken places were stepped over"]
+    assert lines[0].startswith(f"left out: {tmp_path / 'stream.bson'} at byte {len(insert(0))}: ")
+    assert lines[-2:] == ["left out: and 9 more", "summary: 29 places of the input were left out"]
 
 
 def test_strict_ends_with_exit_code_1(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

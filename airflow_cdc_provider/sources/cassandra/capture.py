@@ -1,0 +1,315 @@
+"""Planning of reads: what is in cdc_raw, how far it was read, and the next bounded batch (reference §15).
+
+A growing segment is read up to the position that its index calls durable, a closed one to its natural end. A
+batch is cut at section boundaries, which every reader can find again, so the same plan always yields the same
+changes.
+
+What cannot be seen: a segment that came and went between two looks. The server deletes none while
+``cdc_block_writes`` is true; whoever else cleans cdc_raw must delete only what the stored offset calls done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
+from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit
+from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, NodeOffset, read_offset, write_offset
+from airflow_cdc_provider.sources.cassandra.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
+from airflow_cdc_provider.sources.cassandra.sections import (
+    Chain,
+    Damage,
+    Section,
+    section_decoder,
+    walk_sections,
+)
+from airflow_cdc_provider.sources.cassandra.segments import (
+    Descriptor,
+    SegmentBytes,
+    SegmentFile,
+    list_segments,
+    read_descriptor,
+)
+from airflow_cdc_provider.sources.cassandra.tables import LogTables
+
+_LONGEST_HEADER: Final = 14 + 65535 + 4
+_SLICE_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """Where segments are, and how to take them.
+
+    Args:
+        path: ``cdc_raw`` of one node, or a folder with one folder per node, named by its host id.
+        node: Host id of the node, if its segments lie directly in the folder.
+        beyond_index: Read growing segments past what their index calls durable, and those that have none:
+            sooner, but a crash of the node can take back what was read.
+        trust_zero_checksum: Go on past a sync marker whose checksum was not written, in plain segments;
+            entries have checksums of their own. Cassandra's property is
+            ``cassandra.commitlog.allow_ignore_sync_crc``.
+        strict: Fail on the first byte that can't be read instead of setting it apart.
+    """
+
+    path: str
+    node: str = ""
+    beyond_index: bool = False
+    trust_zero_checksum: bool = False
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class SegmentSlice:
+    """A stretch of one segment: one partition of a plan. Picklable; always yields the same changes.
+
+    Args:
+        path: The segment.
+        origin: The node's host id.
+        descriptor: The segment's header.
+        sections: What to read.
+        after: Entries that end at or before this logical position were read already.
+        damage: What planning found broken; it comes out with this slice.
+        tables: What is known of tables.
+        strict: See :class:`LogFolder`.
+    """
+
+    path: str
+    origin: str
+    descriptor: Descriptor
+    sections: tuple[Section, ...]
+    after: int
+    damage: tuple[Damage, ...]
+    tables: LogTables
+    strict: bool = False
+
+
+def head(folder: LogFolder) -> Offset:
+    """Return the place up to which all nodes' logs are durable now.
+
+    Raises:
+        ConfigurationError: There is no such folder, or a segment is of a kind that can't be read.
+    """
+    return write_offset({origin: _node_head(folder, files) for origin, files in _list(folder).items()})
+
+
+def earliest(folder: LogFolder) -> Offset:
+    """Return the offset that comes before all segments there are."""
+    return write_offset(dict.fromkeys(_list(folder), NodeOffset()))
+
+
+def lag(folder: LogFolder, offset: Offset | None) -> Lag:
+    """Tell what is there and not yet read.
+
+    ``seconds`` is how long ago the oldest index with unread data was last written: the oldest unread change
+    is at least that old. ``bytes`` counts a closed segment up to the end that its index names.
+    """
+    nodes = read_offset(offset)
+    total, oldest = 0, None
+    details = {}
+    for origin, files in _list(folder).items():
+        node = nodes.get(origin, NodeOffset())
+        unread, segments = 0, 0
+        for file in files:
+            position = node.position(file.segment)
+            if position == WHOLE or not _usable(folder, file):
+                continue
+            end = file.index.end if file.index else file.size_bytes
+            if end <= position:
+                continue
+            unread += end - position
+            segments += 1
+            if file.index_changed_at:
+                oldest = min(oldest or file.index_changed_at, file.index_changed_at)
+        total += unread
+        details[origin] = {"segments": segments, "bytes": unread}
+    seconds = 0.0 if total == 0 else max(time.time() - oldest, 0.0) if oldest else None
+    return Lag(seconds=seconds, bytes=total, details=details)
+
+
+def validate_offset(offset: Offset) -> None:
+    """Refuse an offset of another form.
+
+    Raises:
+        ConfigurationError: With what is expected.
+    """
+    read_offset(offset)
+
+
+def plan_segments(
+    folder: LogFolder, tables: LogTables, start: Offset | None, head: Offset, limit: ReadLimit
+) -> Plan:
+    """Cut the next batch.
+
+    Args:
+        folder: Where segments are.
+        tables: What is known of tables; it travels with the partitions.
+        start: The stored offset, None to begin with the first segment there is.
+        head: Where to stop, from :func:`head`.
+        limit: The batch's size; ``bytes`` counts plain bytes of sections. Nodes share it. ``changes`` can't
+            be told before reading.
+
+    Returns:
+        The plan; its partitions are :class:`SegmentSlice`.
+
+    Raises:
+        PositionLost: A segment that was read in part, or that ``head`` saw, is gone.
+        ConfigurationError: A segment is of a kind that can't be read, or an offset of another form.
+    """
+    listed = _list(folder)
+    begin, stop = read_offset(start), read_offset(head)
+    nodes = {origin: begin.get(origin, NodeOffset()) for origin in {*listed, *begin}}
+    partitions: list[SegmentSlice] = []
+    at_head = True
+    left = limit.bytes
+    for turn, origin in enumerate(sorted(nodes)):
+        files = listed.get(origin, [])
+        share = max(left // (len(nodes) - turn), 1)
+        batch = _NodeBatch(folder, tables, nodes[origin], stop.get(origin, NodeOffset()), share)
+        batch.check_present(origin, files)
+        partitions += batch.take(files)
+        nodes[origin] = batch.offset
+        left -= share - batch.left
+        at_head = at_head and batch.at_head
+    return Plan(end=write_offset(nodes), partitions=partitions, at_head=at_head)
+
+
+class _NodeBatch:
+    """One node's part of a batch while it is cut."""
+
+    def __init__(
+        self, folder: LogFolder, tables: LogTables, offset: NodeOffset, head: NodeOffset, share_bytes: int
+    ) -> None:
+        self.folder = folder
+        self.tables = tables
+        self.offset = offset
+        self.head = head
+        self.left = share_bytes
+        self.at_head = True
+
+    def check_present(self, origin: str, files: Sequence[SegmentFile]) -> None:
+        present = {file.segment for file in files}
+        wanted = {segment for segment, position in self.offset.open.items() if position > 0}
+        wanted |= set(self.head.open)
+        wanted |= {segment for first, last in self.head.done for segment in range(first, last + 1)}
+        gone = sorted(s for s in wanted - present if self.offset.position(s) < self.head_position(s))
+        if gone:
+            raise PositionLost(
+                f"segment {gone[0]} of node {origin} is gone before it was read to its end",
+                expected=f"it in {self.folder.path}",
+                found=f"{len(present)} other segments",
+                remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set",
+            )
+
+    def head_position(self, segment: int) -> int:
+        """Return how far a segment is to be read; one that the offset calls open was growing when seen."""
+        position = self.head.position(segment)
+        return WHOLE if segment in self.offset.open and position == 0 else position
+
+    def take(self, files: Sequence[SegmentFile]) -> Iterator[SegmentSlice]:
+        for file in files:
+            position = self.offset.position(file.segment)
+            allowed = self.head.position(file.segment)
+            if position == WHOLE or allowed <= position or not _usable(self.folder, file):
+                continue
+            if self.left <= 0:
+                self.at_head = False
+                return
+            yield from self._take_segment(file, position, allowed)
+
+    def _take_segment(self, file: SegmentFile, position: int, allowed: int) -> Iterator[SegmentSlice]:
+        descriptor, chain = _open(self.folder, file)
+        pending = [s for s in chain.sections if s.end > position and s.end <= allowed]
+        taken = []
+        for section in pending:
+            if self.left <= 0:
+                break
+            taken.append(section)
+            self.left -= section.end - section.position
+        whole = allowed == WHOLE and len(taken) == len(pending)
+        damage = tuple(chain.damage) if whole else ()
+        if len(taken) < len(pending):
+            self.at_head = False
+        pieces = list(_cut(taken, once=file.path.endswith(".gz"))) or ([()] if damage else [])
+        for number, piece in enumerate(pieces, start=1):
+            yield SegmentSlice(
+                path=file.path,
+                origin=file.origin,
+                descriptor=descriptor,
+                sections=tuple(piece),
+                after=position,
+                damage=damage if number == len(pieces) else (),
+                tables=self.tables,
+                strict=self.folder.strict,
+            )
+        if whole:
+            self.offset = self.offset.advance(file.segment, WHOLE)
+        elif taken:
+            self.offset = self.offset.advance(file.segment, taken[-1].end)
+
+
+def _cut(sections: Sequence[Section], *, once: bool) -> Iterator[Sequence[Section]]:
+    """Cut sections into slices of some size; all in one if the file must be unpacked as a whole each time."""
+    piece: list[Section] = []
+    size = 0
+    for section in sections:
+        piece.append(section)
+        size += section.end - section.position
+        if size >= _SLICE_BYTES and not once:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _list(folder: LogFolder) -> Mapping[str, list[SegmentFile]]:
+    return list_segments(folder.path, folder.node)
+
+
+def _usable(folder: LogFolder, file: SegmentFile) -> bool:
+    return file.complete or file.index is not None or folder.beyond_index
+
+
+def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
+    node = NodeOffset()
+    for file in files:
+        if not _usable(folder, file):
+            continue
+        if file.complete:
+            node = node.advance(file.segment, WHOLE)
+            continue
+        _, chain = _open(folder, file)
+        if chain.sections:
+            node = node.advance(file.segment, chain.sections[-1].end)
+    return node
+
+
+def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
+    """Read a segment's header and follow its chain, as far as it is durable."""
+    unknown = Descriptor(file.version, file.segment)
+    with SegmentBytes(file.path) as source:
+        beginning = source.read(0, _LONGEST_HEADER)
+        if not file.complete and not any(beginning[:20]):
+            return unknown, Chain((), (), 0)  # made a moment ago
+        try:
+            descriptor = read_descriptor(beginning, file.path)
+        except CorruptInput:
+            return unknown, Chain((), [Damage(0, source.length, HEADER_UNREADABLE, beginning)], 0)
+        if descriptor.segment != file.segment:
+            return unknown, Chain((), [Damage(0, source.length, HEADER_MISMATCH, beginning)], 0)
+        section_decoder(descriptor, file.path)
+        chain = walk_sections(
+            source, descriptor, complete=file.complete, trust_zero_checksum=folder.trust_zero_checksum
+        )
+        if file.index is None:
+            return descriptor, chain
+        if not file.complete:
+            durable = [s for s in chain.sections if folder.beyond_index or s.end <= file.index.end]
+            return descriptor, chain._replace(sections=durable)
+        # After a crash the server writes the file's length there.
+        if chain.end < file.index.end != source.length:
+            lost = Damage(chain.end, file.index.end - chain.end, ENDS_EARLY)
+            chain = chain._replace(damage=[*chain.damage, lost])
+        return descriptor, chain

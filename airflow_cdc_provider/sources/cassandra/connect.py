@@ -1,0 +1,153 @@
+"""Connections to a cluster, and what the driver's errors mean to the caller.
+
+Nothing here prints a password: an error's text names the contact points only.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+DEFAULT_PORT = 9042
+
+
+def open_session(
+    connection: Mapping[str, Any], *, timeout_seconds: float, raw_results: bool = False
+) -> Session:
+    """Connect to a cluster; ``session.cluster.shutdown()`` ends the connection.
+
+    Args:
+        connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
+            ``login``, ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``,
+            ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``.
+        timeout_seconds: How long to wait for one answer.
+        raw_results: Results are pages of bytes (:mod:`.raw_results`), and the driver loads no metadata.
+
+    Raises:
+        ConfigurationError: Login refused, no such name, TLS doesn't fit.
+        TransientError: Nobody answers.
+    """
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+    from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
+
+    extra = connection.get("extra") or {}
+    datacenter = extra.get("local_datacenter")
+    nodes = DCAwareRoundRobinPolicy(local_dc=datacenter) if datacenter else RoundRobinPolicy()
+    profile = ExecutionProfile(TokenAwarePolicy(nodes), request_timeout=timeout_seconds)
+    options: dict[str, Any] = {
+        "contact_points": contact_points(connection),
+        "port": int(connection.get("port") or DEFAULT_PORT),
+        "execution_profiles": {EXEC_PROFILE_DEFAULT: profile},
+        "connect_timeout": timeout_seconds,
+        "control_connection_timeout": timeout_seconds,
+    }
+    if connection.get("login"):
+        options["auth_provider"] = PlainTextAuthProvider(
+            connection["login"], connection.get("password") or ""
+        )
+    if extra.get("tls"):
+        options["ssl_context"] = _tls(extra)
+    if raw_results:
+        from airflow_cdc_provider.sources.cassandra.raw_results import RawProtocolHandler, raw_pages
+
+        profile.row_factory = raw_pages
+        options |= {"schema_metadata_enabled": False, "token_metadata_enabled": False}
+    cluster = Cluster(**options)
+    try:
+        with driver_errors(f"connecting to {', '.join(options['contact_points'])}"):
+            session = cluster.connect()
+        if raw_results:
+            session.client_protocol_handler = RawProtocolHandler
+        return session
+    except BaseException:
+        cluster.shutdown()
+        raise
+
+
+def contact_points(connection: Mapping[str, Any]) -> list[str]:
+    """Return the hosts of a connection."""
+    hosts = [host.strip() for host in str(connection.get("host") or "").split(",")]
+    return [host for host in hosts if host] or ["127.0.0.1"]
+
+
+@contextmanager
+def driver_errors(doing: str) -> Iterator[None]:
+    """Turn the driver's errors into ours.
+
+    Args:
+        doing: What is being done, for the message.
+    """
+    from cassandra import DriverException
+    from cassandra.cluster import NoHostAvailable
+
+    try:
+        yield
+    except CdcError:
+        raise
+    except (DriverException, NoHostAvailable, OSError) as error:
+        raise translated(error, doing) from error
+
+
+def translated(error: BaseException, doing: str) -> CdcError:
+    """Return our error for one of the driver's."""
+    import cassandra as driver
+    from cassandra.cluster import NoHostAvailable
+
+    causes = [error]
+    if isinstance(error, NoHostAvailable):
+        causes = list(error.errors.values() if isinstance(error.errors, Mapping) else error.errors) or causes
+    for cause in causes:
+        if isinstance(cause, driver.AuthenticationFailed):
+            return ConfigurationError(
+                f"{doing} failed: the login was refused",
+                expected="login and password of a role that may log in",
+                remedy="correct the Airflow connection, or the role in Cassandra",
+            )
+        if isinstance(cause, driver.Unauthorized):
+            return ConfigurationError(
+                f"{doing} is not permitted",
+                found=_first_line(cause),
+                remedy="grant the role SELECT on the keyspace: GRANT SELECT ON KEYSPACE ... TO ...",
+            )
+        if isinstance(cause, ssl.SSLError):
+            return ConfigurationError(
+                f"{doing} failed: TLS doesn't fit",
+                found=_first_line(cause),
+                remedy="look at the connection's extra: tls, tls_ca_file, tls_check_hostname",
+            )
+        if isinstance(cause, (driver.InvalidRequest, driver.UnsupportedOperation)):
+            return ConfigurationError(f"{doing} was refused by the cluster", found=_first_line(cause))
+    return TransientError(
+        f"{doing} got no answer",
+        found=f"{type(causes[0]).__name__}: {_first_line(causes[0])}",
+        remedy="check that the nodes run and can be reached",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _tls(extra: Mapping[str, Any]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=extra.get("tls_ca_file"))
+        context.check_hostname = bool(extra.get("tls_check_hostname", True))
+        if extra.get("tls_certificate_file"):
+            context.load_cert_chain(
+                extra["tls_certificate_file"], extra.get("tls_key_file"), extra.get("tls_key_password")
+            )
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            "the connection's TLS files can't be used",
+            expected="PEM files that this machine can read (executors too)",
+            found=str(error),
+        ) from error
+    return context

@@ -1,0 +1,46 @@
+"""Results of queries as the bytes that the server sent: pages for kernels to walk.
+
+Needs the driver; import it where a session is made, not at module level of what DAG files read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cassandra.protocol import ProtocolHandler, ResultMessage
+
+
+class RawPage(NamedTuple):
+    """One page: ``rows`` times the values of all columns, each an int32 length (-1: null) and its bytes."""
+
+    data: bytes
+    rows: int
+
+    def first(self) -> bytes:
+        """Return the first value of the first row; it must not be null."""
+        return self.data[4 : 4 + int.from_bytes(self.data[:4], "big")]
+
+
+class _RawResult(ResultMessage):
+    def recv_results_rows(
+        self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, *_: Any
+    ) -> None:
+        """Read metadata as the driver does, and leave the rows as they are."""
+        self.recv_results_metadata(f, user_type_map)
+        columns = self.column_metadata or result_metadata or []
+        self.column_names = [c[2] for c in columns]
+        self.column_types = [c[3] for c in columns]
+        rows = int.from_bytes(f.read(4), "big")
+        self.parsed_rows = [RawPage(f.read(), rows)]
+
+
+class RawProtocolHandler(ProtocolHandler):
+    """Makes a session's results :class:`RawPage`; its row factory must be :func:`raw_pages`."""
+
+    message_types_by_opcode = {**ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}  # noqa: RUF012  # the driver's own form
+
+
+def raw_pages(names: list[str], rows: list[RawPage]) -> list[RawPage]:
+    """Leave a result's rows as they are."""
+    del names
+    return rows

@@ -1,0 +1,237 @@
+"""Sections of a segment: the chain of sync markers, and each section's plain bytes (reference §3).
+
+Right after the header, and then at the end of each section, stands a marker::
+
+    0   i32  file offset of the next marker: this section's body lies between
+    4   u32  CRC-32 over low and high half of the segment id and this marker's file offset
+
+The chain ends where the file ends or at a marker of zeros. Entries never reach over a section, so sections
+can be read in any order and in parallel.
+
+Positions are logical: the header's length, and for each section 8 bytes for its marker and the length of its
+plain bytes. In a plain segment that is the file offset.
+
+A section's body becomes plain bytes by a :data:`SectionDecoder`; a new kind of segment needs nothing but one
+more.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
+from airflow_cdc_provider.sources.cassandra.checksum import crc32
+from airflow_cdc_provider.sources.cassandra.reasons import (
+    MARKER_CHECKSUM,
+    MARKER_TARGET,
+    SECTION_UNREADABLE,
+)
+from airflow_cdc_provider.sources.cassandra.segments import Descriptor, SegmentBytes
+from airflow_cdc_provider.sources.cql.wire import read_i32
+
+_MARKER: Final = struct.Struct(">iI")
+MARKER_BYTES: Final = _MARKER.size
+_LENGTH_BYTES: Final = 4
+_LONGEST_SECTION: Final = 1 << 30
+
+
+class Section(NamedTuple):
+    """One section.
+
+    ``start``, ``stop``  file offsets of its body
+    ``position``         logical position of its first plain byte
+    ``end``              logical position after its last
+    """
+
+    start: int
+    stop: int
+    position: int
+    end: int
+
+
+class Damage(NamedTuple):
+    """A stretch of a segment that can't be read.
+
+    ``position``  logical position where it begins
+    ``length``    bytes of it, in the file
+    ``reason``    one of :mod:`.reasons`
+    ``sample``    its first bytes
+    """
+
+    position: int
+    length: int
+    reason: int
+    sample: bytes = b""
+
+
+class Chain(NamedTuple):
+    """The sections of a segment, in order.
+
+    ``sections``  those that can be reached
+    ``damage``    what is broken in the chain itself
+    ``end``       logical position where the data end
+    """
+
+    sections: Sequence[Section]
+    damage: Sequence[Damage]
+    end: int
+
+
+SectionDecoder = Callable[[bytes, int], bytes]
+"""Makes plain bytes of a section's body (without the length that leads it), given their length."""
+
+
+def _lz4(body: bytes, length: int) -> bytes:
+    if int.from_bytes(body[:4], "little") != length:
+        raise ValueError("the two lengths of the section differ")
+    return bytes(pa.Codec("lz4_raw").decompress(body[4:], length, asbytes=True)) if length else b""
+
+
+def _pyarrow(codec: str) -> SectionDecoder:
+    return lambda body, length: bytes(pa.Codec(codec).decompress(body, length, asbytes=True))
+
+
+_DECODERS: Final[dict[str, SectionDecoder]] = {
+    "LZ4Compressor": _lz4,
+    "SnappyCompressor": _pyarrow("snappy"),
+    "ZstdCompressor": _pyarrow("zstd"),
+    "DeflateCompressor": lambda body, length: zlib.decompressobj().decompress(body, length + 1),
+    "NoopCompressor": lambda body, length: body[:length],
+}
+
+
+def section_decoder(descriptor: Descriptor, path: str) -> SectionDecoder | None:
+    """Return what makes plain bytes of the segment's sections, None for a plain segment.
+
+    Raises:
+        ConfigurationError: Nothing here can; the message names what would be needed.
+    """
+    if descriptor.plain:
+        return None
+    if descriptor.encryption:
+        raise ConfigurationError(
+            f"segment {path} is encrypted with {descriptor.encryption}",
+            expected="a plain or compressed segment",
+            remedy="encrypted segments can't be read by this version",
+        )
+    if descriptor.compression not in _DECODERS:
+        raise ConfigurationError(
+            f"segment {path} is compressed with {descriptor.compression}",
+            expected=f"one of {', '.join(_DECODERS)}",
+        )
+    return _DECODERS[descriptor.compression]
+
+
+def walk_sections(
+    source: SegmentBytes, descriptor: Descriptor, *, complete: bool, trust_zero_checksum: bool = False
+) -> Chain:
+    """Follow the chain of markers. Reads markers only, and the lengths that lead compressed sections.
+
+    Args:
+        source: The segment.
+        descriptor: Its header.
+        complete: Whether nothing can be added any more. If so a broken marker is damage, and the next marker
+            whose checksum is right is looked for: the checksum covers segment id and offset, so it can't be
+            mistaken. Else the chain simply ends there for now; its two words are not written at once.
+        trust_zero_checksum: In a plain segment, take a marker at its word when its checksum is zero.
+    """
+    sections: list[Section] = []
+    damage: list[Damage] = []
+    position = at = descriptor.length
+    while at <= source.length - MARKER_BYTES:
+        words = source.read(at, MARKER_BYTES)
+        if len(words) < MARKER_BYTES:
+            break
+        stop, crc = _MARKER.unpack(words)
+        right = crc == _marker_crc(descriptor.segment, at) or (
+            trust_zero_checksum and descriptor.plain and crc == 0 and stop != 0
+        )
+        if not right and stop == 0 and crc == 0:
+            break
+        reason = 0 if right else MARKER_CHECKSUM
+        if right and not at + MARKER_BYTES <= stop <= source.length:
+            reason = MARKER_TARGET
+        if reason:
+            if not complete:
+                break
+            stop = _next_marker(source, descriptor.segment, at + MARKER_BYTES)
+            if stop < 0 and descriptor.plain:
+                stop = source.length  # the last section: its entries end at the zeros
+            lost = MARKER_BYTES if stop >= 0 else source.length - at
+            damage.append(Damage(position, lost, reason, words))
+            if stop < 0:
+                break
+        start = at + MARKER_BYTES
+        length = stop - start
+        if not descriptor.plain:
+            length = int.from_bytes(source.read(start, _LENGTH_BYTES), "big")
+            if stop - start < _LENGTH_BYTES or length > _LONGEST_SECTION:
+                if complete:
+                    damage.append(Damage(position, stop - start, SECTION_UNREADABLE))
+                break
+        position += MARKER_BYTES
+        sections.append(Section(start, stop, position, position + length))
+        position += length
+        at = stop
+    return Chain(sections, damage, position)
+
+
+def plain_sections(
+    source: SegmentBytes, descriptor: Descriptor, sections: Sequence[Section]
+) -> Iterator[tuple[Section, bytes | Damage]]:
+    """Yield the plain bytes of sections, or the damage where they can't be unpacked.
+
+    Raises:
+        ConfigurationError: As :func:`section_decoder`.
+    """
+    decode = section_decoder(descriptor, source.path)
+    for section in sections:
+        body = source.read(section.start, section.stop - section.start)
+        length = section.end - section.position
+        if decode is None:
+            yield section, body if len(body) == length else _unreadable(section, body)
+            continue
+        try:
+            plain = decode(body[_LENGTH_BYTES:], length) if length else b""
+        except (pa.ArrowException, OSError, ValueError, zlib.error):
+            plain = b""
+        yield section, plain if len(plain) == length else _unreadable(section, body)
+
+
+def _unreadable(section: Section, body: bytes) -> Damage:
+    return Damage(section.position, section.stop - section.start, SECTION_UNREADABLE, body)
+
+
+def _marker_crc(segment: int, at: int) -> int:
+    return zlib.crc32(struct.pack(">III", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF, at))
+
+
+def _next_marker(source: SegmentBytes, segment: int, at: int) -> int:
+    """Return the file offset of the first sound marker from ``at`` on, -1 for none."""
+    data = np.frombuffer(source.read(at, source.length - at), np.uint8)
+    state = zlib.crc32(struct.pack(">II", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF))
+    return int(_find_marker(data, at, source.length, state))
+
+
+@njit(cache=True, nogil=True)
+def _find_marker(data: Bytes, offset: Int, file_length: Int, state: Int) -> Int:
+    """Look for a marker in the bytes from file ``offset`` on; ``state`` is the CRC of the segment id."""
+    word = np.empty(4, np.uint8)
+    for at in range(len(data) - 7):
+        stop = read_i32(data, at)
+        place = offset + at
+        if stop < place + 8 or stop > file_length:
+            continue
+        for i in range(4):
+            word[i] = np.uint8((place >> (24 - 8 * i)) & 0xFF)
+        if crc32(word, np.int64(0), np.int64(4), state) == read_i32(data, at + 4) & 0xFFFFFFFF:
+            return place
+    return np.int64(-1)

@@ -1,0 +1,253 @@
+"""Segments as they lie in cdc_raw: names, index files, headers and bytes (reference §1, §2, §15).
+
+A folder holds ``CommitLog-<version>-<id>.log`` and ``CommitLog-<version>-<id>_cdc.idx``. The index is decimal
+text: up to where the log is durable, and ``COMPLETED`` on a second line once the segment is closed. The
+server rewrites it in place, so it can be met empty or cut off: then it says less than is true, never more,
+and the next look mends that. Recordings may hold the log as ``.log.gz``.
+
+An agent that copies segments elsewhere must copy a segment before its index.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import struct
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
+from airflow_cdc_provider.sources.cassandra.payload import VERSIONS
+
+_LOG_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)\.log(\.gz)?")
+_INDEX_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)_cdc\.idx")
+_INDEX_TEXT: Final = re.compile(rb"(\d+)(\s+COMPLETED\s*)?")
+_HEADER: Final = struct.Struct(">iqH")
+_FIRST_WITH_INDEX: Final = 7
+_INDEX_TRIES: Final = 5
+_INDEX_PAUSE_SECONDS: Final = 0.002
+ONLY_NODE: Final = "node"
+"""Origin of segments that lie directly in the folder, where no host id is declared."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a segment's index says.
+
+    Args:
+        end: Logical position up to which the log is durable. Of a segment that the server replayed after a
+            crash it is the length of the file instead.
+        completed: Whether the segment is closed; then its data go on to their natural end.
+    """
+
+    end: int
+    completed: bool
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """One segment in a folder.
+
+    Args:
+        origin: The node's host id.
+        segment: Its id.
+        version: By its name.
+        path: Where it is.
+        size_bytes: Length of the file, compressed if it is ``.gz``.
+        index: What its index says; None without one: no tracked write is in it so far.
+        index_changed_at: When the index was last written, in epoch seconds; 0 without one.
+    """
+
+    origin: str
+    segment: int
+    version: int
+    path: str
+    size_bytes: int
+    index: Index | None
+    index_changed_at: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing can be added any more. A packed segment without an index is from a recording."""
+        if self.index is None:
+            return self.version < _FIRST_WITH_INDEX or self.path.endswith(".gz")
+        return self.index.completed
+
+
+def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentFile]]:
+    """List segments by node, each node's in the order in which it wrote them.
+
+    Args:
+        folder: One folder per node, named by its host id, or one node's segments.
+        node: That node's host id.
+
+    Raises:
+        ConfigurationError: The folder is missing, or has segments beside folders with segments.
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        raise ConfigurationError(
+            f"there is no folder {top} with segments",
+            expected="cdc_raw of a node, or a folder with one folder per node named by host id",
+        )
+    own = _list_node(top, node or ONLY_NODE)
+    nodes = {
+        child.name: segments
+        for child in sorted(top.iterdir())
+        if child.is_dir() and (segments := _list_node(child, child.name))
+    }
+    if own and nodes:
+        raise ConfigurationError(
+            f"{top} has segments beside folders with segments",
+            expected="either one node's segments or one folder per node",
+            found=f"{len(own)} segments and the folders {', '.join(nodes)}",
+        )
+    return nodes if nodes or not (own or node) else {node or ONLY_NODE: own}
+
+
+def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
+    logs: dict[int, tuple[Path, int]] = {}
+    indexes: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if match := _LOG_NAME.fullmatch(path.name):
+            if path.suffix == ".log" or int(match[2]) not in logs:
+                logs[int(match[2])] = path, int(match[1])
+        elif match := _INDEX_NAME.fullmatch(path.name):
+            indexes[int(match[2])] = path
+    found = []
+    for segment, (path, version) in sorted(logs.items()):
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            continue  # deleted since it was listed: as if it had not been there
+        index, changed_at = _read_index(indexes.get(segment))
+        found.append(SegmentFile(origin, segment, version, str(path), size, index, changed_at))
+    return found
+
+
+def _read_index(path: Path | None) -> tuple[Index | None, float]:
+    if path is None:
+        return None, 0.0
+    for _ in range(_INDEX_TRIES):
+        try:
+            text = path.read_bytes()
+            changed_at = path.stat().st_mtime
+        except FileNotFoundError:
+            return None, 0.0
+        if match := _INDEX_TEXT.match(text):
+            return Index(int(match[1]), match[2] is not None), changed_at
+        time.sleep(_INDEX_PAUSE_SECONDS)
+    return None, 0.0
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What a segment's header says.
+
+    Args:
+        version: Of the format.
+        segment: The segment's id.
+        parameters: Compression or encryption; empty for a plain segment.
+        length: Of the header in bytes: the first sync marker follows.
+    """
+
+    version: int
+    segment: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    length: int = _HEADER.size + 6
+
+    @property
+    def compression(self) -> str:
+        """Simple name of the compressor's class, empty for none."""
+        return str(self.parameters.get("compressionClass") or "").rsplit(".", 1)[-1]
+
+    @property
+    def encryption(self) -> str:
+        """The cipher, empty for none. It decides the layout if both are there."""
+        return str(self.parameters.get("encCipher") or "")
+
+    @property
+    def plain(self) -> bool:
+        """Whether entries stand in the file as they are, at their logical positions."""
+        return not self.compression and not self.encryption
+
+
+def read_descriptor(data: bytes, path: str) -> Descriptor:
+    """Read a header; ``data`` is the beginning of a segment, 64 KiB and more of it or all.
+
+    ::
+
+        0     i32  version
+        4     i64  segment id
+        12    u16  length N of the parameters
+        14    N    JSON object
+        14+N  u32  CRC-32 over version, low and high half of the id, N as 32 bits, and the N bytes
+
+    Raises:
+        CorruptInput: It is cut off or its checksum is wrong.
+        ConfigurationError: It is of a version that can't be read.
+    """
+    if len(data) >= _HEADER.size:
+        version, segment, length = _HEADER.unpack_from(data)
+        end = _HEADER.size + length
+        if len(data) >= end + 4:
+            words = struct.pack(">iIIi", version, segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF, length)
+            crc = zlib.crc32(data[_HEADER.size : end], zlib.crc32(words))
+            if crc == int.from_bytes(data[end : end + 4], "big"):
+                if version not in VERSIONS:
+                    raise ConfigurationError(
+                        f"segment {path} is of a version that can't be read",
+                        expected=f"one of {', '.join(map(str, VERSIONS))} (Cassandra 3.0 to 5.0)",
+                        found=str(version),
+                    )
+                parameters = json.loads(data[_HEADER.size : end]) if length else {}
+                return Descriptor(version, segment, parameters, end + 4)
+    raise CorruptInput(f"the header of segment {path} is broken", expected="one whose checksum is right")
+
+
+class SegmentBytes:
+    """The bytes of a segment file, read where they are asked for; ``.gz`` files are unpacked as a whole.
+
+    Args:
+        path: The file.
+
+    Raises:
+        PositionLost: It is gone.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._whole = b""
+        try:
+            self._file = Path(path).open("rb")  # noqa: SIM115  # closed by __exit__
+            if path.endswith(".gz"):
+                with self._file, gzip.open(self._file) as unpacked:
+                    self._whole = unpacked.read()
+        except FileNotFoundError as error:
+            raise PositionLost(
+                f"segment {path} is gone before it was read",
+                remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set",
+            ) from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise CorruptInput(f"{path} can't be unpacked", found=str(error)) from error
+        self.length = len(self._whole) if self._file.closed else Path(path).stat().st_size
+
+    def read(self, at: int, length: int) -> bytes:
+        """Return up to ``length`` bytes from an offset on; fewer at the end of the file."""
+        if self._file.closed:
+            return self._whole[at : at + length]
+        self._file.seek(at)
+        return self._file.read(length)
+
+    def __enter__(self) -> SegmentBytes:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,392 @@
+"""Rows of a SELECT, as the server sent them, to payloads of snapshot changes: the kernel of :mod:`.snapshot`.
+
+A page is ``rows`` times the values of the query's columns, each an int32 length (-1: null) and its bytes.
+The query asks for the partition key, the clustering, and each static and regular column; behind a column
+that has them come its WRITETIME and TTL, of a multi-cell column lists with one entry per element (Cassandra
+5.0).
+
+What a SELECT doesn't show decides how cells are written (:mod:`airflow_cdc_provider.changes.cells`):
+
+* Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading.
+* Expiry: the second of reading plus the TTL that is left; it can be one second off.
+* Write times of elements before 5.0, and of counters: ``CELL_UNCERTAIN``.
+* Paths of list elements, in any version. A list is therefore written as if it had been written anew at the
+  time of reading (or at its latest element's write time, if that is later): a deletion of the whole, then
+  elements one microsecond later, whose paths are made up. They lie after those of all elements that can be
+  prepended and before those of all that can be appended from then on; :data:`MADE_UP_PATH_TAIL` tells them
+  from real ones. A later change of such a list by index, or a removal of elements, names paths that no
+  snapshot knows.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from airflow_cdc_provider.changes.cells import (
+    CELL_COMPLEX_DELETION,
+    CELL_EXPIRING,
+    CELL_HEADER_BYTES,
+    CELL_PATH,
+    CELL_UNCERTAIN,
+    FORMAT,
+    NEVER,
+    ROW_HEADER_BYTES,
+    ROW_STATIC,
+    ROW_UNCERTAIN,
+)
+from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
+from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
+
+MADE_UP_PATH_TAIL: Final = b"\x80SELECT\x00"
+"""Second half of the path of a list element that was read by a SELECT."""
+
+UNKNOWN_TIME: Final = -(1 << 63) + 1
+"""Write time of what has an unknown one: the least."""
+
+PLAIN: Final = 0
+"""Shape of a column that is one cell with WRITETIME and TTL."""
+COUNTER: Final = 1
+"""Shape of a counter column: a value without either."""
+ELEMENTS: Final = 2
+"""Shape of a multi-cell column whose elements have WRITETIME and TTL."""
+UNTIMED_ELEMENTS: Final = 3
+"""Shape of a multi-cell column before Cassandra 5.0: a value without either."""
+
+_HUNDRED_NS_TO_2010 = (12_219_292_800 + 1_262_304_000) * 10_000_000
+_MADE_UP_TIME = -(-_HUNDRED_NS_TO_2010 // 2**32) * 2**32
+"""A time in 100 ns since 1582. Cassandra's own paths of appended elements are later, those of prepended ones
+earlier (their times are mirrored at 2010-01-01). A multiple of 2**32, so that an element's number fits into the
+first four bytes of the UUID."""
+
+
+def _made_up_path() -> npt.NDArray[np.uint8]:
+    middle = (_MADE_UP_TIME >> 32) & 0xFFFF
+    high = 0x1000 | (_MADE_UP_TIME >> 48)
+    return np.frombuffer(
+        b"\0\0\0\0" + middle.to_bytes(2, "big") + high.to_bytes(2, "big") + MADE_UP_PATH_TAIL, np.uint8
+    )
+
+
+_MADE_UP_PATH: Final = _made_up_path()
+_PATH_BYTES: Final = 16
+
+
+class SelectProgram(NamedTuple):
+    """A query compiled for the kernel.
+
+    ``partition``    number of partition key columns
+    ``clustering``   number of clustering columns
+    ``statics``      number of static columns, which come first
+    ``shapes``       shape of each static and regular column
+    ``kinds``        LIST, SET, MAP or UDT for those with elements, else -1
+    ``row_prefix``   what comes before the cell row in the payload of a row
+    ``static_prefix``   likewise of a static row
+    """
+
+    partition: int
+    clustering: int
+    statics: int
+    shapes: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.int32]
+    row_prefix: npt.NDArray[np.uint8]
+    static_prefix: npt.NDArray[np.uint8]
+
+
+class Records(NamedTuple):
+    """What the kernel fills: bytes of keys and payloads, and where each record's end.
+
+    ``totals`` holds the number of records, the bytes of keys and the bytes of payloads, written or not: what
+    doesn't fit is counted only, and then the page is read again with more room.
+    """
+
+    keys: npt.NDArray[np.uint8]
+    key_ends: npt.NDArray[np.int64]
+    payloads: npt.NDArray[np.uint8]
+    payload_ends: npt.NDArray[np.int64]
+    totals: npt.NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def read_page(program, data, rows, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
+    """Turn a page into records.
+
+    Args:
+        program: SelectProgram.
+        data: The page's bytes.
+        rows: Number of rows in it.
+        read_us: Time of reading, by the server's clock.
+        read_seconds: The second from which TTLs count.
+        records: Where to write; ``totals`` is set anew.
+
+    Returns:
+        -1, or the number of the first row that breaks the format.
+    """
+    columns = program.partition + program.clustering
+    for shape in program.shapes:
+        columns += 3 if shape in (PLAIN, ELEMENTS) else 1
+    starts = np.empty(columns, np.int64)
+    lengths = np.empty(columns, np.int64)
+    records.totals[:] = 0
+    end = np.int64(data.size)
+    at = np.int64(0)
+    key_from = np.int64(0)
+    key_to = np.int64(-1)
+    for row in range(rows):
+        for column in range(columns):
+            starts[column], lengths[column], at = next_part(data, at, end)
+            if at < 0:
+                return np.int64(row)
+        last = program.partition - 1
+        begins, ends = starts[0] - 4, starts[last] + max(lengths[last], 0)
+        new_partition = key_to < 0 or not _same(data, key_from, key_to, begins, ends)
+        key_from, key_to = begins, ends
+        ok = True
+        if program.statics > 0 and new_partition:
+            ok = _put_record(program, data, starts, lengths, True, read_us, read_seconds, records)
+        # A partition without rows shows as one whose clustering is null.
+        if ok and (program.clustering == 0 or lengths[program.partition] >= 0):
+            ok = _put_record(program, data, starts, lengths, False, read_us, read_seconds, records)
+        if not ok:
+            return np.int64(row)
+    return np.int64(-1) if at == end else np.int64(rows)
+
+
+@njit(cache=True, nogil=True)
+def _put_record(program, data, starts, lengths, static, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
+    """Append one record, unless it is a static row without values; returns False for malformed bytes."""
+    out = records.payloads
+    prefix = program.static_prefix if static else program.row_prefix
+    begin = records.totals[2]
+    header = _put_bytes(out, begin, prefix, 0, prefix.size)
+    at = header + ROW_HEADER_BYTES
+    if not static:
+        for column in range(program.partition, program.partition + program.clustering):
+            length = lengths[column]
+            at = _put_number(out, at, length, 4)
+            at = _put_bytes(out, at, data, starts[column], length)
+    clustering_length = at - header - ROW_HEADER_BYTES
+
+    cells = 0
+    place = program.partition + program.clustering
+    for column in range(program.shapes.size):
+        shape = program.shapes[column]
+        if (column < program.statics) == static and lengths[place] >= 0:
+            number = column if static else column - program.statics
+            if shape in (PLAIN, COUNTER):
+                at = _put_cell(data, starts, lengths, place, shape, number, read_us, read_seconds, out, at)
+                cells += 1
+            else:
+                at, added = _put_elements(
+                    data,
+                    starts,
+                    lengths,
+                    place,
+                    shape,
+                    program.kinds[column],
+                    number,
+                    read_us,
+                    read_seconds,
+                    out,
+                    at,
+                )
+                if added < 0:
+                    return False
+                cells += added
+        place += 3 if shape in (PLAIN, ELEMENTS) else 1
+    if static and cells == 0:
+        return True
+
+    if header + ROW_HEADER_BYTES <= out.size:
+        out[header] = FORMAT
+        out[header + 1] = ROW_UNCERTAIN | (ROW_STATIC if static else 0)
+        _put_number(out, header + 2, 0, 6)
+        _put_number(out, header + 8, read_us, 8)
+        _put_number(out, header + 16, NEVER, 8)
+        _put_number(out, header + 24, 0, 16)
+        _put_number(out, header + 40, clustering_length, 4)
+        _put_number(out, header + 44, cells, 4)
+    number = records.totals[0]
+    key_end = records.totals[1]
+    for column in range(program.partition):
+        length = lengths[column]
+        if length < 0:
+            return False
+        if program.partition > 1:
+            if key_end + 2 <= records.keys.size:
+                records.keys[key_end] = (length >> 8) & 0xFF
+                records.keys[key_end + 1] = length & 0xFF
+            key_end += 2
+        key_end = _put_bytes(records.keys, key_end, data, starts[column], length)
+        if program.partition > 1:
+            key_end = _put_number(records.keys, key_end, 0, 1)
+    if number < records.key_ends.size:
+        records.key_ends[number] = key_end
+        records.payload_ends[number] = at
+    records.totals[0] = number + 1
+    records.totals[1] = key_end
+    records.totals[2] = at
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _put_cell(data, starts, lengths, place, shape, column, read_us, read_seconds, out, at):  # type: ignore[no-untyped-def]
+    flags = 0
+    ttl = np.int64(0)
+    time_us = read_us
+    if shape == COUNTER:
+        flags = CELL_UNCERTAIN
+    else:
+        if lengths[place + 1] == 8:
+            time_us = read_i64(data, starts[place + 1])
+        if lengths[place + 2] == 4:
+            ttl = read_i32(data, starts[place + 2])
+    expiry = np.int64(NEVER)
+    if ttl > 0:
+        flags |= CELL_EXPIRING
+        expiry = read_seconds + ttl
+    at = _put_header(out, at, column, flags, ttl, time_us, expiry, 0, lengths[place])
+    return _put_bytes(out, at, data, starts[place], lengths[place])
+
+
+@njit(cache=True, nogil=True)
+def _put_elements(  # type: ignore[no-untyped-def]
+    data, starts, lengths, place, shape, kind, column, read_us, read_seconds, out, at
+):
+    """Append a multi-cell column's cells; returns the place after them and their number, -1 if malformed."""
+    value_at, value_end = starts[place], starts[place] + lengths[place]
+    time_at, time_end, ttl_at, ttl_end = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    if shape == ELEMENTS:
+        time_at, time_end = starts[place + 1] + 4, starts[place + 1] + lengths[place + 1]
+        ttl_at, ttl_end = starts[place + 2] + 4, starts[place + 2] + lengths[place + 2]
+    cells = np.int64(0)
+    count = np.int64(1) << 40
+    if kind != UDT:
+        if value_end - value_at < 4:
+            return at, np.int64(-1)
+        count = read_i32(data, value_at)
+        value_at += 4
+    rewritten_us = read_us
+    if kind == LIST:
+        rewritten_us = _latest(data, time_at, time_end, read_us)
+        flags = CELL_COMPLEX_DELETION
+        at = _put_header(out, at, column, flags, np.int64(0), rewritten_us, read_seconds, 0, 0)
+        cells += 1
+    for index in range(count):
+        if kind == UDT and value_at >= value_end:
+            break
+        key_at, key_length, value_at = next_part(data, value_at, value_end)
+        if value_at < 0:
+            return at, np.int64(-1)
+        begin, length = key_at, key_length
+        if kind == MAP:
+            begin, length, value_at = next_part(data, value_at, value_end)
+            if value_at < 0:
+                return at, np.int64(-1)
+        time_us, time_at = _next_number(data, time_at, time_end, 8, np.int64(UNKNOWN_TIME))
+        ttl, ttl_at = _next_number(data, ttl_at, ttl_end, 4, np.int64(0))
+        if length < 0 or key_length < 0:
+            if kind == UDT:
+                continue
+            return at, np.int64(-1)
+        flags = CELL_PATH
+        if kind == LIST:
+            flags |= CELL_UNCERTAIN
+            time_us = rewritten_us + 1
+        elif shape == UNTIMED_ELEMENTS or time_us == UNKNOWN_TIME:
+            flags |= CELL_UNCERTAIN
+        expiry = np.int64(NEVER)
+        if ttl > 0:
+            flags |= CELL_EXPIRING
+            expiry = read_seconds + ttl
+        path = 2 if kind == UDT else key_length if kind in (SET, MAP) else _PATH_BYTES
+        at = _put_header(out, at, column, flags, ttl, time_us, expiry, path, 0 if kind == SET else length)
+        if kind == UDT:
+            at = _put_number(out, at, ((index & 0xFF) << 8) | (index >> 8), 2)
+        elif kind == LIST:
+            at = _put_made_up_path(out, at, index)
+        else:
+            at = _put_bytes(out, at, data, key_at, key_length)
+        if kind != SET:
+            at = _put_bytes(out, at, data, begin, length)
+        cells += 1
+    return at, cells
+
+
+@njit(cache=True, nogil=True)
+def _latest(data, at, end, least):  # type: ignore[no-untyped-def]
+    """Return the greatest write time of a list of them, or ``least``."""
+    latest = least
+    while at < end:
+        time_us, at = _next_number(data, at, end, 8, np.int64(UNKNOWN_TIME))
+        latest = max(latest, time_us)
+    return latest
+
+
+@njit(cache=True, nogil=True)
+def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
+    """Read one number of a list, ``missing`` if it is null or there is none; and the next place."""
+    if at >= end:
+        return missing, end
+    begin, length, after = next_part(data, at, end)
+    if after < 0:
+        return missing, end
+    if length != size:
+        return missing, after
+    return (read_i64(data, begin) if size == 8 else read_i32(data, begin)), after
+
+
+@njit(cache=True, nogil=True)
+def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # type: ignore[no-untyped-def]
+    """Append a cell's header (:mod:`airflow_cdc_provider.changes.cells`)."""
+    if at + CELL_HEADER_BYTES <= out.size:
+        _put_number(out, at, column, 2)
+        _put_number(out, at + 2, flags, 2)
+        _put_number(out, at + 4, ttl, 4)
+        _put_number(out, at + 8, time_us, 8)
+        _put_number(out, at + 16, seconds, 8)
+        _put_number(out, at + 24, path, 4)
+        _put_number(out, at + 28, value, 4)
+    return np.int64(at + CELL_HEADER_BYTES)
+
+
+@njit(cache=True, nogil=True)
+def _put_made_up_path(out, at, index):  # type: ignore[no-untyped-def]
+    if at + _PATH_BYTES <= out.size:
+        for i in range(4):
+            out[at + i] = (index >> (8 * (3 - i))) & 0xFF
+        for i in range(4, _PATH_BYTES):
+            out[at + i] = _MADE_UP_PATH[i]
+    return np.int64(at + _PATH_BYTES)
+
+
+@njit(cache=True, nogil=True)
+def _put_number(out, at, number, size):  # type: ignore[no-untyped-def]
+    """Write a little-endian number; bytes beyond the eighth are zero."""
+    if at + size <= out.size:
+        for i in range(size):
+            out[at + i] = (number >> (8 * i)) & 0xFF if i < 8 else 0
+    return np.int64(at + size)
+
+
+@njit(cache=True, nogil=True)
+def _put_bytes(out, at, data, start, length):  # type: ignore[no-untyped-def]
+    """Copy bytes, none for a negative length."""
+    if length <= 0:
+        return np.int64(at)
+    if at + length <= out.size:
+        out[at : at + length] = data[start : start + length]
+    return np.int64(at + length)
+
+
+@njit(cache=True, nogil=True)
+def _same(data, a, a_end, b, b_end):  # type: ignore[no-untyped-def]
+    same = a_end - a == b_end - b
+    at = 0
+    while same and at < a_end - a:
+        same = data[a + at] == data[b + at]
+        at += 1
+    return same

@@ -1,0 +1,374 @@
+"""Snapshots: tables read in full over CQL, by token ranges, each range on its own and as often as needed.
+
+Each row becomes one change of kind ``snapshot`` (and each partition's static row one more) that holds every
+value with its write time and TTL, so it merges with changes from the log by the database's own rules,
+whatever came first. Rows stay bytes from the socket to the payload (:mod:`.select_rows`).
+
+Guarantees: every row that was there before the plan was made and stayed is read, at the consistency level
+asked for,
+or the reading fails. What is written meanwhile may be seen or not: the log has it. A range that is read
+again gives the rows as they are then. Expiry times can be off by one second.
+
+Not guaranteed: deletions are not seen (a snapshot only adds), and paths of list elements, the liveness of
+rows and, before Cassandra 5.0, write times of elements are not known; merging marks what can't be decided
+without them as doubtful.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
+from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
+from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
+from airflow_cdc_provider.sources.cassandra.select_rows import (
+    COUNTER,
+    ELEMENTS,
+    PLAIN,
+    UNTIMED_ELEMENTS,
+    Records,
+    SelectProgram,
+    read_page,
+)
+from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.sources.cql.programs import OPS
+from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.types import quote_name
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+    from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+    from airflow_cdc_provider.sources.cassandra.raw_results import RawPage
+
+LEAST_TOKEN: Final = -(1 << 63)
+GREATEST_TOKEN: Final = (1 << 63) - 1
+PARTITIONER: Final = "org.apache.cassandra.dht.Murmur3Partitioner"
+
+_BYTES_PER_RANGE: Final = 64 * 1024 * 1024
+_MOST_RANGES: Final = 4096
+_ATTEMPTS: Final = 4
+_FIRST_WAIT_SECONDS: Final = 0.5
+
+
+class SnapshotRange(NamedTuple):
+    """A part of a table's token ring. Small, and without secrets: it is stored with the snapshot's progress.
+
+    Args:
+        table: ``keyspace.table``.
+        after: Tokens greater than this one,
+        through: up to this one.
+        where: Further conditions in CQL, empty for none.
+        origin: Feed in which the snapshot takes its place, so that truncations before it don't count.
+        position: That place.
+    """
+
+    table: str
+    after: int
+    through: int
+    where: str = ""
+    origin: str = ""
+    position: bytes = b""
+
+
+def plan_ranges(
+    session: Session, table: TableSchema, *, least_ranges: int, where: str, origin: str, position: bytes
+) -> SnapshotPlan:
+    """Cut a table into ranges, at least so many, and more for a large one.
+
+    Raises:
+        ConfigurationError: The cluster's partitioner has no ranges of tokens that can be cut.
+    """
+    with driver_errors(f"planning the snapshot of {table.full_name}"):
+        partitioner = session.execute("SELECT partitioner FROM system.local").one().partitioner
+        partitions, size_bytes = _estimate(session, table)
+    if partitioner != PARTITIONER:
+        raise ConfigurationError(
+            "snapshots need another partitioner", expected=PARTITIONER, found=partitioner
+        )
+    count = min(max(least_ranges, size_bytes // _BYTES_PER_RANGE), _MOST_RANGES)
+    step = (1 << 64) // count
+    bounds = [LEAST_TOKEN + i * step for i in range(count)] + [GREATEST_TOKEN]
+    return SnapshotPlan(
+        table=table.full_name,
+        ranges=[
+            SnapshotRange(table.full_name, after, through, where, origin, position)
+            for after, through in pairwise(bounds)
+        ],
+        position=position,
+        origin="",
+        estimated_rows=partitions or None,
+    )
+
+
+def _estimate(session: Session, table: TableSchema) -> tuple[int, int]:
+    """Return about how many partitions and bytes the contacted node has; zeros if it doesn't know yet."""
+    rows = session.execute(
+        "SELECT mean_partition_size, partitions_count FROM system.size_estimates "
+        "WHERE keyspace_name = %s AND table_name = %s",
+        (table.keyspace, table.name),
+    )
+    partitions = size_bytes = 0
+    for row in rows:
+        partitions += row.partitions_count
+        size_bytes += row.partitions_count * row.mean_partition_size
+    return partitions, size_bytes
+
+
+@dataclass(frozen=True)
+class SnapshotReader:
+    """Reads ranges, on any machine that reaches the cluster. Picklable.
+
+    Args:
+        connection: The Airflow connection's values.
+        options: The source's options.
+        tables: Schemas by name.
+    """
+
+    connection: Mapping[str, Any] = field(repr=False)
+    options: CassandraOptions
+    tables: Mapping[str, TableSchema]
+
+    def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
+        """Read one range as batches of ``CHANGE_SCHEMA``, one a page.
+
+        Raises:
+            TransientError: The cluster doesn't answer at this consistency level, after some attempts.
+            ConfigurationError: The query is refused.
+        """
+        schema = self.tables.get(part.table)
+        if schema is None:
+            raise SchemaUnknown(f"there is no table {part.table} any more", remedy="reset its snapshot")
+        conditions = f"{_token(schema)} > ? AND {_token(schema)} <= ?"
+        if part.where:
+            conditions += f" AND {part.where} ALLOW FILTERING"
+        bounds = [[struct.pack(">q", token) for token in (part.after, part.through)]]
+        yield from self._read(
+            schema, conditions, bounds, part.origin, part.position, part.after - LEAST_TOKEN
+        )
+
+    def read_keys(
+        self, table: str, keys: Sequence[bytes], origin: str = "", position: bytes = b""
+    ) -> Iterator[pa.RecordBatch]:
+        """Read whole partitions again, by their keys.
+
+        Args:
+            table: ``keyspace.table``.
+            keys: Partition keys as change records have them.
+            origin: As in :class:`SnapshotRange`.
+            position: Likewise.
+        """
+        schema = self.tables[table]
+        conditions = " AND ".join(f"{quote_name(c.name)} = ?" for c in schema.partition_key)
+        yield from self._read(schema, conditions, [split_key(schema, k) for k in keys], origin, position, 0)
+
+    def _read(
+        self,
+        schema: TableSchema,
+        conditions: str,
+        values: Sequence[Sequence[bytes]],
+        origin: str,
+        position: bytes,
+        first_number: int,
+    ) -> Iterator[pa.RecordBatch]:
+        timeout = self.options.advanced.request_timeout_seconds
+        session = open_session(self.connection, timeout_seconds=timeout, raw_results=True)
+        try:
+            query = _Query(session, schema, conditions, self.options)
+            number = first_number
+            for bound in values:
+                for page, read_us in query.pages(bound):
+                    batch = query.to_changes(page, read_us, origin, position, number)
+                    number += batch.num_rows
+                    if batch.num_rows:
+                        yield batch
+        finally:
+            session.cluster.shutdown()
+
+
+class _Query:
+    """One prepared query on one connection."""
+
+    def __init__(
+        self, session: Session, schema: TableSchema, conditions: str, options: CassandraOptions
+    ) -> None:
+        from cassandra import ConsistencyLevel
+
+        self.session = session
+        self.schema = schema
+        self.options = options
+        self.doing = f"reading {schema.full_name}"
+        version = self._single("SELECT release_version FROM system.local").decode()
+        elements_have_times = int(version.partition(".")[0]) >= 5
+        self.program = compile_select(schema, elements_have_times=elements_have_times)
+        with driver_errors(self.doing):
+            self.prepared = session.prepare(
+                f"SELECT {', '.join(select_list(schema, self.program))} "
+                f"FROM {quote_name(schema.keyspace)}.{quote_name(schema.name)} WHERE {conditions}"
+            )
+        self.prepared.consistency_level = ConsistencyLevel.name_to_value[options.consistency.upper()]
+        self.prepared.fetch_size = options.advanced.fetch_size
+        # The server's clock is the one that write times and TTLs are compared with.
+        started = time.monotonic_ns()
+        now_ms = int.from_bytes(self._single("SELECT toUnixTimestamp(now()) FROM system.local"), "big")
+        self.clock_us = now_ms * 1000 - started // 1000
+
+    def pages(self, values: Sequence[bytes]) -> Iterator[tuple[RawPage, int]]:
+        """Yield pages, each with the time at which it was asked for, in us."""
+        from cassandra.query import BoundStatement
+
+        statement = BoundStatement(self.prepared)
+        statement.values = list(values)
+        paging_state = None
+        while True:
+            read_us = self.clock_us + time.monotonic_ns() // 1000
+            result = self._execute(statement, paging_state)
+            if result.current_rows:
+                yield result.current_rows[0], read_us
+            paging_state = result.paging_state
+            if not paging_state:
+                return
+
+    def _execute(self, statement: Any, paging_state: bytes | None) -> Any:
+        for attempt in range(_ATTEMPTS):
+            try:
+                with driver_errors(self.doing):
+                    return self.session.execute_async(statement, paging_state=paging_state).result()
+            except TransientError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _single(self, query: str) -> bytes:
+        with driver_errors(self.doing):
+            return self.session.execute(query).current_rows[0].first()
+
+    def to_changes(
+        self, page: RawPage, read_us: int, origin: str, position: bytes, number: int
+    ) -> pa.RecordBatch:
+        """Turn a page into changes; ``number`` makes positions unique inside the snapshot."""
+        keys, payloads = page_records(self.program, page.data, page.rows, read_us, self.schema.full_name)
+        count = len(keys)
+        numbers = (number + np.arange(count, dtype=np.uint64)).astype(">u8").tobytes()
+        constants = {
+            "source_table": self.schema.full_name,
+            "kind": SNAPSHOT,
+            "origin": origin,
+            "generation": 0,
+            "captured_at": time.time_ns() // 1000,
+        }
+        columns = {
+            "key": keys,
+            "payload": payloads,
+            "position": pa.array([position + numbers[8 * i : 8 * i + 8] for i in range(count)], pa.binary()),
+        }
+        arrays = [
+            columns[f.name]
+            if f.name in columns
+            else pa.repeat(pa.scalar(constants.get(f.name), f.type), count)
+            for f in CHANGE_SCHEMA
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+
+
+def page_records(
+    program: SelectProgram, data: bytes, rows: int, read_us: int, table: str
+) -> tuple[pa.Array, pa.Array]:
+    """Turn a page's bytes into keys and payloads.
+
+    Raises:
+        CorruptInput: The page doesn't have the form of the query.
+    """
+    content = np.frombuffer(data, np.uint8)
+    records_at_most = 2 * rows
+    headers = program.row_prefix.size + program.static_prefix.size + 48 * (2 + program.shapes.size)
+    room = 3 * len(data) + rows * headers
+    while True:
+        records = Records(
+            np.empty(2 * len(data), np.uint8),
+            np.zeros(records_at_most, np.int64),
+            np.empty(room, np.uint8),
+            np.zeros(records_at_most, np.int64),
+            np.zeros(3, np.int64),
+        )
+        broken = read_page(program, content, rows, read_us, read_us // 1_000_000, records)
+        if broken >= 0:
+            raise CorruptInput(f"row {broken} of a page of {table} can't be read")
+        count, key_bytes, payload_bytes = (int(n) for n in records.totals)
+        if payload_bytes <= room:
+            break
+        room = payload_bytes
+    return (
+        _binary(records.keys[:key_bytes], records.key_ends[:count]),
+        _binary(records.payloads[:payload_bytes], records.payload_ends[:count]),
+    )
+
+
+def _binary(data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> pa.Array:
+    return binary_array(data, np.concatenate([np.zeros(1, np.int64), ends]))
+
+
+def compile_select(schema: TableSchema, *, elements_have_times: bool) -> SelectProgram:
+    """Compile the query of a table."""
+    cells = [*schema.static, *schema.regular]
+    return SelectProgram(
+        partition=len(schema.partition_key),
+        clustering=len(schema.clustering),
+        statics=len(schema.static),
+        shapes=np.array([_shape(c, elements_have_times) for c in cells], np.int32),
+        kinds=np.array([OPS[c.type.name] if c.type.multi_cell else -1 for c in cells], np.int32),
+        row_prefix=_prefix(schema.regular, static=False),
+        static_prefix=_prefix(schema.static, static=True),
+    )
+
+
+def _shape(column: Column, elements_have_times: bool) -> int:
+    if column.type.name == "counter":
+        return COUNTER
+    if column.type.multi_cell:
+        return ELEMENTS if elements_have_times else UNTIMED_ELEMENTS
+    return PLAIN
+
+
+def _prefix(columns: Sequence[Column], *, static: bool) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(snapshot_prefix([c.name for c in columns], static=static), np.uint8)
+
+
+def select_list(schema: TableSchema, program: SelectProgram) -> Iterator[str]:
+    """Yield what the query asks for, in the order that the kernel expects."""
+    for column in (*schema.partition_key, *schema.clustering):
+        yield quote_name(column.name)
+    for column, shape in zip((*schema.static, *schema.regular), program.shapes, strict=True):
+        name = quote_name(column.name)
+        yield name
+        if shape in (PLAIN, ELEMENTS):
+            yield f"WRITETIME({name})"
+            yield f"TTL({name})"
+
+
+def split_key(schema: TableSchema, key: bytes) -> list[bytes]:
+    """Take a partition key apart into its columns' values."""
+    if len(schema.partition_key) == 1:
+        return [key]
+    parts, at = [], 0
+    while at < len(key):
+        (length,) = struct.unpack_from(">H", key, at)
+        parts.append(key[at + 2 : at + 2 + length])
+        at += 3 + length
+    return parts
+
+
+def _token(schema: TableSchema) -> str:
+    return f"token({', '.join(quote_name(c.name) for c in schema.partition_key)})"

@@ -1,0 +1,123 @@
+"""TRUNCATE as the log shows it: a cell of ``system.local`` (reference §13).
+
+A truncation writes nothing of the table itself. Each node notes for itself, in ``system.local``, in the map
+``truncated_at``: under the table's id, up to where its log holds data that are gone, and when::
+
+    0    i64  segment id
+    8    i32  position
+    12   i64  milliseconds since 1970
+
+A node that is not asked to keep the segment for CDC may drop it, and this record with it, before it is seen.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES, CELL_TOMBSTONE, ROW_HEADER_BYTES
+from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
+from airflow_cdc_provider.sources.cassandra.payload import Truncation
+from airflow_cdc_provider.sources.cassandra.tables import system_table_id
+from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
+
+_COLUMNS: Final = {
+    "bootstrapped": "text",
+    "broadcast_address": "inet",
+    "broadcast_port": "int",
+    "cluster_name": "text",
+    "cql_version": "text",
+    "data_center": "text",
+    "gossip_generation": "int",
+    "host_id": "uuid",
+    "listen_address": "inet",
+    "listen_port": "int",
+    "native_protocol_version": "text",
+    "partitioner": "text",
+    "rack": "text",
+    "release_version": "text",
+    "rpc_address": "inet",
+    "rpc_port": "int",
+    "schema_version": "uuid",
+    "thrift_version": "text",
+}
+"""Of all versions, 3.0 to 5.0."""
+_MARK: Final = b"truncated_at"
+_CELL: Final = struct.Struct("<HB21xII")
+_RECORD: Final = struct.Struct(">qi")
+
+
+class LocalUpdate(NamedTuple):
+    """What an update of ``system.local`` tells.
+
+    ``truncations``  table id (32 hex digits) and what of it is gone
+    ``problem``      why it could not be read, empty if it could or has nothing to do with truncation
+    """
+
+    truncations: Sequence[tuple[str, Truncation]]
+    problem: str = ""
+
+
+def read_local_updates(payloads: Sequence[bytes]) -> list[LocalUpdate]:
+    """Read updates of ``system.local``.
+
+    Args:
+        payloads: Each as the payload of a change: version, then the update.
+    """
+    marked = [number for number, payload in enumerate(payloads) if _MARK in payload]
+    found = [LocalUpdate(())] * len(payloads)
+    if not marked:
+        return found
+    count = len(marked)
+    decoded = _decoder().decode(
+        pa.RecordBatch.from_pydict(
+            {
+                "key": pa.array([b"local"] * count, pa.binary()),
+                "generation": pa.array(range(count), pa.int64()),
+                "payload": pa.array([payloads[number] for number in marked], pa.binary()),
+            }
+        ),
+        (),
+    )
+    for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
+        found[marked[row]] = LocalUpdate((), reason)
+    # The generation says which update a contribution is from.
+    numbers = decoded.contributions.column("generation").to_pylist()
+    states = decoded.contributions.column("state").to_pylist()
+    for row, state in zip(numbers, states, strict=True):
+        before = found[marked[row]].truncations
+        found[marked[row]] = LocalUpdate((*before, *_truncations(state)))
+    return found
+
+
+@cache
+def _decoder() -> UpdateDecoder:
+    types = {name: CqlType(kind) for name, kind in _COLUMNS.items()}
+    types["tokens"] = CqlType("set", (CqlType("text"),))
+    types["truncated_at"] = CqlType("map", (CqlType("uuid"), CqlType("blob")))
+    columns = [Column("key", "partition_key", 0, CqlType("text"))]
+    columns += [Column(name, "regular", -1, kind) for name, kind in sorted(types.items())]
+    table = TableSchema("system", "local", system_table_id("system", "local"), tuple(columns))
+    return UpdateDecoder(number_columns(table))
+
+
+def _truncations(state: bytes) -> Iterator[tuple[str, Truncation]]:
+    column_id = next(c.id for c in _decoder().schema.regular if c.name == "truncated_at")
+    at = ROW_HEADER_BYTES + int.from_bytes(state[40:44], "little")
+    while at < len(state):
+        column, flags, path_length, length = _CELL.unpack_from(state, at)
+        path = at + CELL_HEADER_BYTES
+        value = path + path_length
+        at = value + length
+        # A removed record belongs to a table that was dropped; one without a time is of an old version.
+        if column != column_id or flags & CELL_TOMBSTONE or path_length != 16 or length < _RECORD.size:
+            continue
+        segment, end = _RECORD.unpack_from(state, value)
+        if segment < 0 or end < 0:
+            continue  # nothing had been logged
+        millis = int.from_bytes(state[value + _RECORD.size : value + length], "big", signed=True)
+        yield state[path:value].hex(), Truncation(segment, end, max(millis, 0))

@@ -1,0 +1,211 @@
+"""Telling the updates of entries apart: which table each belongs to, where it begins and ends."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
+from airflow_cdc_provider.sources.cassandra.framing import LENGTH, START
+from airflow_cdc_provider.sources.cassandra.mutation import read_update
+from airflow_cdc_provider.sources.cassandra.programs import Program, find_table
+from airflow_cdc_provider.sources.cassandra.reasons import (
+    BAD_COUNT,
+    NO_SPACE,
+    TRAILING_BYTES,
+    TRUNCATED,
+    UNKNOWN_TABLE,
+)
+from airflow_cdc_provider.sources.cassandra.sink import (
+    BOUNDS_AT,
+    FAILED_AT,
+    ROWS_AT,
+    STATES_AT,
+    Sink,
+    grow,
+    new_sink,
+)
+from airflow_cdc_provider.sources.cassandra.tables import (
+    LOCAL,
+    ROLES,
+    SELECTED,
+    SYSTEM,
+    UNSELECTED,
+    LogTables,
+)
+from airflow_cdc_provider.sources.cql.wire import read_uvint
+
+_TABLE_ID_BYTES: Final = 16
+
+ENTRY: Final = 0
+"""Column of ``found`` and ``failed``: number of the entry; then, in both, the ordinal of the update in it."""
+ORDINAL: Final = 1
+TABLE: Final = 2
+"""Column of ``found``: number of the table."""
+BEGIN: Final = 3
+"""Columns of ``found``: where the update begins and ends, and where its partition key begins and ends."""
+STOP: Final = 4
+KEY_BEGIN: Final = 5
+KEY_STOP: Final = 6
+_FOUND_COLUMNS: Final = 7
+
+REASON: Final = 2
+"""Columns of ``failed``: why the mutation could not be split from that update on, and where it was found."""
+PLACE: Final = 3
+_FAILED_COLUMNS: Final = 4
+
+_FOUND_AT: Final = 0
+_FAILED_COUNT: Final = 1
+_CURSORS: Final = 2
+
+
+class Updates(NamedTuple):
+    """What some entries hold.
+
+    ``found``    int64, a line per update of a selected table or of ``system.local``
+    ``failed``   int64, a line per mutation that could not be split to its end
+    ``by_role``  int64, number of updates by role of their table
+    """
+
+    found: NDArray[np.int64]
+    failed: NDArray[np.int64]
+    by_role: NDArray[np.int64]
+
+
+def find_updates(
+    plain: Bytes,
+    entries: NDArray[np.int64],
+    versions: NDArray[np.int64],
+    first_ordinals: NDArray[np.int64],
+    tables: LogTables,
+) -> Updates:
+    """Find the updates of selected tables.
+
+    Args:
+        plain: Bytes that hold the mutations.
+        entries: As :func:`~.framing.find_entries` returns them.
+        versions: Of the segment of each.
+        first_ordinals: Updates of each before this one are passed over.
+        tables: What is known of tables.
+    """
+    found = np.empty((len(entries) + 1024, _FOUND_COLUMNS), np.int64)
+    failed = np.empty((len(entries), _FAILED_COLUMNS), np.int64)
+    by_role = np.zeros(ROLES, np.int64)
+    cursor = np.zeros(_CURSORS, np.int64)
+    sink = new_sink(65536, 1024, len(tables.program.column_id))
+    done = 0
+    while done < len(entries):
+        done = _find(
+            plain,
+            entries,
+            versions,
+            first_ordinals,
+            done,
+            tables.roles,
+            tables.keyspace_selected,
+            tables.program,
+            sink,
+            cursor,
+            found,
+            failed,
+            by_role,
+        )
+        if done < len(entries):
+            sink = grow(sink)
+            found = np.concatenate((found, np.empty_like(found)))
+    return Updates(found[: cursor[_FOUND_AT]], failed[: cursor[_FAILED_COUNT]], by_role)
+
+
+@njit(cache=True, nogil=True)
+def _find(
+    plain: Bytes,
+    entries: NDArray[np.int64],
+    versions: NDArray[np.int64],
+    first_ordinals: NDArray[np.int64],
+    first: Int,
+    roles: NDArray[np.uint8],
+    keyspace_selected: NDArray[np.uint8],
+    program: Program,
+    sink: Sink,
+    cursor: NDArray[np.int64],
+    found: NDArray[np.int64],
+    failed: NDArray[np.int64],
+    by_role: NDArray[np.int64],
+) -> Int:
+    """Go through entries from number ``first`` on until all are done or an array is full; return the next."""
+    for entry in range(first, len(entries)):
+        begin = entries[entry, START]
+        end = begin + entries[entry, LENGTH]
+        found_before = cursor[_FOUND_AT]
+        count, at = read_uvint(plain, begin, end)
+        reason = 0
+        ordinal = np.int64(0)
+        if at < 0 or end - at < _TABLE_ID_BYTES:
+            reason, at = TRUNCATED, begin
+        elif count < 1 or count > (end - at) // _TABLE_ID_BYTES:
+            reason, at = BAD_COUNT, begin
+        else:
+            table = find_table(program, plain, at)
+            if table < 0:
+                reason = UNKNOWN_TABLE
+            elif roles[table] == SYSTEM or (roles[table] == LOCAL and count > 1):
+                by_role[SYSTEM] += count
+                continue
+            elif not keyspace_selected[table] and roles[table] != LOCAL:
+                by_role[roles[table] if count == 1 else UNSELECTED] += count
+                continue
+        while reason == 0 and ordinal < count:
+            if end - at < _TABLE_ID_BYTES:
+                reason = TRUNCATED
+                break
+            table = find_table(program, plain, at)
+            if table < 0:
+                reason = UNKNOWN_TABLE
+                break
+            stop = end
+            if count > 1:
+                stop = read_update(plain, at, end, versions[entry], np.int64(0), table, program, sink)
+                sink.cursor[ROWS_AT], sink.cursor[STATES_AT], sink.cursor[BOUNDS_AT] = 0, 0, 0
+                if stop < 0:
+                    reason = -stop
+                    at = sink.cursor[FAILED_AT]
+                    break
+            key_length, key_begin = read_uvint(plain, at + _TABLE_ID_BYTES, stop)
+            if key_begin < 0 or key_length < 0 or key_length > stop - key_begin:
+                reason = TRUNCATED
+                break
+            if ordinal >= first_ordinals[entry]:
+                role = roles[table]
+                if role in (SELECTED, LOCAL):
+                    row = cursor[_FOUND_AT]
+                    if row >= len(found):
+                        reason = NO_SPACE
+                        break
+                    found[row, ENTRY] = entry
+                    found[row, ORDINAL] = ordinal
+                    found[row, TABLE] = table
+                    found[row, BEGIN] = at
+                    found[row, STOP] = stop
+                    found[row, KEY_BEGIN] = key_begin
+                    found[row, KEY_STOP] = key_begin + key_length
+                    cursor[_FOUND_AT] = row + 1
+                else:
+                    by_role[role] += 1
+            at = stop
+            ordinal += 1
+        if reason == NO_SPACE:
+            cursor[_FOUND_AT] = found_before
+            return entry
+        if reason == 0 and at != end:
+            reason = TRAILING_BYTES
+        if reason != 0:
+            row = cursor[_FAILED_COUNT]
+            failed[row, ENTRY] = entry
+            failed[row, ORDINAL] = ordinal
+            failed[row, REASON] = reason
+            failed[row, PLACE] = at - begin
+            cursor[_FAILED_COUNT] = row + 1
+    return len(entries)
