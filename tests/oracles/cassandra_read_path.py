@@ -1,7 +1,7 @@
 """Cassandra's read path in plain Python: what the kernels must agree with.
 
-Written from ``cassandra-commitlog-format.md``, section 16, and the cell-row layout, with dictionaries and tuples and
-without a thought for speed. Shares no code with ``airflow_cdc_provider.lake.reconcile``.
+Written from ``cassandra-commitlog-format.md``, section 16, and the cell-row layout, with dictionaries and
+tuples and without a thought for speed. Shares no code with ``airflow_cdc_provider.lake.reconcile``.
 
 Two answers are given. :func:`visible` is what a reader sees, taken from all contributions as they are.
 :func:`kept` is what must be stored: all that can still matter, in one form.
@@ -49,19 +49,18 @@ class Cell:
         return not self.complex_deletion and not self.tombstone and not self.expired(now)
 
     def at(self, now: int) -> Cell:
-        return replace(self, tombstone=True, value=b"") if self.expired(now) else self
+        return replace(self, tombstone=True, value=b"", ttl=0) if self.expired(now) else self
 
     def rank(self, now: int, rules: str) -> tuple[Any, ...]:
         """The greatest rank wins. What follows the rules of the database makes the order total."""
-        value = self.at(now).value
+        value, ttl = self.at(now).value, self.at(now).ttl
         pure = self.tombstone and not self.expiring
         has_end = self.tombstone or self.expiring or self.complex_deletion
         end = self.end if has_end else NEVER
-        rest = (self.ttl, not self.uncertain, not self.tombstone)
         if rules == "3.11":
             signed = bytes(b ^ 0x80 for b in value)
-            return (self.time, not self.live(now), signed, end, pure, *rest)
-        return (self.time, self.tombstone or self.expiring, pure, end, value, *rest)
+            return (self.time, not self.live(now), self.uncertain, signed, end, pure, ttl)
+        return (self.time, self.tombstone or self.expiring, pure, end, self.uncertain, value, ttl)
 
 
 @dataclass(frozen=True)
@@ -204,14 +203,18 @@ class Partition:
 
     def above(self, clustering: bytes) -> Deletion | None:
         """The deletion of partition and ranges over a row."""
-        covering = [d for low, high, d in self.ranges if low <= clustering and (high is None or clustering < high)]
+        covering = [
+            d for low, high, d in self.ranges if low <= clustering and (high is None or clustering < high)
+        ]
         return max([*self.deletions, *covering], default=None)
 
 
 def _partitions(contributions: Iterable[Contribution], min_generation: int) -> dict[bytes, Partition]:
     partitions: dict[bytes, Partition] = defaultdict(Partition)
     for c in contributions:
-        empty_range = c.scope == RANGE_DELETION and c.clustering_end is not None and c.clustering >= c.clustering_end
+        empty_range = (
+            c.scope == RANGE_DELETION and c.clustering_end is not None and c.clustering >= c.clustering_end
+        )
         if c.generation < min_generation or not c.row or empty_range:
             continue
         partition = partitions[c.key]
@@ -274,7 +277,9 @@ def _visible_row(
             left = [
                 c
                 for c in cells
-                if (c.column, c.path) == (column, path) and not c.complex_deletion and not _covered(removed, c.time)
+                if (c.column, c.path) == (column, path)
+                and not c.complex_deletion
+                and not _covered(removed, c.time)
             ]
             winner = max(left, key=lambda c: c.rank(now, rules), default=None)
             if winner and winner.live(now):
@@ -431,9 +436,11 @@ def _in_doubt(
 def _disjoint(
     ranges: list[tuple[bytes, bytes | None, Deletion]], whole: Deletion | None
 ) -> list[tuple[bytes, bytes | None, Deletion]]:
-    points: list[bytes | None] = [*sorted({p for low, high, _ in ranges for p in (low, high) if p is not None})]
+    points: list[bytes | None] = [
+        *sorted({p for low, high, _ in ranges for p in (low, high) if p is not None})
+    ]
     result: list[tuple[bytes, bytes | None, Deletion]] = []
-    for low, high in zip(points, [*points[1:], None], strict=True):
+    for low, high in zip(points, [*points[1:], None][: len(points)], strict=True):
         assert low is not None
         over = [d for a, b, d in ranges if a <= low and (b is None or low < b)]
         strongest = max(over, default=None)

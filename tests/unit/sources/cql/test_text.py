@@ -45,7 +45,9 @@ def test_varint_shows_all_digits(value: int) -> None:
 def test_decimal_is_shown_as_java_shows_it(unscaled: int, scale: int) -> None:
     # Python's Decimal follows the same General Decimal Arithmetic rule (to-scientific-string).
     sign, digits, _ = Decimal(unscaled).as_tuple()
-    assert _text("decimal", struct.pack(">i", scale) + varint(unscaled)) == str(Decimal((sign, digits, -scale)))
+    assert _text("decimal", struct.pack(">i", scale) + varint(unscaled)) == str(
+        Decimal((sign, digits, -scale))
+    )
 
 
 @given(st.uuids())
@@ -71,7 +73,12 @@ def test_inet_is_shown_as_java_shows_it(value: ipaddress.IPv4Address | ipaddress
         (-28, -265, -38_964_070_955_808, "-2y4mo265d10h49m24s70ms955us808ns"),
         (12, 0, 1, "1y1ns"),
         (1, 0, 60_000_000_000, "1mo1m"),
-        ((1 << 31) - 1, (1 << 31) - 1, (1 << 63) - 1, "178956970y7mo2147483647d2562047h47m16s854ms775us807ns"),
+        (
+            (1 << 31) - 1,
+            (1 << 31) - 1,
+            (1 << 63) - 1,
+            "178956970y7mo2147483647d2562047h47m16s854ms775us807ns",
+        ),
     ],
 )
 def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, wanted: str) -> None:
@@ -80,7 +87,13 @@ def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, wanted
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("uuid", b"123"), ("inet", b"12345"), ("decimal", b"1234"), ("duration", b"\0"), ("duration", b"\xff\1")],
+    [
+        ("uuid", b"123"),
+        ("inet", b"12345"),
+        ("decimal", b"1234"),
+        ("duration", b"\0"),
+        ("duration", b"\xff\1"),
+    ],
 )
 def test_bytes_of_no_value_are_refused(name: str, value: bytes) -> None:
     data = np.frombuffer(value, np.uint8)
