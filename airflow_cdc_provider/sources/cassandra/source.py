@@ -200,7 +200,7 @@ class CassandraSource:
         return capture.LogFolder(
             self.options.cdc_raw,
             self.options.node,
-            without_index=bare,
+            beyond_index=bare,
             strict=self.options.advanced.strict,
         )
 
