@@ -184,7 +184,9 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
         )
     try:
         with driver_errors(f"reading {table.full_name}"):
-            session.execute(f"SELECT * FROM {_cql_name(table)} LIMIT 0 ALLOW FILTERING".replace("LIMIT 0 ", ""))
+            session.execute(
+                f"SELECT * FROM {_cql_name(table)} LIMIT 0 ALLOW FILTERING".replace("LIMIT 0 ", "")
+            )
     except CdcError as error:
         yield Finding(
             "error",
@@ -198,7 +200,9 @@ def check_consistency(name: str) -> Iterator[Finding]:
     """Check that the consistency level exists for reads."""
     from cassandra import ConsistencyLevel
 
-    known = {n for n in ConsistencyLevel.name_to_value if n not in ("ANY", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL")}
+    known = {
+        n for n in ConsistencyLevel.name_to_value if n not in ("ANY", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL")
+    }
     if name.upper() not in known:
         yield Finding(
             "error", "consistency", f"{name} is no level for reads", f"use one of {', '.join(sorted(known))}"
@@ -232,7 +236,9 @@ def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]
     else:
         yield Finding("ok", "cdc_raw", f"{folder} can be read")
     nodes = [e for e in entries if e.is_dir()] or [folder]
-    cap = min((s.total_space_bytes for s in settings.values() if s.total_space_bytes is not None), default=None)
+    cap = min(
+        (s.total_space_bytes for s in settings.values() if s.total_space_bytes is not None), default=None
+    )
     blocks = any(s.blocks_writes is not False for s in settings.values())
     for node in nodes:
         yield from _check_space(node, cap, blocks=blocks)
@@ -248,7 +254,9 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
     text = f"{used >> 20} MiB of {cap >> 20} MiB (cdc_total_space)"
     remedy = "capture, then let the cleaner remove segments that were read; or enlarge cdc_total_space"
     if used >= cap:
-        effect = "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
+        effect = (
+            "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
+        )
         yield Finding("error", subject, f"{text}: {effect}", remedy)
     elif used >= NEARLY_FULL * cap:
         yield Finding("warning", subject, text, remedy)

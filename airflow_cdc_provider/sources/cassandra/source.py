@@ -1,12 +1,12 @@
 """The Cassandra source: commit-log segments from cdc_raw, schemas and snapshots over CQL; or all from files.
 
-With a connection the schema is the cluster's own; offline it is that of ``schema_file``. Segments are read from
-``cdc_raw`` either way.
+With a connection the schema is the cluster's own; offline it is that of ``schema_file``. Segments are read
+from ``cdc_raw`` either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +19,16 @@ from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_columns, remember_columns
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
-from airflow_cdc_provider.sources.cassandra.log_reader import read_slice
+from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, read_offset
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
 from airflow_cdc_provider.sources.cassandra.snapshot import SnapshotRange, SnapshotReader, plan_ranges
 from airflow_cdc_provider.sources.cassandra.tables import log_tables
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.system_schema import load
-from airflow_cdc_provider.sources.cql.types import quote_name
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -119,7 +118,7 @@ class CassandraSource:
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the function that reads one partition of a plan."""
-        return read_slice
+        return read_segments
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Cut a table into token ranges; ``where`` is CQL that may follow ``AND``.
@@ -142,10 +141,15 @@ class CassandraSource:
         """Return the function that reads one token range; it carries the connection's values."""
         return self._snapshot_reader()
 
-    def read_keys(self, table: str, keys: list[bytes]) -> Iterator[pa.RecordBatch]:
+    def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read whole partitions again, by their keys, as snapshot changes."""
         origin, position = self._log_position()
         return self._snapshot_reader().read_keys(table, keys, origin, position)
+
+    def state_payload(self, codec: Codec, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes just this cell row."""
+        assert isinstance(codec, CassandraCodec)
+        return state_payload(codec.schema, state)
 
     def row_count(self, table: str) -> int | None:
         """Return None: Cassandra can't count a table without reading it."""
@@ -185,16 +189,19 @@ class CassandraSource:
     def _session(self) -> Session:
         if not self._connection:
             raise ConfigurationError("this needs a cluster", expected="source.conn_id", found="offline input")
-        return open_session(
-            self._connection, timeout_seconds=self.options.advanced.request_timeout_seconds
-        )
+        return open_session(self._connection, timeout_seconds=self.options.advanced.request_timeout_seconds)
 
     @property
     def _folder(self) -> capture.LogFolder:
         if not self.options.cdc_raw:
             raise ConfigurationError("no segments can be found", expected="option source.cdc_raw")
+        # A recording may hold segments alone; a live node's index files are never all missing.
+        bare = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
         return capture.LogFolder(
-            self.options.cdc_raw, self.options.node, strict=self.options.advanced.strict
+            self.options.cdc_raw,
+            self.options.node,
+            beyond_index=bare,
+            strict=self.options.advanced.strict,
         )
 
     def _schema(self, table: str) -> TableSchema:
