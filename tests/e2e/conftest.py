@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,3 +176,15 @@ def shop(airflow: Airflow, cassandra_server: CassandraServer) -> Any:
     for number in range(50):
         session.execute("INSERT INTO shop.orders (id, amount) VALUES (%s, %s)", (number, number * 10))
     return session
+
+
+@pytest.fixture
+def landed(airflow: Airflow, cassandra_server: CassandraServer) -> Callable[[], None]:
+    """Bring the node's segments to the landing folder, as a transfer task does: ``landed()``."""
+    from airflow_cdc_provider.operators.segment_transfer import Transfer
+
+    def bring() -> None:
+        host = cassandra_server.host_id
+        Transfer(cassandra_server.cdc_raw, airflow.home / "landing" / host, host).run()
+
+    return bring
