@@ -240,6 +240,7 @@ class SparkStageOperator(SparkSubmitOperator):
         settings = dict(self.conf or {})
         local = self._spark_master().startswith("local")
         settings.setdefault("spark.pyspark.driver.python", sys.executable)
+        settings.setdefault("spark.log.level", "WARN")  # Spark's own lines would bury the job's
         if local:
             settings.setdefault("spark.pyspark.python", sys.executable)
         self.conf = settings
