@@ -47,8 +47,22 @@ _TABLE = _argument(
 )
 
 
+_OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")
+_FILE = _argument("--file", metavar="FILE", required=True, help="File that holds the offset as JSON")
+_RESET_TABLE = _argument(
+    "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
+)
+
+
 def _offline(name: str) -> Callable[..., Any]:
     return lazy_load_command(f"airflow_cdc_provider.cli.offline_commands.{name}")
+
+
+def _live(name: str, help_text: str, function: str, *args: Arg) -> ActionCommand:
+    function = f"airflow_cdc_provider.cli.live_commands.{function}"
+    return ActionCommand(
+        name=name, help=help_text, func=lazy_load_command(function), args=(_CONNECTOR, *args)
+    )
 
 
 def get_cdc_cli_commands() -> list[GroupCommand]:
@@ -70,6 +84,24 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                     help="Print the rows that a recording adds up to, one JSON object a line",
                     func=_offline("rows"),
                     args=(_CONNECTOR, _INPUT, _SCHEMA, _AT, _TABLE),
+                ),
+                _live("check", "Look at everything that capture needs of the source", "check"),
+                _live("lag", "Print how far the stored offset is behind the source", "lag"),
+                GroupCommand(
+                    name="offsets",
+                    help="Look at and change where a connector resumes",
+                    subcommands=(
+                        _live("show", "Print the stored offset", "show_offset"),
+                        _live("set", "Store an offset", "set_offset", _OFFSET),
+                        _live(
+                            "reset",
+                            "Forget the position: capture begins as at first",
+                            "reset_offset",
+                            _RESET_TABLE,
+                        ),
+                        _live("export", "Write the stored offset to a file", "export_offset", _FILE),
+                        _live("import", "Store the offset of a file", "import_offset", _FILE),
+                    ),
                 ),
             ),
         )

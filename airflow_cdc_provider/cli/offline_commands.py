@@ -42,7 +42,7 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
     sys.stdout.flush()
     if damage.places:
         for place in damage.places[:_SHOWN_PLACES]:
-            sys.stderr.write(f"broken: {place}\n")
+            sys.stderr.write(f"left out: {place}\n")
         if len(damage.places) > _SHOWN_PLACES:
-            sys.stderr.write(f"broken: and {len(damage.places) - _SHOWN_PLACES} more\n")
-        sys.stderr.write(f"summary: {len(damage.places)} broken places were stepped over\n")
+            sys.stderr.write(f"left out: and {len(damage.places) - _SHOWN_PLACES} more\n")
+        sys.stderr.write(f"summary: {len(damage.places)} places of the input were left out\n")

@@ -1,15 +1,18 @@
 """What a Cassandra offset says about a segment: read, partly read, or new.
 
-The offset is the Cassandra source's: host id -> ``{"v": 1, "segment": id, "position": logical end of the last
-entry read, "completed": whether the segment was read to its natural end}``.
+The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.offsets`); it is imported when
+first used, because it brings Arrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.hooks.cdc_raw import Segment
+
+_ONLY_NODE: Final = "node"
+"""Origin of segments whose folder and whose connector name no host id."""
 
 
 def is_news(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
@@ -19,17 +22,9 @@ def is_news(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
         segment: The segment.
         offset: The source's offset, None for the begin.
     """
-    if not segment.readable:
+    if not segment.readable or is_passed(segment, offset):
         return False
-    place = _place(offset, segment.host)
-    if place is None or segment.id > place["segment"]:
-        return True
-    if segment.id < place["segment"] or place.get("completed"):
-        return False
-    # After a crash replay the idx of a completed segment holds the file's length, beyond the last entry.
-    if segment.index is None:
-        return False
-    return segment.index.end > place["position"] or segment.index.completed
+    return segment.complete or (segment.index is not None and segment.index.end > _read_to(segment, offset))
 
 
 def is_consumed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
@@ -39,20 +34,18 @@ def is_consumed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
         segment: The segment.
         offset: The source's offset, None for the begin.
     """
-    place = _place(offset, segment.host)
-    if place is None:
-        return False
-    if segment.id < place["segment"]:
-        return segment.complete
-    return segment.id == place["segment"] and segment.complete and bool(place.get("completed"))
-
-
-def _place(offset: Mapping[str, Any] | None, host: str) -> Mapping[str, Any] | None:
-    place = (offset or {}).get(host)
-    return place if isinstance(place, Mapping) and isinstance(place.get("segment"), int) else None
+    return segment.complete and is_passed(segment, offset)
 
 
 def is_passed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
-    """Tell whether capture has gone on to a later segment of the node."""
-    place = _place(offset, segment.host)
-    return place is not None and segment.id < place["segment"]
+    """Tell whether an offset calls a segment read to its end, or not wanted."""
+    from airflow_cdc_provider.sources.cassandra.offsets import WHOLE
+
+    return _read_to(segment, offset) == WHOLE
+
+
+def _read_to(segment: Segment, offset: Mapping[str, Any] | None) -> int:
+    from airflow_cdc_provider.sources.cassandra.offsets import NodeOffset
+
+    place = (offset or {}).get(segment.host or _ONLY_NODE)
+    return 0 if place is None else NodeOffset.from_json(place).position(segment.id)

@@ -20,8 +20,8 @@ class MongodbCdcHook(CdcHook):
     Args:
         mongo_conn_id: The connection: host (several with commas, each with its port if it needs one), port,
             login and password; as extra ``srv``, ``replicaSet``, ``authSource``, ``authMechanism``, ``tls``,
-            ``tlsCAFile``, ``tlsCertificateKeyFile`` and ``uri_options`` (the query part of a connection string,
-            for everything else).
+            ``tlsCAFile``, ``tlsCertificateKeyFile`` and ``uri_options`` (the query part of a connection
+            string, for everything else).
 
     Example::
 

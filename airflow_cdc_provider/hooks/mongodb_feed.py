@@ -24,8 +24,8 @@ class Pending:
 
     Args:
         news: Whether there are changes after the offset.
-        lag_seconds: Age of the oldest of them by the server's clock, 0 for none; None before the first capture,
-            or where the server needs longer to find the first change that is selected.
+        lag_seconds: Age of the oldest of them by the server's clock, 0 for none; None before the first
+            capture, or where the server needs longer to find the first change that is selected.
         table: Where the oldest is, empty for none.
         window_seconds: How far the offset is ahead of the oplog's begin, None if it can't be told.
     """

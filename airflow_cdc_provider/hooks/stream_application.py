@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow_cdc_provider.exceptions import CdcError, error_from_text
+from airflow_cdc_provider.exceptions import CdcError, TransientError, error_from_text
 
 Status = Literal["absent", "running", "silent", "gone", "stopped", "failed"]
 
@@ -111,7 +111,11 @@ class StreamFolder:
         name = self.path.parent.name
         if health.status == "failed":
             text = str(health.state.get("error", ""))
-            return error_from_text(text) or CdcError(f"the continuous application of {name} failed: {text}")
+            told = error_from_text(text)
+            if told is None or isinstance(told, TransientError):
+                # Transient for the application, which tried again; for who watches, it has ended.
+                return CdcError(f"the continuous application of {name} failed", found=text)
+            return told
         if health.status in ("gone", "silent", "absent"):
             return CdcError(
                 f"the continuous application of {name} is {health.status}",

@@ -15,6 +15,7 @@ from airflow_cdc_provider.jobs.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,13 +91,16 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
         connector: The declaration.
         connection: The Airflow connection's values; empty for offline input.
     """
-    if connector.type == "cassandra":
+    if isinstance(connector.source, CassandraOptions):
         from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
         return CassandraSource(connector.source, connection, connector.selects)
+    from airflow_cdc_provider.sources.mongodb.selection import Selection
     from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 
-    return MongodbSource(connector.source, connection, connector.selects)
+    # The patterns themselves, not a function, so that the server can filter by them.
+    selection = Selection(connector.tables, connector.exclude_tables)
+    return MongodbSource(connector.source, connection, selection)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import Fence, add_fence
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
+from airflow_cdc_provider.jobs.doubts import read_doubts_again
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
@@ -42,7 +43,7 @@ class _Dirty:
 
 
 def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResult]:
-    """Merge every table that is due, decoding the pending batches once for all of them.
+    """Merge every table that is due; read again at the source what that leaves in doubt, and merge it too.
 
     Args:
         context: The job.
@@ -50,10 +51,36 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
 
     Returns:
         One result per table of the job.
+
+    Raises:
+        CommitConflict: Another writer came first; a retry goes on from where that one ended.
     """
+    results = _merge_due(context, context.tables(), force=force, settled={})
+    settled = read_doubts_again(context, [r.table for r in results if r.doubtful])
+    if not settled:
+        return results
+    again = {r.table: r for r in _merge_due(context, list(settled), force=True, settled=settled)}
+    return [_joined(r, again[r.table]) if r.table in again else r for r in results]
+
+
+def _joined(first: TableResult, second: TableResult) -> TableResult:
+    return replace(
+        second,
+        changes=first.changes,
+        snapshot_rows=first.snapshot_rows,
+        rows_written=first.rows_written + second.rows_written,
+        rows_removed=first.rows_removed + second.rows_removed,
+        undecodable=first.undecodable + second.undecodable,
+        seconds=round(first.seconds + second.seconds, 3),
+        note=f"{first.doubtful} keys in doubt were read again",
+    )
+
+
+def _merge_due(
+    context: JobContext, tables: Sequence[str], *, force: bool, settled: Mapping[str, frozenset[bytes]]
+) -> list[TableResult]:
     changes = context.changes
     state = changes.state()
-    tables = context.tables()
     now = int(context.spec.options.get("now_seconds", time.time()))
     mirrors = {table: context.mirror(table) for table in tables}
     states = {table: mirror.state() for table, mirror in mirrors.items()}
@@ -64,12 +91,20 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
         found = pending.get(table, Pending())
         why = _due(context, found, states[table], mirrors[table], now, force=force)
         if not why:
-            results.append(TableResult(table, merged_through=states[table].merged_through, note=_wait(found)))
+            waiting = states[table]
+            results.append(
+                TableResult(
+                    table,
+                    merged_through=waiting.merged_through,
+                    doubtful=len(waiting.doubts),
+                    note=_wait(found),
+                )
+            )
             continue
         log.info("%s: merging %d pending changes (%s)", table, found.rows, why)
         dirty.append(_prepare(context, table, mirrors[table], states[table], found))
     if dirty:
-        results += _merge_all(context, dirty, state.batch, now)
+        results += _merge_all(context, dirty, state.batch, now, settled)
     return sorted(results, key=lambda r: r.table)
 
 
@@ -118,7 +153,13 @@ def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState
     return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread)
 
 
-def _merge_all(context: JobContext, dirty: Sequence[_Dirty], through: int, now: int) -> list[TableResult]:
+def _merge_all(
+    context: JobContext,
+    dirty: Sequence[_Dirty],
+    through: int,
+    now: int,
+    settled: Mapping[str, frozenset[bytes]],
+) -> list[TableResult]:
     changes = context.changes
     codecs = {d.table: d.codec for d in dirty}
     decoded = decode(
@@ -134,14 +175,20 @@ def _merge_all(context: JobContext, dirty: Sequence[_Dirty], through: int, now: 
     try:
         faults = _quarantine(context, decoded)
         with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(dirty))) as pool:
-            one = partial(_merge_one, context, decoded, through, now, faults)
+            one = partial(_merge_one, context, decoded, through, now, faults, settled)
             return list(pool.map(one, dirty))
     finally:
         decoded.unpersist()
 
 
 def _merge_one(
-    context: JobContext, decoded: DataFrame, through: int, now: int, faults: Mapping[str, int], d: _Dirty
+    context: JobContext,
+    decoded: DataFrame,
+    through: int,
+    now: int,
+    faults: Mapping[str, int],
+    settled: Mapping[str, frozenset[bytes]],
+    d: _Dirty,
 ) -> TableResult:
     from pyspark.sql import functions as f
 
@@ -159,6 +206,7 @@ def _merge_one(
             now_seconds=now,
             pending_rows=d.pending.rows,
             purge_before_seconds=horizon,
+            settled=settled.get(d.table, frozenset()),
         ),
     )
     log.info(
@@ -176,7 +224,7 @@ def _merge_one(
         rows_written=counts.written,
         rows_removed=counts.removed,
         undecodable=faults.get(d.table, 0),
-        doubtful=len(counts.doubtful_keys),
+        doubtful=counts.doubts,
         merged_through=through,
         mirror_rows=d.mirror.row_count(),
         seconds=round(counts.seconds, 3),

@@ -144,8 +144,7 @@ class ChangesTable:
         if len(text) <= _OFFSET_PROPERTY_BYTES:
             properties[OFFSET] = text
         head = self.table.commit(state.head, append=frame, properties=properties)
-        # The offset is a row of its own.
-        return ChangesState(head, batch, dict(offset), head.added_rows - 1)
+        return ChangesState(head, batch, dict(offset), head.added_rows - 1)  # the offset is a row of its own
 
     def set_offset(self, offset: Mapping[str, Any], state: ChangesState) -> ChangesState:
         """Commit a batch that holds nothing but an offset."""

@@ -191,7 +191,8 @@ class IcebergTable:
                 self._require_only_maintenance(table, base)
                 tip = self._try_commit(table, append, delete, delete_keys, properties)
                 if tip is not None:
-                    return Head(str(tip), dict(properties), self._added_rows(tip))
+                    added = int(tip.summary().getOrDefault("added-records", "0"))
+                    return Head(str(tip.snapshotId()), dict(properties), added)
         raise CommitConflict(f"{self.name} was changed {_ATTEMPTS} times while one commit was tried")
 
     def append(self, rows: DataFrame) -> None:
@@ -344,7 +345,7 @@ class IcebergTable:
         delete: str | None,
         delete_keys: tuple[str, DataFrame] | None,
         properties: Mapping[str, str],
-    ) -> int | None:
+    ) -> Any:
         """Commit on top of main as ``table`` shows it; None if main, or the branch, did not stay."""
         root = table.currentSnapshot().snapshotId()
         branch = f"{BRANCH_PREFIX}{int(time.time())}_{uuid.uuid4().hex[:12]}"
@@ -357,10 +358,10 @@ class IcebergTable:
             table.refresh()
             if append is None:
                 self._mark(table, branch, properties)
-            tip = table.snapshot(branch).snapshotId()
-            if tip == root:
+            tip = table.snapshot(branch)
+            if tip.snapshotId() == root:
                 raise CommitStateUnknown(f"Spark wrote to {self.name} but not to the branch {branch}")
-            published = self._publish(table, branch, root, tip)
+            published = self._publish(table, branch, root, tip.snapshotId())
             return tip if published else None
         except Exception as error:
             if java_error(error, "CommitFailedException"):  # other changes of metadata came first, many times
@@ -396,9 +397,6 @@ class IcebergTable:
                 writer = writer.option(f"snapshot-property.{name}", value)
             writer.append()
 
-    def _added_rows(self, snapshot: int) -> int:
-        return int(self.load().snapshot(snapshot).summary().getOrDefault("added-records", "0"))
-
     def _mark(self, table: Any, branch: str, properties: Mapping[str, str]) -> None:
         update = table.newFastAppend()
         for name, value in properties.items():
@@ -410,9 +408,7 @@ class IcebergTable:
         """Fast-forward main to a branch's tip; False if main has moved or the branch is gone."""
         for attempt in range(1, _ATTEMPTS):
             try:
-                update = table.manageSnapshots().fastForwardBranch("main", branch).removeBranch(branch)
-                tagged = table.refs().containsKey(HEAD_TAG)
-                (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
+                self._fast_forward(table, branch, tip)
                 return True
             except Exception as error:  # noqa: BLE001  # the table tells how it ended, whatever was raised
                 outcome = self._outcome(table, branch, root, tip, error)
@@ -420,6 +416,11 @@ class IcebergTable:
                     return outcome
                 _pause(attempt)
         return False
+
+    def _fast_forward(self, table: Any, branch: str, tip: int) -> None:
+        update = table.manageSnapshots().fastForwardBranch("main", branch).removeBranch(branch)
+        tagged = table.refs().containsKey(HEAD_TAG)
+        (update.replaceTag(HEAD_TAG, tip) if tagged else update.createTag(HEAD_TAG, tip)).commit()
 
     def _outcome(self, table: Any, branch: str, root: int, tip: int, error: Exception) -> bool | None:
         """Tell how a failed publishing ended: True for done, False for lost, None for not yet."""

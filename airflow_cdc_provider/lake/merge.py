@@ -28,7 +28,7 @@ from airflow_cdc_provider.lake.merge_kernel import (
     SIDE,
     MergeKernel,
 )
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, spark_schema
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, MOST_DOUBTS, Mirror, MirrorState, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 _ROWS_PER_PARTITION = 50_000
 _BROADCAST_KEYS = 5_000_000
-_DOUBTS_REPORTED = 10_000
 
 
 class RowShape(Protocol):
@@ -73,6 +72,7 @@ class MergePlan:
         now_seconds: The moment at which expiry is judged.
         pending_rows: About how many contributions there are, to size the shuffle.
         purge_before_seconds: Tombstones older than this may be forgotten; None keeps all.
+        settled: Keys in doubt of which the contributions hold a second reading.
     """
 
     through: int
@@ -81,16 +81,17 @@ class MergePlan:
     now_seconds: int
     pending_rows: int
     purge_before_seconds: int | None = None
+    settled: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """What a merge did to a mirror."""
+    """What a merge did to a mirror; ``doubts`` counts the keys that must be read again at the source."""
 
     written: int = 0
     removed: int = 0
     remembered: int = 0
-    doubtful_keys: tuple[bytes, ...] = ()
+    doubts: int = 0
     swept: bool = False
     seconds: float = 0.0
 
@@ -139,12 +140,15 @@ def merge(
         if new_fences and state.merged_through >= 0:
             version = f"{CDC_COLUMN}.version <= X'{fence.hex()}'"
             gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
+        new_doubts = _doubts(outcome) if counts.get(DOUBT) else set()
+        doubts = new_doubts | (set(state.doubts) - plan.settled)
         reached = replace(
             state,
             merged_through=plan.through,
             fences=tuple(plan.fences),
             memory=plan.memory,
             next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
+            doubts=tuple(sorted(doubts)[:MOST_DOUBTS]),
         )
         removed = outcome.where(f"_cdc_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
         names = [field.name for field in kernel.columns]
@@ -157,17 +161,13 @@ def merge(
             delete_keys=(f"{CDC_COLUMN}.id", removed) if counts.get(REMOVE) else None,
             properties=reached.properties(),
         )
-        doubts: tuple[bytes, ...] = ()
-        if counts.get(DOUBT):
-            keys = outcome.where(f"_cdc_kind = {DOUBT}").select(f"{CDC_COLUMN}.key").distinct()
-            doubts = tuple(bytes(row[0]) for row in keys.limit(_DOUBTS_REPORTED).collect())
     finally:
         outcome.unpersist()
     return MergeCounts(
         written=counts.get(LIVE, 0),
         removed=counts.get(REMOVE, 0),
         remembered=counts.get(SIDE, 0),
-        doubtful_keys=doubts,
+        doubts=len(doubts),
         swept=sweep,
         seconds=time.monotonic() - started,
     )
@@ -234,6 +234,11 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
     counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
     earliest = next((row["earliest"] for row in rows if row["_cdc_kind"] == LIVE), None)
     return counts, None if earliest is None else int(earliest)
+
+
+def _doubts(outcome: DataFrame) -> set[bytes]:
+    keys = outcome.where(f"_cdc_kind = {DOUBT}").select(f"{CDC_COLUMN}.key").distinct()
+    return {bytes(row[0]) for row in keys.collect()}
 
 
 def _expressions(*texts: str) -> list[Column]:

@@ -48,6 +48,10 @@ MERGED_THROUGH = "cdc.batch"
 FENCES = "cdc.fences"
 MEMORY = "cdc.memory"
 NEXT_EXPIRY = "cdc.next-expiry"
+DOUBTS = "cdc.doubts"
+
+MOST_DOUBTS = 2_000
+"""More doubts than these ask for a rerun of the snapshot; they are counted, but no longer listed."""
 
 _STATIC_ONLY = b"\xff"
 """Stands for the clustering of a row that shows only statics; no clustering begins with this byte."""
@@ -63,6 +67,7 @@ class MirrorState:
         fences: Fences of the table.
         memory: The source's memory of the table (see ``Source.remember``), None before the first merge.
         next_expiry: No row expires before this second (epoch), None for never.
+        doubts: Keys that must be read again at the source; at most :data:`MOST_DOUBTS`.
     """
 
     head: Head
@@ -70,6 +75,7 @@ class MirrorState:
     fences: tuple[Fence, ...] = ()
     memory: Mapping[str, Any] | None = None
     next_expiry: int | None = None
+    doubts: tuple[bytes, ...] = ()
 
     def properties(self) -> dict[str, str]:
         """Return the commit properties that :meth:`Mirror.state` reads back."""
@@ -78,6 +84,8 @@ class MirrorState:
             found[MEMORY] = json.dumps(self.memory, sort_keys=True)
         if self.next_expiry is not None:
             found[NEXT_EXPIRY] = str(self.next_expiry)
+        if self.doubts:
+            found[DOUBTS] = ",".join(key.hex() for key in self.doubts)
         return found
 
 
@@ -109,7 +117,7 @@ class Mirror:
             What was changed in an existing mirror, in words.
 
         Raises:
-            ConfigurationError: The source has a column that begins with ``_cdc``, or a column's type changed beyond widening.
+            ConfigurationError: A column is named like ``_cdc``, or its type changed beyond widening.
         """
         if taken := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
             raise ConfigurationError(
@@ -140,6 +148,7 @@ class Mirror:
             fences=fences_from_json(found.get(FENCES, "[]")),
             memory=None if memory is None else json.loads(memory),
             next_expiry=None if expiry is None else int(expiry),
+            doubts=tuple(bytes.fromhex(key) for key in found.get(DOUBTS, "").split(",") if key),
         )
 
     def row_count(self) -> int:

@@ -26,7 +26,7 @@ class CdcStreamHealthSensor(ObservingSensor):
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
-        watch_seconds: Done after this time; None to watch until the application ends.
+        watch_seconds: Done after this time (templated); None to watch until the application ends.
         max_lag_seconds: The greatest lag allowed; None for any.
         heartbeat_timeout_seconds: How long the application may be without a word: longer than its longest
             round.
@@ -35,7 +35,7 @@ class CdcStreamHealthSensor(ObservingSensor):
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
-    template_fields: Sequence[str] = ("connector", "work_folder")
+    template_fields: Sequence[str] = ("connector", "work_folder", "watch_seconds")
     template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
     operator_extra_links = (ConnectorAssetsLink(),)
 
@@ -43,7 +43,7 @@ class CdcStreamHealthSensor(ObservingSensor):
         self,
         *,
         connector: ConnectorLike,
-        watch_seconds: float | None = None,
+        watch_seconds: float | str | None = None,
         max_lag_seconds: float | None = None,
         heartbeat_timeout_seconds: float = 900.0,
         stop_on_kill: bool = False,
@@ -67,7 +67,9 @@ class CdcStreamHealthSensor(ObservingSensor):
         if self.watch_seconds is not None:
             instance: Any = context["ti"]
             first = instance.get_first_reschedule_date(context) if self.reschedule else None
-            until = (first or instance.start_date or datetime.now(UTC)).timestamp() + self.watch_seconds
+            until = (first or instance.start_date or datetime.now(UTC)).timestamp() + float(
+                self.watch_seconds
+            )
         return StreamHealthTrigger(
             folder=str(stream_folder(self.work_folder, to_connector(self.connector).name).path),
             heartbeat_timeout_seconds=self.heartbeat_timeout_seconds,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -239,4 +239,17 @@ class Source(Protocol):
 
     def close(self) -> None:
         """End connections."""
+        ...
+
+
+@runtime_checkable
+class Rereads(Protocol):
+    """What a source adds whose snapshots can leave a merge in doubt: a SELECT that hides tombstones, for example."""
+
+    def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Read all rows of some keys again, as snapshot changes. Runs on the driver: doubts are few."""
+        ...
+
+    def state_payload(self, codec: Codec, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes just this state, as the codec decodes it."""
         ...

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    _Context = Any  # stands for Airflow's Context wherever one is wanted
+else:
+    _Context = dict
 
 
 @dataclass
@@ -47,7 +52,7 @@ class ByName:
         return self.found.setdefault(asset.name, self.factory())
 
 
-class TaskContext(dict[str, Any]):
+class TaskContext(_Context):
     """A context as of a running task, with its stores and events at hand."""
 
     def __init__(self, task_id: str = "task", run_id: str = "manual__2026-11-21T10:00:00+00:00") -> None:

@@ -6,7 +6,7 @@ from ``cdc_raw`` either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_s
 from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, read_offset
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
 from airflow_cdc_provider.sources.cassandra.snapshot import SnapshotRange, SnapshotReader, plan_ranges
 from airflow_cdc_provider.sources.cassandra.tables import log_tables
 from airflow_cdc_provider.sources.cql.describe import parse_cql
@@ -141,10 +141,15 @@ class CassandraSource:
         """Return the function that reads one token range; it carries the connection's values."""
         return self._snapshot_reader()
 
-    def read_keys(self, table: str, keys: list[bytes]) -> Iterator[pa.RecordBatch]:
+    def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read whole partitions again, by their keys, as snapshot changes."""
         origin, position = self._log_position()
         return self._snapshot_reader().read_keys(table, keys, origin, position)
+
+    def state_payload(self, codec: Codec, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes just this cell row."""
+        assert isinstance(codec, CassandraCodec)
+        return state_payload(codec.schema, state)
 
     def row_count(self, table: str) -> int | None:
         """Return None: Cassandra can't count a table without reading it."""

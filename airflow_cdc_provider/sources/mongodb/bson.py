@@ -1,4 +1,4 @@
-"""BSON walked in place: validate, find fields, cut batches, copy spans. Kernels over bytes, without Python objects.
+"""BSON walked in place by kernels: validate, find fields, cut batches, copy spans, without Python objects.
 
 A document (https://bsonspec.org, all little-endian)::
 
@@ -25,8 +25,8 @@ type   name                 value
 13     decimal128           16 bytes, IEEE 754-2008, binary integer significand
 ====== ==================== ======================================================================
 
-What the kernels guarantee: no read outside ``[start, end)``, whatever the bytes say. :func:`validate` looks at a
-document to its leaves; the other kernels check the lengths that they follow and answer "not there" or
+What the kernels guarantee: no read outside ``[start, end)``, whatever the bytes say. :func:`validate` looks
+at a document to its leaves; the other kernels check the lengths that they follow and answer "not there" or
 :data:`BROKEN` where these don't fit. UTF-8 is not checked: the server doesn't either.
 """
 
@@ -99,7 +99,8 @@ class Spans:
     Args:
         starts: First byte of each.
         ends: Byte after each.
-        stopped_at: Where cutting had to stop because a length can't be followed; the buffer's length otherwise.
+        stopped_at: Where cutting had to stop because a length can't be followed; the buffer's length
+            otherwise.
     """
 
     starts: Ints
@@ -129,7 +130,7 @@ def split_documents(data: Bytes) -> Spans:
 
 
 def split_array(data: Bytes, start: int, end: int) -> Spans:
-    """Cut an array of documents (``firstBatch``, ``nextBatch``) into its members, leaving out the array's names."""
+    """Cut an array of documents (``firstBatch``, ``nextBatch``) into its members."""
     capacity = max(16, (end - start) // 64)
     while True:
         starts = np.empty(capacity, np.int64)
@@ -141,7 +142,7 @@ def split_array(data: Bytes, start: int, end: int) -> Spans:
 
 
 def find_in_all(data: Bytes, starts: Ints, ends: Ints, name: bytes) -> tuple[Ints, Ints, Ints]:
-    """Find a top-level member in many documents: type (0: none), first byte and byte after the value of each."""
+    """Find a top-level member in many documents: type (0: none), first byte and byte after of each."""
     kinds, value_starts, value_ends = (np.zeros(len(starts), np.int64) for _ in range(3))
     _find_in_all(data, starts, ends, np.frombuffer(name, np.uint8), kinds, value_starts, value_ends)
     return kinds, value_starts, value_ends
@@ -231,7 +232,7 @@ def _document_end(data: Any, pos: int, end: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def value_end(data: Any, kind: int, pos: int, end: int) -> Any:  # noqa: PLR0911  # one return per type
+def value_end(data: Any, kind: int, pos: int, end: int) -> Any:  # one return per type
     """Return the byte after a value, or BROKEN if it doesn't fit before ``end``.
 
     Documents are measured by their length alone.
@@ -297,7 +298,7 @@ def scope_start(data: Any, pos: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def validate(data: Any, start: int, end: int, stack: Any) -> Any:  # noqa: PLR0911  # one return per fault
+def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return per fault
     """Look at a document to its leaves.
 
     Args:
@@ -315,7 +316,7 @@ def validate(data: Any, start: int, end: int, stack: Any) -> Any:  # noqa: PLR09
         return _TERMINATOR, end - 1
     depth = 0
     stack[0] = end - 1
-    pos = start + 4
+    pos: Any = start + 4
     while True:
         limit = stack[depth]
         if pos == limit:
@@ -465,7 +466,7 @@ def _count_documents(data: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _cut_documents(data: Any, starts: Any, ends: Any) -> None:
-    pos = np.int64(0)
+    pos: Any = np.int64(0)
     for i in range(len(starts)):
         starts[i] = pos
         pos += read_i32(data, pos)

@@ -1,13 +1,13 @@
 """Canonical Extended JSON v2 (relaxed nowhere), written from BSON bytes by a kernel.
 
-The text is the one that PyMongo's ``json_util`` prints in its canonical mode, separators ``", "`` and ``": "``
-included, but made of the bytes, so that what Python's types can't hold stays: members of the same name, symbols,
-DBPointers, undefined, options of regular expressions, the order of a DBRef's members, dates of any year. Digits of
-doubles are the shortest that read back.
+The text is the one that PyMongo's ``json_util`` prints in its canonical mode, separators ``", "`` and ``":
+"`` included, but made of the bytes, so that what Python's types can't hold stays: members of the same name,
+symbols, DBPointers, undefined, options of regular expressions, the order of a DBRef's members, dates of any
+year. Digits of doubles are the shortest that read back.
 
-Two forms differ in strings only: ``ascii_only`` escapes all outside ASCII as ``json_util`` does; without it text
-stays UTF-8, for columns that people search. A byte that is no UTF-8 (the server doesn't check) shows as U+FFFD;
-:func:`write_values` counts the values in which that happened.
+Two forms differ in strings only: ``ascii_only`` escapes all outside ASCII as ``json_util`` does; without it
+text stays UTF-8, for columns that people search. A byte that is no UTF-8 (the server doesn't check) shows as
+U+FFFD; :func:`write_values` counts the values in which that happened.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _open(data: Any, kind: int, start: int, ascii_only: bool, out: Any, used: in
 
 
 @njit(cache=True, nogil=True)
-def _write_scalar(  # noqa: PLR0911  # one return per type
+def _write_scalar(  # one return per type
     data: Any, kind: int, start: int, end: int, ascii_only: bool, out: Any, used: int, bad: Any
 ) -> Any:
     if kind == STRING:
@@ -454,7 +454,7 @@ def _lead_with_zeros(out: Any, start: int, end: int, zeros: int) -> Any:
 def put_decimal(high: Any, low: Any, out: Any, used: int) -> Any:
     """Write a decimal128 by the rules of its specification; return the bytes used then."""
     kind, negative, high, low, exponent = decimal_parts(high, low)
-    if kind != FINITE and kind != INFINITE:
+    if kind not in (FINITE, INFINITE):
         return _put(_NAN, out, used)
     if negative:
         out[used] = 0x2D

@@ -1,16 +1,16 @@
 """Capture: one change stream, read to a head in bounded plans of raw bytes.
 
-A change stream is one feed that one server produces on one core, so the driver reads it: it asks for raw batches,
-looks at each event's place only, and hands the bytes on in slices for executors to decode (:class:`EventSlice`).
-A plan therefore holds its data. Read again from the same offset, the stream gives the same events at the same
-positions, but for documents that the server looks up.
+A change stream is one feed that one server produces on one core, so the driver reads it: it asks for raw
+batches, looks at each event's place only, and hands the bytes on in slices for executors to decode
+(:class:`EventSlice`). A plan therefore holds its data. Read again from the same offset, the stream gives the
+same events at the same positions, but for documents that the server looks up.
 
 The end of a plan is the place of its last event, or the high-water token that the server sends when nothing
-matched, so quiet periods move the offset too. The plan is at its head when the stream has passed the head's cluster
-time, or has nothing more at that time.
+matched, so quiet periods move the offset too. The plan is at its head when the stream has passed the head's
+cluster time, or has nothing more at that time.
 
-A stream of one collection ends with an ``invalidate`` when the collection is dropped or renamed; it is opened again
-after that event. A lost connection or a new primary costs a reopening at the last place, and no event.
+A stream of one collection ends with an ``invalidate`` when the collection is dropped or renamed; it is opened
+again after that event. A lost connection or a new primary costs a reopening at the last place, and no event.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import bson
 import numpy as np
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from bson.errors import BSONError
 from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
@@ -115,7 +115,7 @@ class _Collected:
     first_index: int = 0
     captured_us: int = 0
     open_bytes: int = 0
-    bytes: int = 0
+    total_bytes: int = 0
     changes: int = 0
 
     def add(self, events: bytes, count: int, first_index: int) -> None:
@@ -124,7 +124,7 @@ class _Collected:
             self.captured_us = time.time_ns() // 1000
         self.parts.append(events)
         self.open_bytes += len(events)
-        self.bytes += len(events)
+        self.total_bytes += len(events)
         self.changes += count
         if self.open_bytes >= SLICE_BYTES:
             self.close()
@@ -152,7 +152,7 @@ class ChangeStream:
         self._options = options
         self._selection = selection
         self._target = target(options)
-        self._client: MongoClient[Any] | None = None
+        self._client: MongoClient | None = None
         self._pipeline: list[dict[str, Any]] = []
         self._cursor: RawCursor | None = None
         self._place: StreamPlace | None = None
@@ -180,7 +180,7 @@ class ChangeStream:
             if complete and self._passed(head, took, waited=wait_ms >= patience_ms):
                 at_head = True
                 break
-            if complete and (collected.bytes >= limit.bytes or collected.changes >= limit.changes):
+            if complete and (collected.total_bytes >= limit.bytes or collected.changes >= limit.changes):
                 at_head = False
                 break
             wait_ms = 1 if took else min(4 * wait_ms, max(patience_ms, 1))
@@ -194,7 +194,10 @@ class ChangeStream:
             PositionLost: The server no longer has the events after it.
             CdcError: It can't be opened for another reason.
         """
-        self._open(place).close()
+        cursor = self._open(place)
+        cursor.next()
+        cursor.next(wait_ms=1)  # a lost place shows with the first read, not with the opening
+        cursor.close()
 
     def accepts(self, time: Timestamp) -> bool:
         """Tell whether the server still has all events from a cluster time on."""
@@ -215,7 +218,8 @@ class ChangeStream:
         place = self._place
         assert place is not None
         if place.time != head.time:
-            # A stream whose tokens tell no time (not MongoDB's own) is at its head once it has nothing to give.
+            # A stream whose tokens tell no time (not MongoDB's own) is at its head once it has nothing to
+            # give.
             return place.time > head.time or (
                 waited and not took and bool(place.token) and not token_time(place.token)
             )
@@ -323,7 +327,7 @@ class ChangeStream:
         return count
 
     def _take_with_fragments(self, batch: RawBatch, found: Scan, collected: _Collected) -> None:
-        """Add events one by one, joining those that came in fragments; the place moves with whole events only."""
+        """Add events one by one, joining fragments; the place moves with whole events only."""
         data = batch.data
         spans = batch.documents
         located = locate(data, spans.starts, spans.ends)
@@ -351,7 +355,7 @@ class ChangeStream:
 
 
 def join_fragments(fragments: list[bytes]) -> bytes:
-    """Join the fragments of one event: the fields of all in order, the token of the last, no ``splitEvent``."""
+    """Join the fragments of one event: all fields in order, the last token, no ``splitEvent``."""
     fields: list[bytes] = []
     token = b""
     for fragment in fragments:
@@ -402,11 +406,11 @@ def describe(place: StreamPlace) -> str:
     return f"cluster time {place.seconds}:{place.increment} ({moment})"
 
 
-def oldest_time(client: MongoClient[Any], accepts: Callable[[Timestamp], bool], now: Timestamp) -> Timestamp:
+def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: Timestamp) -> Timestamp:
     """Find the first cluster time from which the server can still stream.
 
-    ``serverStatus`` tells it to users that may ask. For others, and for sharded clusters, times are tried: back from
-    now in doubling steps, then by halving, to the second.
+    ``serverStatus`` tells it to users that may ask. For others, and for sharded clusters, times are tried:
+    back from now in doubling steps, then by halving, to the second.
 
     Args:
         client: A connection.
@@ -430,7 +434,7 @@ def oldest_time(client: MongoClient[Any], accepts: Callable[[Timestamp], bool], 
     return Timestamp(kept, 0)
 
 
-def _oldest_by_status(client: MongoClient[Any]) -> Timestamp | None:
+def _oldest_by_status(client: MongoClient) -> Timestamp | None:
     try:
         status: Mapping[str, Any] = client.admin.command("serverStatus", oplog=1)
     except errors.OperationFailure:

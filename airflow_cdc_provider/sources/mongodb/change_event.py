@@ -3,14 +3,11 @@
 A change event is a document (reference/mongodb-event-format.md; MongoDB manual, "Change Events")::
 
     _id               resume token
-    operationType     insert, update, replace, delete; drop, rename, dropDatabase, invalidate; others on demand
-    clusterTime       timestamp: place in the deployment's order; shared by the operations of a transaction
-    wallTime          date (6.0)
-    ns, to            {db, coll}; ``to`` of a rename
-    documentKey       {shard key ..., _id}
-    fullDocument, fullDocumentBeforeChange, updateDescription
-    lsid, txnNumber   of a transaction or a retryable write
-    splitEvent        {fragment, of}, in the fragments of an event over 16 MB
+    operationType     insert, update, replace, delete; drop, rename, dropDatabase, invalidate; others on
+    demand clusterTime       timestamp: place in the deployment's order; shared by the operations of a
+    transaction wallTime          date (6.0) ns, to            {db, coll}; ``to`` of a rename documentKey
+    {shard key ..., _id} fullDocument, fullDocumentBeforeChange, updateDescription lsid, txnNumber   of a
+    transaction or a retryable write splitEvent        {fragment, of}, in the fragments of an event over 16 MB
 
 :func:`locate` finds these fields, :func:`scan` tells the places of events to whoever reads the stream, and
 :func:`read_facts` gives what a change record needs; all without Python objects per event.
@@ -190,7 +187,7 @@ def operations(data: Bytes, located: Located) -> Ints:
 
 
 def number_namespaces(data: Bytes, databases: Ints, collections: Ints) -> tuple[list[str], Ints]:
-    """Number namespaces: the distinct ``database.collection`` and, per event, which; empty where a part is missing."""
+    """Number namespaces: the distinct names and, per event, which; empty where a part is missing."""
     codes = np.zeros(len(databases), np.int64)
     firsts = np.zeros(256, np.int64)
     while (distinct := _number_names(data, databases, collections, codes, firsts)) > len(firsts):
@@ -374,7 +371,7 @@ def _text_place(data: Any, start: int, end: int, name: Any, places: Any, row: in
 def _same_text(data: Any, a: Any, b: Any) -> Any:
     if (a[0] < 0) != (b[0] < 0) or a[1] - a[0] != b[1] - b[0]:
         return False
-    for i in range(a[1] - a[0]):
+    for i in range(a[1] - a[0]):  # noqa: SIM110  # a generator is no kernel code
         if data[a[0] + i] != data[b[0] + i]:
             return False
     return True
@@ -382,7 +379,7 @@ def _same_text(data: Any, a: Any, b: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _number_names(data: Any, databases: Any, collections: Any, codes: Any, firsts: Any) -> Any:
-    """Fill codes; return how many distinct names there are, or more than ``firsts`` holds if it is too small."""
+    """Fill codes; return the number of distinct names, or more than ``firsts`` holds."""
     capacity = len(firsts)
     slots = np.full(4 * capacity, -1, np.int64)
     distinct = 0
@@ -422,7 +419,7 @@ def _scan(
     starts: Any,
     ends: Any,
     last_time: Any,
-    last_index: int,
+    last_index: Any,
     times: Any,
     indexes: Any,
     fragments: Any,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors
@@ -43,7 +43,7 @@ class CollectionFacts:
 
 
 def list_collections(
-    client: MongoClient[Any], options: MongodbOptions, selects: Callable[[str], bool]
+    client: MongoClient, options: MongodbOptions, selects: Callable[[str], bool]
 ) -> list[CollectionFacts]:
     """List the selected namespaces inside the scope, sorted by name, views and time series included.
 
@@ -105,7 +105,7 @@ def _failed(subject: str, error: CdcError) -> Finding:
     return Finding("error", subject, message, remedy)
 
 
-def _server(client: MongoClient[Any]) -> Iterator[Finding]:
+def _server(client: MongoClient) -> Iterator[Finding]:
     try:
         with translated("the MongoDB server can't be used"):
             hello = client.admin.command("hello")
@@ -138,7 +138,7 @@ def _server(client: MongoClient[Any]) -> Iterator[Finding]:
 
 
 def _collections(
-    client: MongoClient[Any], options: MongodbOptions, selects: Callable[[str], bool]
+    client: MongoClient, options: MongodbOptions, selects: Callable[[str], bool]
 ) -> Iterator[Finding]:
     try:
         facts = list_collections(client, options, selects)
@@ -182,7 +182,7 @@ def _collections(
 
 
 def _images(
-    client: MongoClient[Any], options: MongodbOptions, captured: Sequence[CollectionFacts]
+    client: MongoClient, options: MongodbOptions, captured: Sequence[CollectionFacts]
 ) -> Iterator[Finding]:
     if tuple(client.server_info()["versionArray"][:2]) < _IMAGES_SINCE:
         yield Finding(
@@ -210,7 +210,7 @@ def _images(
     )
 
 
-def _readable(client: MongoClient[Any], captured: Sequence[CollectionFacts]) -> Iterator[Finding]:
+def _readable(client: MongoClient, captured: Sequence[CollectionFacts]) -> Iterator[Finding]:
     refused = []
     for facts in captured:
         database, _, collection = facts.name.partition(".")
@@ -234,7 +234,7 @@ def _readable(client: MongoClient[Any], captured: Sequence[CollectionFacts]) -> 
 
 def _stream(
     values: ConnectionValues,
-    client: MongoClient[Any],
+    client: MongoClient,
     options: MongodbOptions,
     selects: Callable[[str], bool],
     offset: StreamPlace | None,

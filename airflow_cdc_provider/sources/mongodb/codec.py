@@ -2,11 +2,12 @@
 
 The greatest version wins whole (model ``row``): the state of a row is its document, as BSON.
 
-* insert, replace and snapshot carry the document; an update carries the one that the server looked up or recorded.
-* An update whose look-up found nothing (``fullDocument: null``) adds nothing: the document was deleted or replaced
-  since, and the change that did it follows.
-* An update without a document can't be applied and is reported as undecodable: no ``fullDocument`` was asked for, or
-  no post-image was recorded. Its row needs to be read again.
+* insert, replace and snapshot carry the document; an update carries the one that the server looked up or
+  recorded.
+* An update whose look-up found nothing (``fullDocument: null``) adds nothing: the document was deleted or
+  replaced since, and the change that did it follows.
+* An update without a document can't be applied and is reported as undecodable: no ``fullDocument`` was asked
+  for, or no post-image was recorded. Its row needs to be read again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,7 +36,7 @@ from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 MISFITS: Final = b"cdc.misfits"
-"""Metadata of a projected batch's schema: JSON, column name -> values that the column couldn't hold exactly."""
+"""Metadata of a projected batch's schema: JSON, column -> values that it couldn't hold exactly."""
 
 LAKE_TYPE: Final = b"cdc.lake_type"
 """Metadata of a field whose text the lake should store as another type: ``variant``."""
@@ -47,14 +49,15 @@ _NO_DOCUMENT: Final = 4
 _NO_POST_IMAGE: Final = 5
 _NO_KEY: Final = 6
 _REASONS: Final = {
-    _NO_DOCUMENT: "NO-DOCUMENT: the change carries no document; option full_document must be lookup or post_image",
+    _NO_DOCUMENT: "NO-DOCUMENT: the change carries no document; "
+    "option full_document must be lookup or post_image",
     _NO_POST_IMAGE: "NO-POST-IMAGE: no post-image was recorded; turn on changeStreamPreAndPostImages for the "
     "collection, or use full_document: lookup",
     _NO_KEY: "NO-KEY: the change carries no documentKey._id",
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class MongodbCodec:
     """Decodes one collection. Picklable; no I/O.
 
@@ -149,8 +152,8 @@ class MongodbCodec:
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Show live rows as the mirror's columns.
 
-        Values that their column can't hold exactly are null, and counted in the metadata :data:`MISFITS` of the
-        batch's schema; it is there only if there are some.
+        Values that their column can't hold exactly are null, and counted in the metadata :data:`MISFITS` of
+        the batch's schema; it is there only if there are some.
         """
         data, starts, ends = binary_buffer(rows.column("state"))
         ids = write_values(data, *find_in_all(data, starts, ends, b"_id"), ascii_only=False)
@@ -172,7 +175,7 @@ class MongodbCodec:
         data, starts, ends = binary_buffer(rows.column("state"))
         yield from write_values(data, _kinds(starts), starts, ends, ascii_only=True).column.to_pylist()
 
-    def _what(self, operation: Ints, document_kinds: Ints) -> Ints:
+    def _what(self, operation: Ints, document_kinds: npt.NDArray[np.uint8]) -> Ints:
         """Decide what each event does to its row."""
         has_document = document_kinds == DOCUMENT
         is_update = operation == change_event.UPDATE_OPERATION

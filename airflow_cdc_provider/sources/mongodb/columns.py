@@ -1,9 +1,9 @@
 """Declared columns: values at dotted paths as typed Arrow columns, exact or null.
 
-A declaration is ``'dotted.path type'``. A value lands in its column only if the column's type holds it exactly;
-otherwise the column is null there, the value is counted as a misfit, and the mirror's ``document`` still has it. A
-missing value, null and undefined are null and no misfit. Of several members with one name the last counts. A number
-in a path is an array's index. What fits which type: docs/types-mongodb.md.
+A declaration is ``'dotted.path type'``. A value lands in its column only if the column's type holds it
+exactly; otherwise the column is null there, the value is counted as a misfit, and the mirror's ``document``
+still has it. A missing value, null and undefined are null and no misfit. Of several members with one name the
+last counts. A number in a path is an array's index. What fits which type: docs/types-mongodb.md.
 
 =============================== ==========================================================================
 type                            holds
@@ -249,7 +249,7 @@ def _binaries(values: _Values) -> tuple[pa.Array, int]:
     starts = np.where(valid, values.starts, -1)
     of_binary = values.kinds == BINARY
     starts[of_binary] += 5
-    starts[of_binary] += np.where(values.data[starts[of_binary] - 1] == 2, 4, 0)  # noqa: PLR2004
+    starts[of_binary] += np.where(values.data[starts[of_binary] - 1] == 2, 4, 0)
     return span_column(pa.binary(), values.data, starts, values.ends), values.misfits(valid)
 
 
@@ -344,7 +344,7 @@ def _read_decimals(
         high = np.uint64(0)
         low = np.uint64(0)
         exponent = np.int64(0)
-        negative = False
+        negative: Any = False
         if kind in (INT32, INT64):
             value = read_i32(data, starts[i]) if kind == INT32 else np.int64(read_u64(data, starts[i]))
             negative = value < 0

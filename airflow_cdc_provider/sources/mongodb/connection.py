@@ -1,12 +1,13 @@
-"""Connections: a client from an Airflow connection's values, raw cursors, and errors by what the caller must do.
+"""Connections: a client from an Airflow connection's values, raw cursors, errors by what the caller must do.
 
-A connection is what Airflow's ``mongo`` and ``cdc_mongodb`` types hold: host (one, several by comma, or a whole
-``mongodb://`` string), port, login, password, schema (the database that keeps the user), and in ``extra`` any option
-of a MongoDB connection string by its name, besides ``srv`` and ``ssl`` as Airflow's own hook has them. Login and
-password never become part of a string, so no error text can show them.
+A connection is what Airflow's ``mongo`` and ``cdc_mongodb`` types hold: host (one, several by comma, or a
+whole ``mongodb://`` string), port, login, password, schema (the database that keeps the user), and in
+``extra`` any option of a MongoDB connection string by its name, besides ``srv`` and ``ssl`` as Airflow's own
+hook has them.
+Login and password never become part of a string, so no error text can show them.
 
-:class:`RawCursor` runs commands itself to get at the reply's bytes: PyMongo's own raw batches make a Python object of
-every document.
+:class:`RawCursor` runs commands itself to get at the reply's bytes: PyMongo's own raw batches make a Python
+object of every document.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class ConnectionValues:
         credentials: Login and password, where the connection has them.
     """
 
-    host: str
+    host: str = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -133,7 +134,7 @@ class ConnectionValues:
                 options.setdefault("authSource", str(schema))
         return cls(host, options, credentials)
 
-    def client(self, **changes: Any) -> MongoClient[Any]:
+    def client(self, **changes: Any) -> MongoClient:
         """Make a client; it connects with its first command.
 
         Raises:
@@ -200,7 +201,8 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
         return ConfigurationError(
             f"{doing}: a change event has more than 16 MB",
             found=found,
-            remedy="use MongoDB 6.0.9 or later, which splits such events, or leave out pre_images and full_document",
+            remedy="use MongoDB 6.0.9 or later, which splits such events, or ask for less: no pre_images, "
+            "full_document: none",
         )
     if error.code in _BAD_TOKEN:
         return ConfigurationError(
@@ -246,11 +248,13 @@ class RawCursor:
     """
 
     def __init__(
-        self, client: MongoClient[Any], database: str, command: Mapping[str, Any], batch_size: int, doing: str
+        self, client: MongoClient, database: str, command: Mapping[str, Any], batch_size: int, doing: str
     ) -> None:
         self._database = client[database]
         self._batch_size = batch_size
         self._doing = doing
+        self._cursor_id = 0
+        self._collection = ""
         with translated(doing):
             self._session: ClientSession = client.start_session(causal_consistency=False)
             self._first: RawBatch | None = self._run(dict(command), b"firstBatch")
@@ -336,10 +340,11 @@ def _text(data: Bytes, start: int, end: int, name: bytes) -> str:
     return data[first + 4 : after - 1].tobytes().decode() if kind == 0x02 else ""
 
 
-def pinned_client(values: ConnectionValues) -> MongoClient[Any]:
+def pinned_client(values: ConnectionValues) -> MongoClient:
     """Make a client whose commands all go to one server, as a cursor of several commands needs it.
 
-    Commands to a primary do so anyway. Otherwise one of the servers that the read preference allows is chosen now.
+    Commands to a primary do so anyway. Otherwise one of the servers that the read preference allows is chosen
+    now.
 
     Raises:
         CdcError: No server can be used.
@@ -364,12 +369,12 @@ def pinned_client(values: ConnectionValues) -> MongoClient[Any]:
     return ConnectionValues(f"mongodb://{address}", options, credentials).client(directConnection=True)
 
 
-def _any_node(client: MongoClient[Any]) -> str:
+def _any_node(client: MongoClient) -> str:
     host, port = sorted(client.nodes)[0]
     return f"{host}:{port}"
 
 
-def cluster_time(client: MongoClient[Any], doing: str = "the cluster's time can't be read") -> Timestamp:
+def cluster_time(client: MongoClient, doing: str = "the cluster's time can't be read") -> Timestamp:
     """Return the time of the newest operation that the server knows.
 
     Raises:

@@ -207,14 +207,18 @@ def decode_snapshot(documents: pa.Array, database: str, collection: str) -> Mong
     )
 
 
-def split_documents(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def split_documents(
+    data: np.ndarray, *, change_events: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Cut concatenated BSON documents apart and step over what is no document.
 
     After a broken place, reading goes on where a whole document begins that is followed by another one or by
-    the end; a document inside a broken one is not taken for one of the row.
+    the end, or that is a change event by its members. So a document inside a broken one is not taken for one
+    of the row; of other documents than change events, one between two broken places may be lost with them.
 
     Args:
         data: The bytes (``uint8``).
+        change_events: Whether they are change events.
 
     Returns:
         Starts and ends of the documents, starts and ends of the broken places (``int64``).
@@ -222,7 +226,7 @@ def split_documents(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     room = len(data) // 3 + 2  # a broken place of one byte and a document of five can alternate
     starts = np.empty(room, np.int64)
     ends = np.empty(room, np.int64)
-    kept, lost = _split(np.ascontiguousarray(data, np.uint8), starts, ends)
+    kept, lost = _split(np.ascontiguousarray(data, np.uint8), starts, ends, change_events)
     return starts[:kept], ends[:kept], starts[len(starts) - lost :][::-1], ends[len(ends) - lost :][::-1]
 
 
@@ -416,7 +420,7 @@ def _whole(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
 
 
 @njit(cache=True)
-def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
+def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events: bool) -> tuple[int, int]:
     """Fill documents from the front, broken places from the back; return how many of each."""
     stack = np.empty(_MAX_DEPTH, np.int64)
     size = len(data)
@@ -432,8 +436,12 @@ def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[int,
         at += 1
         while at < size:
             end = _whole(data, at, size, stack)
-            if end >= 0 and (end == size or _whole(data, end, size, stack) >= 0):
-                break
+            if end >= 0:
+                if end == size or _whole(data, end, size, stack) >= 0:
+                    break
+                named = _find(data, at, end, _N_OPERATION)[0] == 2 and _find(data, at, end, _N_NS)[0] == 3
+                if change_events and named:
+                    break
             at += 1
         lost += 1
         starts[len(starts) - lost], ends[len(ends) - lost] = broken, at

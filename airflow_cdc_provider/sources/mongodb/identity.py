@@ -1,17 +1,18 @@
-"""Canonical bytes of an ``_id``: equal by memcmp exactly when MongoDB's ``_id`` index takes two values for one.
+"""Canonical bytes of an ``_id``: equal exactly when MongoDB's ``_id`` index takes two values for one.
 
-The index compares numbers by value whatever their type, symbols as strings, documents member by member in their
-order, and arrays without their names; all else by type and bytes. The key is built accordingly::
+The index compares numbers by value whatever their type, symbols as strings, documents member by member in
+their order, and arrays without their names; all else by type and bytes. The key is built accordingly::
 
     key      = u8 tag | payload
     document = 03 | (tag | name | 00 | payload) ... | 00
     array    = 04 | (tag | payload) ... | 00
 
 A tag is the BSON type. A number's tag is the first of double (01), int64 (12), decimal128 (13) that holds its
-value exactly: ``1``, ``1.0`` and ``NumberDecimal("1.00")`` have one key, and so have 0.0 and -0.0, and all NaNs.
-Payload of 01 and 12: 8 bytes; of 13: sign, i32 exponent and 16-byte coefficient without trailing zeros; of a
-symbol: a string's. Other payloads are the value's BSON bytes, which tell their own length. Keys are equal or not;
-their order means nothing.
+value exactly: ``1``, ``1.0`` and ``NumberDecimal("1.00")`` have one key, and so have 0.0 and -0.0, and all
+NaNs. Payload of 01 and 12: 8 bytes; of 13: sign, i32 exponent and 16-byte coefficient without trailing zeros;
+of a
+symbol: a string's. Other payloads are the value's BSON bytes, which tell their own length. Keys are equal or
+not; their order means nothing.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def append_key(
 ) -> Any:
     """Append the key of one value; return the bytes used then, or BROKEN.
 
-    ``out`` must have room for twice the value and 32 bytes more; ``stack`` and ``in_array`` are scratch of length
-    MAX_DEPTH.
+    ``out`` must have room for twice the value and 32 bytes more; ``stack`` and ``in_array`` are scratch of
+    length MAX_DEPTH.
     """
     if value_end(data, kind, start, end) != end:
         return BROKEN

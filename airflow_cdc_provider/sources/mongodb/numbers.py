@@ -1,14 +1,14 @@
 """Numbers of BSON as decimal digits and as exact values: kernels for doubles and decimal128.
 
 * :func:`shortest_digits`: the shortest decimal that reads back to a double, as ``repr`` gives it. Algorithm:
-  Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020); its table of powers of ten is built here
-  with Python's integers.
-* decimal128 as sign, 113-bit coefficient (two 64-bit halves) and exponent. Layout (IEEE 754-2008, binary integer
-  significand), high half::
+  Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020); its table of powers of ten is built
+  here with Python's integers.
+* decimal128 as sign, 113-bit coefficient (two 64-bit halves) and exponent. Layout (IEEE 754-2008, binary
+  integer significand), high half::
 
-      bit 63 sign | 62..49 exponent + 6176 | 48..0 coefficient, upper 49 bits       if bits 62, 61 are not both set
-      bit 63 sign | 11110 infinity | 11111 NaN                                       in bits 62..58
-      bit 63 sign | 11 | 60..47 exponent | ...                                       coefficient too large: counts as 0
+      bit 63 sign | 62..49 exponent + 6176 | 48..0 coefficient    unless bits 62 and 61 are both set
+      bit 63 sign | 62..58 = 11110 infinity, 11111 NaN
+      bit 63 sign | 62, 61 = 11 | 60..47 exponent + 6176          a coefficient too large, which counts as 0
 
   A coefficient above 10^34 - 1 counts as 0 too.
 """

@@ -1,17 +1,18 @@
 """Places in a change stream: positions, versions and offsets.
 
-A deployment orders its changes by cluster time (seconds, increment); the operations of a transaction share one, so
-the number of the event among those of its cluster time, as the stream gives them, completes the order::
+A deployment orders its changes by cluster time (seconds, increment); the operations of a transaction share
+one, so the number of the event among those of its cluster time, as the stream gives them, completes the
+order::
 
     position = u32 seconds | u32 increment | u32 index       big-endian, 12 bytes; a version is the same
 
-An index of 2^32 - 1 stands behind all events of a cluster time: the version of a snapshot row is the cluster time
-before its read began, with that index. A change that the read may have missed is later, so it wins; one that the
-read did see besides gives the same row again.
+An index of 2^32 - 1 stands behind all events of a cluster time: the version of a snapshot row is the cluster
+time before its read began, with that index. A change that the read may have missed is later, so it wins; one
+that the read did see besides gives the same row again.
 
 An offset is ``{"stream": {"v": 1, "token": ..., "t": ..., "i": ..., "index": ...}}``. ``token`` is the resume
-token's BSON in base64; capture goes on after it. Without a token (a snapshot's begin, a person's choice) it goes
-on after the first ``index + 1`` events of cluster time ``t``, ``i``.
+token's BSON in base64; capture goes on after it. Without a token (a snapshot's begin, a person's choice) it
+goes on after the first ``index + 1`` events of cluster time ``t``, ``i``.
 """
 
 from __future__ import annotations
@@ -106,13 +107,14 @@ class StreamPlace:
                 bson.decode(token)
         except (binascii.Error, TypeError, ValueError, BSONError) as error:
             raise _wrong("a token that is no BSON document in base64") from error
-        return cls(*numbers, token)
+        seconds, increment, index = numbers
+        return cls(seconds, increment, index, token)
 
 
 def _wrong(found: str) -> ConfigurationError:
     return ConfigurationError(
         "this is no offset of a MongoDB source",
-        expected='{"stream": {"v": 1, "token": base64 or "", "t": seconds, "i": increment, "index": number}}, '
-        "numbers from 0 to 4294967295",
+        expected='{"stream": {"v": 1, "token": base64 or "", "t": seconds, "i": increment, "index": number}}'
+        ", numbers from 0 to 4294967295",
         found=found,
     )

@@ -1,10 +1,10 @@
 """Change records of a MongoDB source: made of change events, and of a snapshot's documents.
 
-One event gives one record, positioned by cluster time and index (:mod:`.position`). A rename gives two more for its
-new name: an end of what was there, and a signal that all of its rows came without events. An event whose bytes are
-broken becomes a record of kind ``quarantine`` at its place in the stream; the events beside it are not affected.
-``dropDatabase`` follows the drops of its collections, and ``invalidate`` what caused it, so these two change nothing;
-they are kept as kind ``schema`` without a table.
+One event gives one record, positioned by cluster time and index (:mod:`.position`). A rename gives two more
+for its new name: an end of what was there, and a signal that all of its rows came without events. An event
+whose bytes are broken becomes a record of kind ``quarantine`` at its place in the stream; the events beside
+it are not affected. ``dropDatabase`` follows the drops of its collections, and ``invalidate`` what caused it,
+so these two change nothing; they are kept as kind ``schema`` without a table.
 """
 
 from __future__ import annotations

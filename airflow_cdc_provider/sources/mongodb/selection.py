@@ -1,9 +1,9 @@
 r"""Which namespaces are captured, and the same as a filter that the server applies before it sends.
 
-The declaration's patterns are Python's regular expressions, anchored, on ``database.collection``. The server has
-PCRE. A pattern goes to the server only if it is made of parts that mean the same in both (literals, ``\.``, ``.``,
-character classes, groups, quantifiers); with any other pattern the server sends all, and the client chooses. The
-client always chooses again, so the server's filter saves work and never decides.
+The declaration's patterns are Python's regular expressions, anchored, on ``database.collection``. The server
+has PCRE. A pattern goes to the server only if it is made of parts that mean the same in both (literals,
+``\.``, ``.``, character classes, groups, quantifiers); with any other pattern the server sends all, and the
+client chooses. The client always chooses again, so the server's filter saves work and never decides.
 
 Where the database's part of a pattern can be told from the collection's, the filter is on ``ns.db`` and
 ``ns.coll``, which the server applies to the oplog before it makes events of it.
@@ -122,7 +122,7 @@ def _name_filter(pattern: str) -> Any:
 
 
 def _anchored(pattern: str) -> str:
-    # Python's "." leaves out only \n, as PCRE's does; \z is the very end, where "$" allows a newline after it.
+    # \z is the very end, where "$" allows a newline after it; "." leaves out only \n in both dialects.
     return rf"\A(?:{pattern})\z"
 
 

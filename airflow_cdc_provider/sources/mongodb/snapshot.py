@@ -1,14 +1,15 @@
 """Snapshots: a collection cut into ``_id`` ranges that are read in parallel, as raw batches.
 
 Ranges are bounded by ``min`` and ``max`` on the ``_id`` index, which know the one order over all BSON types;
-``$gt`` and ``$lt`` compare within a type only and would pass over the others. The boundaries are every n-th ``_id``,
-found by walking the index, so a range has its share of the documents whatever the types and gaps. The first range has
-no lower bound and the last no upper one: together they hold everything, also what is inserted meanwhile. (With ``min``
-alone the server leaves out an ``_id`` of maxKey, so the last range asks for that one by itself.)
+``$gt`` and ``$lt`` compare within a type only and would pass over the others. The boundaries are every n-th
+``_id``, found by walking the index, so a range has its share of the documents whatever the types and gaps.
+The first range has no lower bound and the last no upper one: together they hold everything, also what is
+inserted meanwhile. (With ``min`` alone the server leaves out an ``_id`` of maxKey, so the last range asks for
+that one by itself.)
 
-Each read asks for data no older than the cluster time taken just before it, majority-committed, and gives its rows
-that time as version. The read may see later states; those come again as changes, with the same or a later content
-and a greater version.
+Each read asks for data no older than the cluster time taken just before it, majority-committed, and gives its
+rows that time as version. The read may see later states; those come again as changes, with the same or a
+later content and a greater version.
 
 A range that is interrupted goes on after its last ``_id``.
 """
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -90,9 +92,7 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
     return query
 
 
-def plan_snapshot(
-    client: MongoClient[Any], table: str, where: str | None, ranges_at_least: int
-) -> SnapshotPlan:
+def plan_snapshot(client: MongoClient, table: str, where: str | None, ranges_at_least: int) -> SnapshotPlan:
     """Cut a collection into ranges of equal numbers of documents.
 
     Raises:
@@ -110,7 +110,7 @@ def plan_snapshot(
         table=table,
         ranges=tuple(
             SnapshotRange(table, number, lower, upper, where or "", at)
-            for number, (lower, upper) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for number, (lower, upper) in enumerate(pairwise(bounds))
         ),
         # Behind all events that the reads see, but before the rows of a read at the same cluster time.
         position=StreamPlace(begun.time, begun.inc, LAST_INDEX - 1).position,
@@ -120,7 +120,7 @@ def plan_snapshot(
 
 
 def _boundaries(
-    client: MongoClient[Any], database: str, collection: str, rows: int, ranges: int
+    client: MongoClient, database: str, collection: str, rows: int, ranges: int
 ) -> Iterator[bytes]:
     """Give the BSON of every n-th ``{_id}``."""
     step = rows // ranges
@@ -157,7 +157,10 @@ class _Progress:
 def range_reader(
     values: ConnectionValues, batch_documents: int
 ) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
-    """Return the picklable function that reads ranges. It holds the connection's values; its text doesn't show them."""
+    """Return the picklable function that reads ranges.
+
+    It holds the connection's values; its text doesn't show them.
+    """
     return partial(_read_range, _Reader(values, batch_documents))
 
 
@@ -174,7 +177,8 @@ def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch
     while True:
         client = pinned_client(reader.values)
         try:
-            for batch, progress in _read_on(client, part, progress, reader.batch_documents):  # noqa: B020  # goes on from it
+            for batch, reached in _read_on(client, part, progress, reader.batch_documents):
+                progress = reached
                 attempt = 1
                 yield batch
             return
@@ -195,7 +199,7 @@ def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch
 
 
 def _read_on(
-    client: MongoClient[Any], part: SnapshotRange, progress: _Progress, batch_documents: int
+    client: MongoClient, part: SnapshotRange, progress: _Progress, batch_documents: int
 ) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
     """Read a range from where it stands; give each batch with the progress after it."""
     now = cluster_time(client)

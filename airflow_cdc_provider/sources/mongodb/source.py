@@ -34,8 +34,8 @@ class MongodbSource:
     Args:
         options: The source's options.
         connection: Values of the Airflow connection: host, port, login, password, schema, extra.
-        selects: Tells whether ``database.collection`` belongs to the capture. A :class:`Selection` also makes the
-            server filter; with another callable the server sends the changes of all namespaces.
+        selects: Tells whether ``database.collection`` belongs to the capture. A :class:`Selection` also makes
+            the server filter; with another callable the server sends the changes of all namespaces.
     """
 
     type = "mongodb"
@@ -46,7 +46,7 @@ class MongodbSource:
         self._options = options
         self._connection = connection
         self._selects = selects
-        self._client_made: MongoClient[Any] | None = None
+        self._client_made: MongoClient | None = None
         self._stream_made: ChangeStream | None = None
 
     @property
@@ -54,7 +54,7 @@ class MongodbSource:
         return ConnectionValues.read(self._connection, self._options.advanced.connect_timeout_seconds)
 
     @property
-    def _client(self) -> MongoClient[Any]:
+    def _client(self) -> MongoClient:
         if self._client_made is None:
             self._client_made = self._values.client()
         return self._client_made
@@ -67,7 +67,7 @@ class MongodbSource:
         return self._stream_made
 
     def check(self, offset: Offset | None = None) -> list[Finding]:
-        """Look at server, permissions, collections, images and oplog; with an offset, also whether it still holds."""
+        """Look at server, permissions, collections, images and oplog; with an offset, whether it holds."""
         place = StreamPlace.from_offset(offset) if offset is not None else None
         return check_deployment(self._values, self._options, self._selects, place)
 
@@ -121,7 +121,8 @@ class MongodbSource:
         """Read the next batch from the stream; its partitions hold the events' bytes.
 
         Raises:
-            PositionLost: The oplog no longer reaches back to ``start``; the message names the earliest time left.
+            PositionLost: The oplog no longer reaches back to ``start``; the message names the earliest time
+                left.
             TransientError: The server can't be reached.
         """
         place = StreamPlace.from_offset(start) if start is not None else self._earliest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tests.unit.airflow_home  # isort: skip  # before Airflow
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 import json
 import os
@@ -42,7 +42,8 @@ exec(script.read_text())
 class FakeSpark:
     """A folder with a ``spark-submit`` whose behaviour a test writes as Python lines.
 
-    The lines see ``spec`` (the job spec), ``connection`` (the path of its values) and ``record`` (the folder).
+    The lines see ``spec`` (the job spec), ``connection`` (the path of its values) and ``record`` (the
+    folder).
     """
 
     folder: Path

@@ -25,7 +25,7 @@ from tests.unit.airflow_context import TaskContext
 from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
 
 RESULT: dict[str, Any] = {
-    "offset": {"host-1": {"v": 1, "segment": 7, "position": 4096}},
+    "offset": {"host-1": {"v": 1, "floor": 6, "open": {"7": 4096}}},
     "batches": 2,
     "changes": 30,
     "lag_seconds": 1.5,
@@ -154,7 +154,7 @@ def test_a_missing_source_connection_is_told(spark_submit: FakeSpark) -> None:
 
 def test_no_java_is_told(spark_submit: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
-    with pytest.raises(AirflowFailException, match="there is no Java on this worker.*openjdk-17"):
+    with pytest.raises(AirflowFailException, match=r"there is no Java on this worker.*openjdk-17"):
         sync().execute(TaskContext())
 
 
@@ -177,12 +177,12 @@ def test_a_full_disk_is_told_and_may_be_retried(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(TransientError, match="the disk of folder .* is full"):
+    with pytest.raises(TransientError, match=r"the disk of folder .* is full"):
         sync().execute(TaskContext())
 
 
 def test_a_wrong_declaration_is_told_when_the_dag_is_parsed() -> None:
-    with pytest.raises(CdcError, match="unknown option tabels.*Did you mean tables"):
+    with pytest.raises(CdcError, match=r"unknown option tabels.*Did you mean tables"):
         CdcSyncOperator(task_id="sync", connector={**DECLARATION, "tabels": []})
 
 
@@ -194,12 +194,12 @@ def test_killing_the_task_ends_the_application_and_all_below_it(spark_submit: Fa
         "time.sleep(300)\n"
     )
     operator = sync()
-    failures: list[BaseException] = []
+    failures: list[CdcError] = []
 
     def run() -> None:
         try:
             operator.execute(TaskContext())
-        except BaseException as error:
+        except CdcError as error:
             failures.append(error)
 
     thread = threading.Thread(target=run)

@@ -139,8 +139,10 @@ def test_snapshot_documents_are_reads_without_position() -> None:
     assert (second["id"], second["source_ms"]) == ("null", None)
 
 
-def spans(data: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    starts, ends, lost, lost_ends = split_documents(np.frombuffer(data, np.uint8))
+def spans(data: bytes, *, change_events: bool = True) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    starts, ends, lost, lost_ends = split_documents(
+        np.frombuffer(data, np.uint8), change_events=change_events
+    )
     return list(zip(starts.tolist(), ends.tolist(), strict=True)), list(
         zip(lost.tolist(), lost_ends.tolist(), strict=True)
     )
@@ -158,6 +160,23 @@ def test_reading_goes_on_after_a_broken_document() -> None:
             continue
         assert kept == [(0, size), (2 * size, 3 * size), (3 * size, 4 * size)]
         assert lost == [(size, 2 * size)]
+
+
+def test_an_event_between_broken_places_is_kept() -> None:
+    one = change()
+    kept, lost = spans(one + b"\xff" + one + b"\xff\xff" + one + b"\xff")
+    assert [end - start for start, end in kept] == [len(one)] * 3
+    assert [end - start for start, end in lost] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("change_events", [False, True])
+def test_a_document_inside_a_broken_one_is_not_taken_for_one_of_the_row(*, change_events: bool) -> None:
+    inner = {"inner": {"a": 1}}
+    data = bytearray(bson.encode({"_id": 1, "last": inner}) + bson.encode({"_id": 2}))
+    data[4] = 0x77
+    kept, lost = spans(bytes(data), change_events=change_events)
+    assert [data[start:end] for start, end in kept] == [bson.encode({"_id": 2})]
+    assert len(lost) == 1
 
 
 def test_a_cut_off_end_is_one_broken_place() -> None:

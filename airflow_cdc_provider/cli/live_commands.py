@@ -1,0 +1,158 @@
+"""``airflow cdc check``, ``lag`` and ``offsets``: a connector against its source and its lake.
+
+``check`` asks the source alone. The others read or change the offset, which lives in the lake, so they run
+the job stage ``offsets`` in a Spark application on this machine, with the jars of ``[cdc] spark_jars`` and
+whatever ``spark-defaults.conf`` says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_cdc_provider.cli.running import command, read_connector
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+_SHOWN_LOG_LINES = 20
+
+
+@command
+def check(args: Namespace) -> None:
+    """Print what was found, errors last; exit code 1 if there are any."""
+    from airflow_cdc_provider.hooks.source import hook_for
+
+    connector = read_connector(args.connector)
+    source = hook_for(connector).source(connector)
+    try:
+        findings = source.check()
+    finally:
+        source.close()
+    for finding in sorted(findings, key=lambda found: ("ok", "warning", "error").index(found.level)):
+        remedy = f". {finding.remedy}" if finding.remedy else ""
+        sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
+    if any(finding.level == "error" for finding in findings):
+        raise ConfigurationError(f"connector {connector.name} can't capture", remedy="See the errors above")
+
+
+@command
+def lag(args: Namespace) -> None:
+    """Print how far the stored offset is behind the source."""
+    result = _offsets(read_connector(args.connector), {"action": "show"})
+    _print({"seconds": result.lag_seconds, "bytes": result.lag_bytes})
+
+
+@command
+def show_offset(args: Namespace) -> None:
+    """Print the stored offset, null before the first capture."""
+    _print(_offsets(read_connector(args.connector), {"action": "show"}).offset)
+
+
+@command
+def set_offset(args: Namespace) -> None:
+    """Store an offset and print it."""
+    _store(args, _parse(args.offset, "--offset"))
+
+
+@command
+def reset_offset(args: Namespace) -> None:
+    """Forget the position, or the finished snapshots of one table."""
+    tables = (args.table,) if args.table else ()
+    _print(_offsets(read_connector(args.connector), {"action": "reset"}, tables).offset)
+
+
+@command
+def export_offset(args: Namespace) -> None:
+    """Write the stored offset to a file."""
+    offset = _offsets(read_connector(args.connector), {"action": "show"}).offset
+    if offset is None:
+        raise ConfigurationError("there is no offset to export", remedy="run a capture first")
+    Path(args.file).write_text(json.dumps(offset, sort_keys=True) + "\n")
+
+
+@command
+def import_offset(args: Namespace) -> None:
+    """Store the offset of a file."""
+    try:
+        text = Path(args.file).read_text()
+    except OSError as error:
+        raise ConfigurationError(f"{args.file} can't be read", found=error.strerror or str(error)) from error
+    _store(args, _parse(text, args.file))
+
+
+def _store(args: Namespace, offset: dict[str, Any]) -> None:
+    _print(_offsets(read_connector(args.connector), {"action": "set", "offset": offset}).offset)
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        offset = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{where} is no JSON", found=str(error)) from error
+    if not isinstance(offset, dict):
+        raise ConfigurationError(
+            f"{where} is wrong", expected="the source's offset, a JSON object", found=text[:80]
+        )
+    return offset
+
+
+def _print(value: object) -> None:
+    sys.stdout.write(json.dumps(value, sort_keys=True) + "\n")
+
+
+def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str, ...] = ()) -> Any:
+    """Run the stage ``offsets`` here and return its result."""
+    from airflow_cdc_provider.hooks.failures import error_of, redact
+    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
+    from airflow_cdc_provider.operators.run_folder import RunFolder
+
+    with tempfile.TemporaryDirectory(prefix="cdc-") as temporary:
+        folder = RunFolder(Path(temporary))
+        values: dict[str, Any] = {}
+        reference = ConnectionRef()
+        if connector.source.conn_id:
+            values = hook_for(connector).connection_values()
+            reference = folder.write_connection(values)
+        folder.write_spec(
+            JobSpec("offsets", connector.to_dict(), str(folder.result_path), reference, tables, options)
+        )
+        log = _submit(folder.spec_path)
+        result = folder.read_result()
+    if result is None:
+        tail = "\n".join(redact(log, values).splitlines()[-_SHOWN_LOG_LINES:])
+        raise ConfigurationError("the Spark application ended without a result", found=f"\n{tail}")
+    if not result.ok:
+        raise error_of(result.error_code, redact(result.error, values))
+    return result
+
+
+def _submit(spec: Path) -> str:
+    """Run the application with ``spark-submit`` and return what it printed."""
+    from airflow.providers.common.compat.sdk import conf
+
+    from airflow_cdc_provider.operators.spark_process import check_submit, search_path
+    from airflow_cdc_provider.operators.spark_stage import APPLICATION
+
+    check_submit("spark-submit", {})
+    jars = conf.get("cdc", "spark_jars", fallback="")
+    submit = ["spark-submit", "--master", "local[2]"]
+    submit += ["--jars", jars] if jars else []
+    for setting in ("spark.pyspark.driver.python", "spark.pyspark.python"):
+        submit += ["--conf", f"{setting}={sys.executable}"]
+    done = subprocess.run(
+        [*submit, APPLICATION, str(spec)],
+        env={**os.environ, "PATH": search_path()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout

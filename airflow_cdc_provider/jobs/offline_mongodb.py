@@ -1,0 +1,339 @@
+"""Recordings of MongoDB: files of BSON documents to lines of events or rows. See :mod:`.offline`."""
+
+from __future__ import annotations
+
+import gzip
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import bson
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
+from airflow_cdc_provider.changes.fence import Fence, add_fence, generation_at
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import encode, to_lines
+from airflow_cdc_provider.events.envelopes import mongodb as mongodb_envelope
+from airflow_cdc_provider.events.headers import context_headers
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
+from airflow_cdc_provider.lake.reconcile import reconcile_rows
+from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.mongodb.bson import Spans
+from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.records import is_captured, read_events, snapshot_records
+
+_CHUNK_BYTES: Final = 16 * 1024 * 1024
+_ROWS_AT_ONCE: Final = 10_000
+_POSITION_BYTES: Final = 12
+
+
+def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+    """Write a recording's events; see :func:`.offline.event_lines`."""
+    options = connector.source
+    assert isinstance(options, MongodbOptions)
+    headers = context_headers(connector.topic_prefix, connector.publish.task_id, "mongodb", str(uuid.uuid4()))
+    snapshots, streams = mongodb_files(recording.path)
+
+    def decoded_snapshots() -> Iterator[pa.RecordBatch]:
+        for database, collection, file in snapshots:
+            if not _captured(connector, options, database, collection):
+                continue
+            _refuse_filter(connector, database, collection)
+            for chunk in _bson_chunks(file, damage, change_events=False):
+                yield _sound(
+                    chunk, mongodb_events.decode_snapshot(chunk.documents, database, collection), damage
+                )
+
+    def decoded_streams() -> Iterator[pa.RecordBatch]:
+        for file in streams:
+            for chunk in _bson_chunks(file, damage, change_events=True):
+                events = _sound(
+                    chunk,
+                    mongodb_events.decode_stream(
+                        chunk.documents, full_document=options.full_document, pre_images=options.pre_images
+                    ),
+                    damage,
+                )
+                yield _of_captured_tables(connector, options, events)
+
+    def lines(events: pa.RecordBatch, *, last_of_snapshot: bool = False) -> pa.LargeStringArray:
+        envelope = mongodb_envelope.build(
+            events,
+            mongodb_envelope.EnvelopeOptions(
+                connector.topic_prefix,
+                connector.publish.version,
+                connector.publish.tombstones,
+                recording.now_ns,
+                last_of_snapshot,
+            ),
+        )
+        records = encode(envelope, schemas=connector.publish.schemas)
+        return to_lines(records, headers if connector.publish.headers else ())
+
+    if connector.snapshot.mode != "never":
+        waiting: pa.RecordBatch | None = None
+        for events in decoded_snapshots():
+            if events.num_rows:
+                if waiting is not None:
+                    yield lines(waiting)
+                waiting = events
+        if waiting is not None:
+            yield lines(waiting, last_of_snapshot=True)
+    for events in decoded_streams():
+        if events.num_rows:
+            yield lines(events)
+
+
+def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+    """Write the documents that a recording adds up to; see :func:`.offline.row_lines`."""
+    options = connector.source
+    assert isinstance(options, MongodbOptions)
+    records = _records(connector, options, recording, damage)
+    for table in sorted(records):
+        if recording.table in ("", table):
+            live = _live(table, records, options, damage)
+            codec = MongodbCodec.of(table, options)
+            for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
+                yield row_lines_of(table, codec.to_json(batch))
+
+
+def _records(
+    connector: Connector, options: MongodbOptions, recording: Recording, damage: Damage
+) -> dict[str, pa.Table]:
+    """Read a recording as change records, per collection, in stream order."""
+    batches: list[pa.RecordBatch] = []
+    snapshots, streams = mongodb_files(recording.path)
+    captured_us = recording.now_ns // 1000
+    if connector.snapshot.mode != "never":
+        for number, (database, collection, file) in enumerate(snapshots):
+            if _captured(connector, options, database, collection):
+                _refuse_filter(connector, database, collection)
+                data, spans = _documents(file, damage, change_events=False)
+                batches.append(
+                    snapshot_records(
+                        data,
+                        spans,
+                        table=f"{database}.{collection}",
+                        time=0,  # before every event of the stream
+                        number=number,
+                        first_row=0,
+                        captured_us=captured_us,
+                    )
+                )
+    for file in streams:
+        data, spans = _documents(file, damage, change_events=True)
+        batches.append(
+            read_events(
+                data,
+                spans,
+                first_index=0,
+                captured_us=captured_us,
+                selects=partial(_selects, connector, options),
+            )
+        )
+    table = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
+    for row in table.filter(pc.equal(table["kind"], record.QUARANTINE)).to_pylist():
+        damage.add(
+            f"{row['source_table'] or 'the stream'} at {row['position'].hex()}", "broken or without key"
+        )
+    return {
+        name: table.filter(pc.equal(table["source_table"], name))
+        for name in pc.unique(table["source_table"]).drop_null().to_pylist()
+    }
+
+
+def _live(
+    table: str,
+    records: Mapping[str, pa.Table],
+    options: MongodbOptions,
+    damage: Damage,
+    before: bytes | None = None,
+) -> pa.Table:
+    """Reconcile one collection.
+
+    Args:
+        table: The collection.
+        records: Of all collections: a rename brings rows from another one.
+        options: The source's options.
+        damage: Collects changes that say nothing of their document.
+        before: Only changes at lower positions; None for all.
+    """
+    changes = (
+        records[table]
+        if before is None
+        else records[table].filter(pc.less(records[table]["position"], before))
+    )
+    fences: Sequence[Fence] = ()
+    for row in changes.filter(pc.equal(changes["kind"], record.DROP)).to_pylist():
+        fences = add_fence(fences, row["origin"], row["position"])
+    data = changes.filter(pc.is_in(changes["kind"], pa.array(record.DATA_KINDS)))
+    contributions = []
+    for batch in data.to_batches():
+        decoded = MongodbCodec.of(table, options).decode(batch, fences)
+        contributions.append(decoded.contributions)
+        if before is None:
+            for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
+                damage.add(f"{table} at {batch['position'][number].as_py().hex()}", reason)
+    signals = changes.filter(pc.equal(changes["kind"], record.SIGNAL)).to_pylist()
+    contributions += [_renamed(signal, records, options, damage, fences) for signal in signals]
+    found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
+    return reconcile_rows(found, 0, min_generation=len(fences)).live
+
+
+def _renamed(
+    signal: Mapping[str, Any],
+    records: Mapping[str, pa.Table],
+    options: MongodbOptions,
+    damage: Damage,
+    fences: Sequence[Fence],
+) -> pa.RecordBatch:
+    """Return what a rename brought: the rows that the other collection had at that moment."""
+    namespace = bson.decode(signal["payload"])["ns"]
+    position = signal["position"]
+    version = position[:_POSITION_BYTES]
+    source = f"{namespace['db']}.{namespace['coll']}"
+    if source not in records:
+        damage.add(
+            f"{signal['source_table']} at {position.hex()}",
+            f"its rows came from {source}, which is not captured",
+        )
+        return pa.RecordBatch.from_pylist([], CONTRIBUTION_SCHEMA)
+    rows = _live(source, records, options, damage, before=version)
+    count = rows.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            rows["key"].combine_chunks(),
+            pa.repeat(pa.scalar(ROW, pa.int8()), count),
+            pa.repeat(pa.scalar(b"", pa.binary()), count),
+            pa.nulls(count, pa.binary()),
+            pa.repeat(pa.scalar(generation_at(fences, signal["origin"], position), pa.int64()), count),
+            pa.repeat(pa.scalar(version, pa.binary()), count),
+            pa.repeat(pa.scalar(UPSERT, pa.int8()), count),
+            rows["state"].combine_chunks(),
+        ],
+        schema=CONTRIBUTION_SCHEMA,
+    )
+
+
+def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
+    """Find a MongoDB recording's files.
+
+    Args:
+        path: A file of change events, or a folder; ``snapshot.DB.COLL.bson`` in it holds snapshot documents.
+
+    Returns:
+        Snapshot files with database and collection, in the order of collection names as Debezium reads them;
+        files of change events by name.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
+    if path.is_file():
+        found = [path]
+    elif path.is_dir():
+        found = sorted(file for file in path.iterdir() if _bson_name(file).endswith(".bson"))
+    else:
+        found = []
+    if not found:
+        raise ConfigurationError(
+            f"there is no recording at {path}",
+            expected="a file of concatenated BSON documents, or a folder with *.bson (or *.bson.gz) files",
+        )
+    snapshots, streams = [], []
+    for file in found:
+        parts = _bson_name(file).removesuffix(".bson").split(".", 2)
+        if parts[0] == "snapshot" and len(parts) == 3:
+            snapshots.append((parts[1], parts[2], file))
+        else:
+            streams.append(file)
+    snapshots.sort(key=lambda item: (item[1].encode("utf-16-be"), item[0]))
+    return snapshots, streams
+
+
+def _bson_name(file: Path) -> str:
+    return file.name.removesuffix(".gz")
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some documents of a file, and where each begins in it."""
+
+    file: Path
+    documents: pa.LargeBinaryArray
+    starts: np.ndarray
+
+    def place(self, row: int) -> str:
+        return f"{self.file} at byte {self.starts[row]}"
+
+
+def _bson_chunks(file: Path, damage: Damage, *, change_events: bool) -> Iterator[_Chunk]:
+    """Cut a file into documents, chunk by chunk, without copying them."""
+    data, spans = _documents(file, damage, change_events=change_events)
+    starts, ends = spans.starts, spans.ends
+    begin = 0
+    for row in range(1, len(starts) + 1):
+        full = row < len(starts) and ends[row] - starts[begin] > _CHUNK_BYTES
+        if row == len(starts) or full or starts[row] != ends[row - 1]:
+            offsets = np.append(starts[begin:row], ends[row - 1])
+            documents = pa.Array.from_buffers(
+                pa.large_binary(), row - begin, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+            )
+            yield _Chunk(file, documents, starts[begin:row])
+            begin = row
+
+
+def _documents(file: Path, damage: Damage, *, change_events: bool) -> tuple[np.ndarray, Spans]:
+    """Read a file and find its documents."""
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rb") as stream:
+            data = np.frombuffer(stream.read(), np.uint8)
+    except (OSError, EOFError) as error:
+        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
+    starts, ends, lost_starts, lost_ends = mongodb_events.split_documents(data, change_events=change_events)
+    for first, last in zip(lost_starts, lost_ends, strict=True):
+        damage.add(f"{file} at byte {first}", f"{last - first} bytes are no BSON document")
+    return data, Spans(starts, ends, len(data))
+
+
+def _sound(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage) -> pa.RecordBatch:
+    for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
+        damage.add(chunk.place(row), reason)
+    return decoded.events
+
+
+def _captured(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
+    return is_captured(f"{database}.{collection}", partial(_selects, connector, options))
+
+
+def _selects(connector: Connector, options: MongodbOptions, table: str) -> bool:
+    """Tell whether the declaration selects a collection and its scope holds it."""
+    scope = {"deployment": "", "database": table.partition(".")[0], "collection": table}[options.scope]
+    return connector.selects(table) and (options.scope == "deployment" or scope == options.target)
+
+
+def _refuse_filter(connector: Connector, database: str, collection: str) -> None:
+    if f"{database}.{collection}" in connector.snapshot.filters:
+        raise ConfigurationError(
+            f"the filter of {database}.{collection} can't be judged without a server",
+            remedy="take it out of snapshot.filters, or record only the documents that it selects",
+        )
+
+
+def _of_captured_tables(
+    connector: Connector, options: MongodbOptions, events: pa.RecordBatch
+) -> pa.RecordBatch:
+    names = pc.binary_join_element_wise(events["database"], events["collection"], "\0").dictionary_encode()
+    chosen = [_captured(connector, options, *name.split("\0")) for name in names.dictionary.to_pylist()]
+    if all(chosen):
+        return events
+    return events.filter(pa.array(chosen, pa.bool_()).take(names.indices))

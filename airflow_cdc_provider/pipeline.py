@@ -1,0 +1,104 @@
+"""The usual task group of a connector, and the params with which people start a rerun from a form.
+
+Example::
+
+    from airflow.sdk import DAG
+    from airflow_cdc_provider.pipeline import cdc_pipeline
+
+    with DAG("shop", schedule="*/10 * * * *", max_active_runs=1):
+        cdc_pipeline("/opt/cdc/shop.yaml", verify=True)
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Param, TaskGroup
+
+from airflow_cdc_provider.assets import literal_tables
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.operators.check import CdcCheckOperator
+from airflow_cdc_provider.operators.stages import CdcMaintainOperator, CdcSyncOperator, CdcVerifyOperator
+
+
+def cdc_pipeline(
+    connector: ConnectorLike,
+    *,
+    group_id: str | None = None,
+    check: bool = True,
+    verify: bool = False,
+    maintain: bool = False,
+    max_differences: int | None = 0,
+    **arguments: Any,
+) -> TaskGroup:
+    """Build check, sync, and on request verify and maintain, one after the other.
+
+    Give the DAG ``max_active_runs=1``: two runs of a connector at once do no harm, but one of them works in
+    vain.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file.
+        group_id: Of the task group; default: ``cdc_<name>``.
+        check: Begin with a check of the source, which needs no Spark.
+        verify: Compare the mirrors with the source after the sync.
+        maintain: End with compaction and expiry.
+        max_differences: As for :class:`~airflow_cdc_provider.operators.stages.CdcVerifyOperator`.
+        arguments: For the tasks that run on Spark: ``spark_conn_id``, ``conf``, ``retries`` ...
+
+    Returns:
+        The group.
+    """
+    name = to_connector(connector).name
+    group = TaskGroup(group_id or f"cdc_{name.replace('.', '_')}", tooltip=f"CDC connector {name}")
+    with group:
+        tasks: list[Any] = []
+        if check:
+            tasks.append(
+                CdcCheckOperator(
+                    task_id="check", connector=connector, source_conn_id=arguments.get("source_conn_id")
+                )
+            )
+        tasks.append(CdcSyncOperator(task_id="sync", connector=connector, **arguments))
+        if verify:
+            tasks.append(
+                CdcVerifyOperator(
+                    task_id="verify", connector=connector, max_differences=max_differences, **arguments
+                )
+            )
+        if maintain:
+            tasks.append(CdcMaintainOperator(task_id="maintain", connector=connector, **arguments))
+        for before, after in pairwise(tasks):
+            before >> after
+    return group
+
+
+def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
+    """Return the params ``table`` and ``mode``, which Airflow's Trigger page shows as a form.
+
+    Tables are a choice where the declaration names them plainly, free text where it has patterns.
+
+    Example::
+
+        with DAG("shop_snapshot", schedule=None, params=snapshot_params(SHOP)):
+            CdcSnapshotOperator(
+                task_id="snapshot", connector=SHOP, tables="{{ params.table }}", mode="{{ params.mode }}"
+            )
+    """
+    declared = to_connector(connector)
+    tables = literal_tables(declared)
+    kind = "keyspace.table" if declared.type == "cassandra" else "database.collection"
+    about = f"What to read in full once more: {kind}"
+    table = (
+        Param(tables[0], type="string", enum=tables, title="Table", description=about)
+        if tables
+        else Param(None, type="string", minLength=1, title="Table", description=about)
+    )
+    mode = Param(
+        "replace",
+        type="string",
+        enum=["replace", "add"],
+        title="Mode",
+        description="replace: rows that the source no longer has leave the mirror; add: nothing leaves it",
+    )
+    return {"table": table, "mode": mode}

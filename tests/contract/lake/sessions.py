@@ -1,0 +1,83 @@
+"""Spark sessions for tests of the lake: one per process, with a Hadoop and a JDBC (SQLite) catalog."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.session import ICEBERG_JAR, build_session
+
+SQLITE_JAR = "org.xerial:sqlite-jdbc:3.50.3.0"
+CATALOGS = ("hadoop", "jdbc")
+
+
+def jar(coordinates: str) -> Path | None:
+    """Find a jar in the local Maven repository, or fetch it by Maven; None without either."""
+    group, artifact, version = coordinates.split(":")
+    repository = Path.home() / ".m2" / "repository"
+    path = repository.joinpath(*group.split("."), artifact, version, f"{artifact}-{version}.jar")
+    if not path.exists() and shutil.which("mvn"):
+        get = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:get"
+        subprocess.run(
+            ["mvn", "-B", "-q", get, f"-Dartifact={coordinates}", "-Dtransitive=false"],
+            check=False,
+            capture_output=True,
+        )
+    return path if path.exists() else None
+
+
+def jars() -> list[str]:
+    """Paths of the jars that the tests need; empty where they can't be had."""
+    found = [jar(ICEBERG_JAR), jar(SQLITE_JAR)]
+    return [str(path) for path in found if path is not None] if all(found) else []
+
+
+def connector(catalog: str = "hadoop", *, namespace: str = "", name: str = "shop") -> Connector:
+    """A declaration whose catalog the session declares."""
+    return Connector.from_dict(
+        {
+            "name": name,
+            "source": {"type": "mongodb", "conn_id": "unused"},
+            "lake": {"catalog": catalog, "namespace": namespace},
+        }
+    )
+
+
+def catalog_conf(folder: Path) -> dict[str, str]:
+    """Spark settings of the catalogs, their tables under a folder."""
+    conf: dict[str, str] = {}
+    for name in CATALOGS:
+        warehouse = folder / name
+        warehouse.mkdir(parents=True, exist_ok=True)
+        options = {"type": name, "warehouse": warehouse.as_uri(), "cache-enabled": "false"}
+        if name == "jdbc":
+            options["uri"] = f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=30000"
+            options["jdbc.schema-version"] = "V1"
+        catalog = f"spark.sql.catalog.{name}"
+        conf[catalog] = "org.apache.iceberg.spark.SparkCatalog"
+        conf |= {f"{catalog}.{option}": value for option, value in options.items()}
+    return conf
+
+
+def spark_session(folder: Path) -> Any:
+    """Start the process's session over the tables of a folder."""
+    session = build_session(
+        connector(),
+        "lake tests",
+        extra_conf={
+            "spark.master": "local[2]",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.jars": ",".join(jars()),
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.local.dir": os.fspath(folder),
+            **catalog_conf(folder),
+        },
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session

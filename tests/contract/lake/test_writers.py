@@ -1,0 +1,180 @@
+"""Several writers, each a process with a Spark of its own: races, kills, and maintenance in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from tests.contract.lake.sessions import CATALOGS, jars
+from tests.contract.lake.worker import ROWS
+
+pytestmark = [pytest.mark.integration]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class WriterProcess:
+    """The other end of :mod:`tests.contract.lake.worker`."""
+
+    def __init__(self, folder: Path, catalog: str) -> None:
+        self.log = folder / f"worker-{time.monotonic_ns()}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.contract.lake.worker", os.fspath(folder), catalog, "races"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": os.fspath(ROOT)},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> WriterProcess:
+        assert self.answer() == {"ready": True}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def tell(self, *command: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any] | None:
+        """One answer; None from a process that was killed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.endswith(b"\n"):
+            if self.process.wait(30) != -signal.SIGKILL:
+                raise AssertionError(self.log.read_text(errors="replace")[-3000:])
+            return None
+        return dict(json.loads(line))
+
+    def ask(self, *command: Any) -> dict[str, Any]:
+        self.tell(*command)
+        answer = self.answer()
+        assert answer is not None
+        return answer
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture(params=CATALOGS)
+def catalog(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    if not jars():
+        pytest.skip("Iceberg's and SQLite's jars are neither in the local Maven repository nor to be had by mvn")
+    yield tmp_path
+
+
+def check_nothing_lost_or_doubled(writer: WriterProcess) -> int:
+    """Each change up to the stored offset is there once; return how many batches there are."""
+    state = writer.ask("read")
+    reached = state["offset"]["stream"]["position"] if state["offset"] else 0
+    assert writer.ask("positions")["positions"] == list(range(reached))
+    assert reached == state["batch"] * ROWS
+    return int(state["batch"])
+
+
+def race(folder: Path, catalog: str, rounds: int) -> None:
+    with ExitStack() as stack:
+        both = [WriterProcess(folder, catalog) for _ in range(2)]
+        for writer in both:
+            stack.callback(writer.kill)
+        for writer in both:
+            assert writer.answer() == {"ready": True}
+        started = [writer.ask("read") for writer in both]
+        assert started[0] == started[1]
+        for number in range(1, rounds + 1):
+            begin = time.time() + 0.2
+            # Now and then one of them is late: while the other writes, or after its commit.
+            late = random.Random(number).choice([0.0, 0.0, 0.0, 0.1, 1.0])
+            both[0].tell("append", begin)
+            both[1].tell("append", begin + late)
+            outcomes = [writer.answer() for writer in both]
+            assert sorted(outcomes, key=str) == [{"batch": number}, {"error": "COMMIT-CONFLICT"}], number
+            for writer in both:
+                assert writer.ask("read")["batch"] == number
+        assert check_nothing_lost_or_doubled(both[0]) == rounds
+        assert both[0].ask("positions")["refs"] == ["cdc_head", "main"]
+
+
+def test_of_two_racing_writers_one_commits_and_the_other_gets_commit_conflict(
+    folder: Path, catalog: str
+) -> None:
+    race(folder, catalog, rounds=8)
+
+
+@pytest.mark.faults
+def test_fifty_races_have_one_winner_each(folder: Path, catalog: str) -> None:
+    race(folder, catalog, rounds=50)
+
+
+def test_writers_and_maintenance_at_the_same_time_lose_nothing(folder: Path, catalog: str) -> None:
+    with WriterProcess(folder, catalog) as writer, WriterProcess(folder, catalog) as keeper:
+        writer.ask("read")
+        for _ in range(4):
+            keeper.tell("maintain")
+            for _ in range(3):
+                assert "batch" in writer.ask("append")
+            assert keeper.answer() == {}
+        assert check_nothing_lost_or_doubled(writer) == 12
+
+
+STAGES = ["before _write", "after _write", "before _fast_forward", "after _fast_forward"]
+
+
+def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(folder: Path) -> None:
+    batches = 0
+    for stage in STAGES:
+        with WriterProcess(folder, "jdbc") as writer:
+            writer.ask("read")
+            assert writer.ask("append") == {"batch": batches + 1}
+            writer.tell("append_and_die", stage)
+            assert writer.answer() is None
+        batches += 2 if stage == "after _fast_forward" else 1
+    with WriterProcess(folder, "jdbc") as writer:
+        assert check_nothing_lost_or_doubled(writer) == batches
+        writer.ask("append")
+        assert check_nothing_lost_or_doubled(writer) == batches + 1
+        left = [name for name in writer.ask("positions")["refs"] if name not in {"cdc_head", "main"}]
+        assert len(left) == 3  # as many as were killed before they published: maintenance removes them
+
+
+@pytest.mark.faults
+def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(folder: Path, catalog: str) -> None:
+    moments = random.Random(0)
+    for _ in range(12):
+        with WriterProcess(folder, catalog) as writer:
+            check_nothing_lost_or_doubled(writer)
+            writer.tell("append_for_ever")
+            for _ in range(moments.randrange(1, 5)):
+                writer.answer()
+            time.sleep(moments.uniform(0, 0.4))
+    with WriterProcess(folder, catalog) as writer:
+        assert check_nothing_lost_or_doubled(writer) > 12

@@ -1,0 +1,172 @@
+"""An Airflow of the tests' own: SQLite, the example DAGs, a local Spark with an Iceberg catalog."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from server_kit import CassandraServer, MongoServer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Airflow:
+    """Runs DAGs. Connections are declared with :meth:`connect`."""
+
+    home: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dags(self) -> Path:
+        return self.home / "dags"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.home / "warehouse"
+
+    @property
+    def work(self) -> Path:
+        return self.home / "work"
+
+    def connect(self, conn_id: str, **values: Any) -> None:
+        self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(values)
+
+    def run(self, dag_id: str, timeout_seconds: float = 300, **params: Any) -> Outcome:
+        """Run a DAG to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.e2e.run_dag", dag_id, json.dumps(params)],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_seconds,
+        )
+        log = done.stdout + done.stderr
+        (self.home / f"{dag_id}.log").write_text(log)
+        try:
+            told = json.loads(done.stdout.strip().splitlines()[-1])
+        except (IndexError, ValueError):
+            pytest.fail(f"{dag_id} told nothing:\n{log[-6000:]}")
+        return Outcome(told, log)
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    told: dict[str, Any]
+    log: str
+
+    @property
+    def state(self) -> str:
+        return str(self.told["state"]).rpartition(".")[2].lower()
+
+    def value(self, task_id: str) -> Any:
+        """Return a task's XCom."""
+        return self.told["xcoms"].get(f"{task_id}.return_value")
+
+    def events(self) -> dict[str, Any]:
+        """Return the extra of each asset event, by the asset's name."""
+        return dict(self.told["events"])
+
+    def succeeded(self) -> Outcome:
+        """Fail the test, with the log's end, unless the run succeeded."""
+        assert self.state == "success", f"{self.told}\n{self.log[-8000:]}"
+        return self
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iterator[Airflow]:
+    """A migrated Airflow with the example DAGs in its folder."""
+    home = tmp_path_factory.mktemp("airflow")
+    made = Airflow(home)
+    shutil.copytree(ROOT / "dags_examples", made.dags)
+    made.warehouse.mkdir()
+    spark = home / "spark"
+    spark.mkdir()
+    settings = {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": made.warehouse.as_uri(),
+        "spark.sql.catalog.lake.cache-enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(home / "spark-local"),
+    }
+    (spark / "spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYSPARK", "SPARK"))}
+    made.environment = {
+        **inherited,
+        "PYTHONPATH": str(ROOT),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")]),
+        "SPARK_CONF_DIR": str(spark),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(made.dags),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__CDC__WORK_FOLDER": str(made.work),
+        "AIRFLOW__CDC__SPARK_JARS": str(iceberg_jar),
+    }
+    made.connect("spark_default", conn_type="spark", host="local[2]")
+    migrated = subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"],
+        env=made.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert migrated.returncode == 0, migrated.stderr[-3000:]
+    yield made
+
+
+@pytest.fixture(scope="session")
+def store(airflow: Airflow, mongo_server: MongoServer) -> Any:
+    """The database of the MongoDB examples, with two collections."""
+    airflow.connect(
+        "mongodb_shop",
+        conn_type="cdc_mongodb",
+        host="127.0.0.1",
+        port=mongo_server.port,
+        extra={"replicaSet": "rs0"},
+    )
+    database = mongo_server.client()["store"]
+    database["orders"].insert_many([{"_id": n, "amount": n * 10} for n in range(100)])
+    database["customers"].insert_many([{"_id": n, "name": f"c{n}"} for n in range(10)])
+    return database
+
+
+@pytest.fixture(scope="session")
+def shop(airflow: Airflow, cassandra_server: CassandraServer) -> Any:
+    """The keyspace of the Cassandra examples, with two tables, and the segments where the examples look."""
+    from server_kit import create_keyspace
+
+    airflow.connect(
+        "cassandra_shop", conn_type="cdc_cassandra", host=cassandra_server.host, port=cassandra_server.port
+    )
+    session = cassandra_server.connect()
+    create_keyspace(session, "shop")
+    session.execute("CREATE TABLE shop.orders (id int PRIMARY KEY, amount int) WITH cdc = true")
+    session.execute("CREATE TABLE shop.customers (id int PRIMARY KEY, name text) WITH cdc = true")
+    landing = airflow.home / "landing"
+    landing.mkdir()
+    declared = airflow.dags / "shop_cassandra.yaml"
+    declared.write_text(declared.read_text().replace("/landing/shop", str(landing)))
+    for number in range(50):
+        session.execute("INSERT INTO shop.orders (id, amount) VALUES (%s, %s)", (number, number * 10))
+    return session

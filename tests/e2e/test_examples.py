@@ -1,0 +1,73 @@
+"""Each example DAG, as it stands, in a real Airflow with real databases and Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Airflow
+
+pytestmark = [pytest.mark.e2e, pytest.mark.integration]
+
+
+def test_news_start_a_sync_and_then_the_lag_is_small(airflow: Airflow, store: Any) -> None:
+    outcome = airflow.run("sync_on_news").succeeded()
+
+    assert outcome.value("news")["news"] is True
+    synced = outcome.value("sync")
+    assert synced["tables"]["store.orders"]["rows_written"] == 100
+    assert synced["tables"]["store.customers"]["rows_written"] == 10
+    assert synced["offset"]["stream"]["v"] == 1
+    assert outcome.value("near")["lag_seconds"] is not None, "the stored offset reached the sensor"
+    events = outcome.events()
+    assert events["cdc/store/changes"]["run_id"]
+    assert events["cdc/store/mirror/store.orders"]["rows_written"] == 100
+    assert not list(airflow.work.rglob("connection.json"))
+
+
+def test_a_table_is_read_again_on_request(airflow: Airflow, store: Any) -> None:
+    airflow.run("sync_on_news").succeeded()
+    outcome = airflow.run("snapshot_on_request", table="store.customers", mode="replace").succeeded()
+    assert list(outcome.value("snapshot")["tables"]) == ["store.customers"]
+    assert outcome.value("verify")["tables"]["store.customers"]["note"] == "equal"
+
+
+def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, store: Any) -> None:
+    outcome = airflow.run("snapshot_on_request", table="store.nothing", mode="replace")
+    assert "store.nothing" in outcome.log
+    assert outcome.told.get("state") != "success"
+
+
+def test_stages_run_apart(airflow: Airflow, store: Any) -> None:
+    airflow.run("sync_on_news").succeeded()
+    store["orders"].update_one({"_id": 1}, {"$set": {"amount": -1}})
+    captured = airflow.run("capture_often").succeeded()
+    assert captured.value("capture")["changes"] >= 1
+    assert list(captured.events()) == ["cdc/store/changes"]
+    merged = airflow.run("merge_at_leisure").succeeded()
+    assert merged.value("merge")["tables"]["store.orders"]["rows_written"] == 1
+
+
+def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflow, store: Any) -> None:
+    first = airflow.run("continuous_stream", watch_seconds=1).succeeded()
+    started = first.value("start")
+    try:
+        assert (started["adopted"], first.value("watch")["status"]) == (False, "running")
+        assert Path(f"/proc/{started['pid']}").exists(), "it outlives its task"
+        second = airflow.run("continuous_stream", watch_seconds=1).succeeded()
+        assert second.value("start")["adopted"] is True
+        assert second.value("start")["pid"] == started["pid"]
+    finally:
+        os.kill(started["pid"], signal.SIGTERM)
+    state = airflow.work / "store" / "stream" / "state.json"
+    deadline = time.monotonic() + 90
+    while json.loads(state.read_text())["status"] == "running":
+        assert time.monotonic() < deadline, "SIGTERM ends it after its current commit"
+        time.sleep(0.2)
+    assert json.loads(state.read_text())["status"] == "stopped"

@@ -1,0 +1,100 @@
+"""The command group inside a real ``airflow``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+
+from airflow_cdc_provider.cli.definition import get_cdc_cli_commands
+
+ROOT = Path(__file__).parents[3]
+
+
+def airflow(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "airflow", "cdc", *arguments],
+        env={**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def commands(group: Any, path: str = "") -> dict[str, Any]:
+    found = {}
+    for one in group:
+        name = f"{path} {one.name}".strip()
+        found.update(commands(one.subcommands, name) if hasattr(one, "subcommands") else {name: one})
+    return found
+
+
+def test_every_command_leads_to_a_function() -> None:
+    found = commands(get_cdc_cli_commands())
+    assert list(found) == [
+        "cdc events",
+        "cdc rows",
+        "cdc check",
+        "cdc lag",
+        "cdc offsets show",
+        "cdc offsets set",
+        "cdc offsets reset",
+        "cdc offsets export",
+        "cdc offsets import",
+    ]
+    from airflow_cdc_provider.cli import live_commands, offline_commands
+
+    for name, one in found.items():
+        module = offline_commands if name in ("cdc events", "cdc rows") else live_commands
+        assert callable(getattr(module, one.func.__name__))
+
+
+def test_the_definition_is_light() -> None:
+    code = (
+        "import sys; import airflow.cli.cli_config; before = set(sys.modules);"
+        "import airflow_cdc_provider.cli.definition as d; d.get_cdc_cli_commands();"
+        "heavy = {'bson', 'numba', 'numpy', 'pyarrow', 'pyspark'};"
+        "print(sorted(heavy & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_airflow_cdc_events_prints_events_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text("name: shop\nsource: {type: mongodb}\n")
+    event = {
+        "operationType": "insert",
+        "clusterTime": bson.Timestamp(1, 1),
+        "ns": {"db": "shop", "coll": "c"},
+        "documentKey": {"_id": 1},
+        "fullDocument": {"_id": 1},
+    }
+    (tmp_path / "stream.bson").write_bytes(bson.encode(event) + b"\xff")
+    done = airflow(tmp_path, "events", "--connector", "shop.yaml", "--input", "stream.bson")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["topic"] == "shop.shop.c"
+    assert done.stderr.splitlines()[-1] == "summary: 1 places of the input were left out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("events", "--connector", "none.yaml", "--input", "x"), 1, "error: [CDC-CONFIGURATION] there is no"),
+        (("events", "--connector", "none.yaml"), 2, "required: --input"),
+    ],
+)
+def test_failures_have_one_message_and_their_exit_code(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = airflow(tmp_path, *arguments)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

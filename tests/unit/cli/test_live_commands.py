@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.cli import live_commands
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
+from airflow_cdc_provider.sources.base import Finding
+
+OFFSET = {"stream": {"v": 1, "token": "82"}}
+
+
+class RecordedApplication:
+    """Stands in for spark-submit: keeps the specs and answers with a result."""
+
+    def __init__(self, result: JobResult | None) -> None:
+        self.result = result
+        self.specs: list[JobSpec] = []
+
+    def __call__(self, spec: Path) -> str:
+        asked = JobSpec.from_json(spec.read_text())
+        self.specs.append(asked)
+        if self.result is not None:
+            self.result.write(asked.result_path)
+        return "what Spark printed\n"
+
+
+@pytest.fixture
+def connector(tmp_path: Path) -> str:
+    file = tmp_path / "shop.yaml"
+    file.write_text("name: shop\nsource: {type: mongodb}\n")
+    return str(file)
+
+
+def application(monkeypatch: pytest.MonkeyPatch, result: JobResult | None) -> RecordedApplication:
+    recorded = RecordedApplication(result)
+    monkeypatch.setattr(live_commands, "_submit", recorded)
+    return recorded
+
+
+def test_show_and_lag_print_what_the_stage_reports(
+    connector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET, lag_seconds=1.5, lag_bytes=None))
+    live_commands.show_offset(Namespace(connector=connector))
+    live_commands.lag(Namespace(connector=connector))
+    shown, behind = map(json.loads, capsys.readouterr().out.splitlines())
+    assert shown == OFFSET
+    assert behind == {"bytes": None, "seconds": 1.5}
+    assert [(s.stage, s.options) for s in recorded.specs] == [("offsets", {"action": "show"})] * 2
+
+
+def test_set_and_import_store_the_same_offset(
+    connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET))
+    file = tmp_path / "offset.json"
+    live_commands.export_offset(Namespace(connector=connector, file=str(file)))
+    live_commands.import_offset(Namespace(connector=connector, file=str(file)))
+    live_commands.set_offset(Namespace(connector=connector, offset=json.dumps(OFFSET)))
+    assert [s.options for s in recorded.specs[1:]] == [{"action": "set", "offset": OFFSET}] * 2
+
+
+def test_reset_may_be_for_one_table(connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = application(monkeypatch, JobResult(ok=True))
+    live_commands.reset_offset(Namespace(connector=connector, table=""))
+    live_commands.reset_offset(Namespace(connector=connector, table="shop.a"))
+    assert [list(s.tables) for s in recorded.specs] == [[], ["shop.a"]]
+
+
+@pytest.mark.parametrize(
+    ("result", "offset", "message"),
+    [
+        (JobResult(ok=True), "no json", "--offset is no JSON"),
+        (JobResult(ok=True), "[1]", "--offset is wrong"),
+        (JobResult(ok=False, error_code="COMMIT-CONFLICT", error="lost a race"), "{}", "lost a race"),
+        (None, "{}", "what Spark printed"),
+    ],
+)
+def test_what_fails_is_told_with_exit_code_1(
+    connector: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    result: JobResult | None,
+    offset: str,
+    message: str,
+) -> None:
+    application(monkeypatch, result)
+    with pytest.raises(SystemExit) as ended:
+        live_commands.set_offset(Namespace(connector=connector, offset=offset))
+    assert ended.value.code == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_offset_that_is_not_there_is_not_exported(
+    connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application(monkeypatch, JobResult(ok=True))
+    with pytest.raises(SystemExit):
+        live_commands.export_offset(Namespace(connector=connector, file=str(tmp_path / "offset.json")))
+    assert not (tmp_path / "offset.json").exists()
+
+
+class FoundSource:
+    """A source that has been looked at."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        self.closed = False
+
+    def source(self, connector: Any) -> FoundSource:
+        return self
+
+    def check(self) -> list[Finding]:
+        return self.findings
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_check_prints_findings_and_fails_for_errors(
+    connector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = FoundSource(
+        [Finding("error", "oplog", "is small", "Make it larger"), Finding("ok", "server", "6.0")]
+    )
+    monkeypatch.setattr("airflow_cdc_provider.hooks.source.hook_for", lambda connector: found)
+    with pytest.raises(SystemExit):
+        live_commands.check(Namespace(connector=connector))
+    assert capsys.readouterr().out == "ok: server: 6.0\nerror: oplog: is small. Make it larger\n"
+    assert found.closed
+    found.findings = found.findings[1:]
+    live_commands.check(Namespace(connector=connector))

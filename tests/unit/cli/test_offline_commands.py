@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import bson
+import pytest
+
+from airflow_cdc_provider.cli import offline_commands
+
+
+def insert(number: int) -> bytes:
+    return bson.encode(
+        {
+            "operationType": "insert",
+            "clusterTime": bson.Timestamp(1, number),
+            "ns": {"db": "shop", "coll": "c"},
+            "documentKey": {"_id": number},
+            "fullDocument": {"_id": number},
+        }
+    )
+
+
+def arguments(tmp_path: Path, data: bytes, *, strict: bool = False) -> Namespace:
+    connector = tmp_path / "shop.yaml"
+    connector.write_text(
+        f"name: shop\nsource: {{type: mongodb, advanced: {{strict: {str(strict).lower()}}}}}\n"
+    )
+    stream = tmp_path / "stream.bson"
+    stream.write_bytes(data)
+    return Namespace(connector=str(connector), input=str(stream), schema="", at=1_800_000_000)
+
+
+def test_events_are_lines_of_json(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    offline_commands.events(arguments(tmp_path, insert(1) + insert(2)))
+    out, err = capfdbinary.readouterr()
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["key"] for record in records] == ['{"id":"1"}', '{"id":"2"}']
+    assert list(records[0]) == ["topic", "partition", "key", "value", "headers"]
+    assert json.loads(records[0]["value"])["ts_ms"] == 1_800_000_000_000
+    assert err == b""
+
+
+def test_broken_places_are_counted_on_stderr(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    broken = b"\xff".join(insert(number) for number in range(30))
+    offline_commands.events(arguments(tmp_path, broken))
+    out, err = capfdbinary.readouterr()
+    assert len(out.splitlines()) == 30
+    lines = err.decode().splitlines()
+    assert lines[0].startswith(f"left out: {tmp_path / 'stream.bson'} at byte {len(insert(0))}: ")
+    assert lines[-2:] == ["left out: and 9 more", "summary: 29 places of the input were left out"]
+
+
+def test_strict_ends_with_exit_code_1(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        offline_commands.events(arguments(tmp_path, insert(1) + b"\xff" + insert(2), strict=True))
+    assert ended.value.code == 1
+    err = capfdbinary.readouterr().err.decode()
+    assert err.startswith("error: [CDC-CORRUPT-INPUT] ")
+    assert err.count("\n") == 1

@@ -1,0 +1,73 @@
+"""A second reading settles what it shows otherwise, at the write times in question and no later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.cell_row import read_cell_row
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.lake.doubts import settle
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from tests.oracles.cassandra_read_path import Cell, Contribution, Liveness, Reading, Row, write
+
+HELD = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
+
+
+def contribution(row: Row) -> dict[str, Any]:
+    return Contribution(b"k", 0, b"\x40c", None, 0, row).as_dict()
+
+
+def settlements(held: Row, shown: Row | None) -> list[dict[str, Any]]:
+    mirror = pa.table(
+        {
+            "key": pa.array([b"k"], pa.binary()),
+            "clustering": pa.array([b"\x40c"], pa.binary()),
+            "state": pa.array([write(held)], pa.binary()),
+        }
+    )
+    again = [] if shown is None else [contribution(shown)]
+    batch = pa.RecordBatch.from_pylist(again, schema=CONTRIBUTION_SCHEMA)
+    return [
+        {**contribution(HELD), "key": s.key, "clustering": s.clustering, "state": s.state}
+        for s in settle(mirror, [batch], now_seconds=50)
+    ]
+
+
+def live(*rows: dict[str, Any]) -> list[set[int]]:
+    found = reconcile_cells(pa.Table.from_pylist(list(rows), schema=CONTRIBUTION_SCHEMA), 60).live
+    states = [read_cell_row(state) for state in found["state"].to_pylist()]
+    return [{c.column for c in state.cells if not c.flags & 1} for state in states]
+
+
+def test_row_that_the_source_no_longer_shows_is_gone() -> None:
+    assert live(contribution(HELD)) == [{1, 2}]
+
+    assert live(contribution(HELD), *settlements(HELD, None)) == []
+
+
+def test_cell_that_the_source_does_not_show_is_gone_and_the_rest_stays() -> None:
+    shown = Row(Reading(30), cells=(Cell(2, 7, b"b"),))
+
+    assert live(contribution(HELD), contribution(shown), *settlements(HELD, shown)) == [{2}]
+
+
+def test_what_is_written_after_the_reading_lives_again() -> None:
+    later = Row(Liveness(40), cells=(Cell(1, 40, b"new"),))
+
+    assert live(contribution(HELD), *settlements(HELD, None), contribution(later)) == [{1}]
+
+
+def test_row_shown_as_it_is_needs_no_settlement() -> None:
+    assert settlements(HELD, HELD) == []
+
+
+@pytest.mark.parametrize(
+    "cell", [Cell(1, 5, tombstone=True, end=3), Cell(1, 5, b"x", expiring=True, ttl=1, end=50)]
+)
+def test_dead_cells_are_not_missed(cell: Cell) -> None:
+    held = Row(Liveness(10), cells=(cell,))
+
+    assert settlements(held, Row(Reading(30))) == []

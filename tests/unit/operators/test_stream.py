@@ -1,0 +1,194 @@
+"""There is one continuous application per connector: started once, adopted, watched, stopped when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.hooks.stream_application import StreamFolder
+from airflow_cdc_provider.operators.stream import CdcStreamOperator
+from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
+from tests.unit.airflow_context import TaskContext
+from tests.unit.operators.conftest import DECLARATION, PASSWORD, FakeSpark
+
+APPLICATION = """
+import signal, socket
+path = pathlib.Path(spec["options"]["state_path"])
+stopping = []
+signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
+began = time.time()
+def tell(status):
+    state = {"pid": os.getpid(), "host": socket.gethostname(), "name": "shop", "started_at": began,
+             "heartbeat_at": time.time(), "rounds": 1, "batch": 3, "changes": 9, "lag_seconds": 2.0,
+             "status": status, "error": ""}
+    path.with_name("part").write_text(json.dumps(state))
+    path.with_name("part").replace(path)
+while not stopping and time.time() - began < spec["options"]["max_runtime_seconds"]:
+    tell("running")
+    time.sleep(0.05)
+tell("stopped")
+"""
+
+
+def stream(**arguments: Any) -> CdcStreamOperator:
+    arguments = {"wait": False, "poll_seconds": 0.1, "start_timeout_seconds": 20, **arguments}
+    return CdcStreamOperator(task_id="stream", connector=DECLARATION, **arguments)
+
+
+@pytest.fixture
+def folder(spark_submit: FakeSpark, work_folder: Path) -> Iterator[StreamFolder]:
+    """The application's folder; whatever still runs there at the end is stopped."""
+    spark_submit.behaves(APPLICATION)
+    found = StreamFolder(work_folder / "shop" / "stream")
+    yield found
+    found.request_stop()
+
+
+def test_an_application_is_started_once_and_then_adopted(
+    folder: StreamFolder, spark_submit: FakeSpark
+) -> None:
+    first = stream().execute(TaskContext())
+    second = stream().execute(TaskContext(run_id="scheduled__2"))
+    assert (first["adopted"], second["adopted"]) == (False, True)
+    assert first["pid"] == second["pid"]
+    assert second["status"] == "running"
+    assert "--name" in spark_submit.seen["arguments"]
+    assert "cdc-stream-shop" in spark_submit.seen["arguments"]
+
+
+def test_two_tasks_at_once_start_one_application(folder: StreamFolder) -> None:
+    found: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(stream().execute(TaskContext()))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one["adopted"] for one in found) == [False, True]
+    assert len({one["pid"] for one in found}) == 1
+
+
+def test_its_connection_goes_once_it_has_told_of_itself(
+    folder: StreamFolder, spark_submit: FakeSpark
+) -> None:
+    stream().execute(TaskContext())
+    assert spark_submit.seen["connection"]["password"] == PASSWORD
+    assert not (folder.path / "connection.json").exists()
+    assert folder.log_path.stat().st_mode & 0o077 == 0
+
+
+def test_another_declaration_stops_it_and_starts_it_anew(folder: StreamFolder) -> None:
+    first = stream().execute(TaskContext())
+    second = stream(commit_interval_seconds=5).execute(TaskContext())
+    assert second["adopted"] is False
+    assert second["pid"] != first["pid"]
+    assert not Path(f"/proc/{first['pid']}").exists()
+
+
+def test_after_a_kill_the_next_run_starts_a_new_one(folder: StreamFolder) -> None:
+    first = stream().execute(TaskContext())
+    os.kill(first["pid"], signal.SIGKILL)
+    time.sleep(0.2)
+    failure = folder.failure(folder.health(900))
+    assert failure is not None
+    assert "is gone" in str(failure)
+    assert stream().execute(TaskContext())["adopted"] is False
+
+
+def test_waiting_ends_when_the_application_ends_well(folder: StreamFolder) -> None:
+    assert stream(wait=True, max_runtime_seconds=1.0).execute(TaskContext())["status"] == "stopped"
+
+
+def test_waiting_deferred_is_resumed_by_the_triggers_event(folder: StreamFolder) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        stream(wait=True, deferrable=True, max_runtime_seconds=1.0).execute(TaskContext())
+    path, arguments = deferred.value.trigger.serialize()
+    assert path.endswith("StreamHealthTrigger")
+    trigger = StreamHealthTrigger(**json.loads(json.dumps(arguments)))
+
+    async def first_event() -> Any:
+        return await asyncio.wait_for(anext(aiter(trigger.run())), 10)
+
+    event = asyncio.run(first_event()).payload
+    value = stream(deferrable=True).execute_complete(TaskContext(), event, **(deferred.value.kwargs or {}))
+    assert (value["status"], value["adopted"]) == ("stopped", False)
+
+
+def test_a_killed_application_fails_the_waiting_task(folder: StreamFolder) -> None:
+    operator = stream(wait=True)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            operator.execute(TaskContext())
+        except CdcError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while folder.health(900).status != "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(folder.health(900).state["pid"], signal.SIGKILL)
+    thread.join(20)
+    assert "is gone" in str(failures[0])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_killing_the_task_stops_the_application_only_if_asked(folder: StreamFolder, asked: bool) -> None:
+    operator = stream(stop_on_kill=asked)
+    operator.execute(TaskContext())
+    operator.on_kill()
+    time.sleep(0.5)
+    assert folder.health(900).status == ("stopped" if asked else "running")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_killing_the_deferred_task_stops_the_application_only_if_asked(
+    folder: StreamFolder, asked: bool
+) -> None:
+    stream().execute(TaskContext())
+    trigger = StreamHealthTrigger(
+        folder=str(folder.path), heartbeat_timeout_seconds=900, stop_on_kill=asked, poll_seconds=1
+    )
+    asyncio.run(trigger.on_kill())
+    time.sleep(0.5)
+    assert folder.health(900).status == ("stopped" if asked else "running")
+
+
+def test_a_start_that_fails_tells_why(folder: StreamFolder, spark_submit: FakeSpark) -> None:
+    spark_submit.answers(
+        1, ok=False, error_code="CONFIGURATION", error="[CDC-CONFIGURATION] nothing declares lake"
+    )
+    with pytest.raises(AirflowFailException, match="nothing declares lake"):
+        stream().execute(TaskContext())
+
+
+def test_a_start_that_crashes_shows_the_log_without_secrets(
+    folder: StreamFolder, spark_submit: FakeSpark
+) -> None:
+    spark_submit.behaves(f"print('no memory for {PASSWORD}', flush=True); sys.exit(1)")
+    with pytest.raises(CdcError, match=r"no memory for \*\*\*"):
+        stream().execute(TaskContext())
+
+
+def test_a_foreign_process_with_its_number_is_not_taken_for_it(folder: StreamFolder) -> None:
+    stream().execute(TaskContext())
+    folder.request_stop()
+    time.sleep(0.5)
+    state = json.loads(folder.state_path.read_text())
+    folder.state_path.write_text(json.dumps({**state, "pid": os.getpid(), "status": "running"}))
+    assert folder.health(900).status == "gone"

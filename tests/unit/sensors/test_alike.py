@@ -1,0 +1,264 @@
+"""Plain and deferred sensors see the same and end alike."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.sensors.cassandra import CdcRawNewSegmentsSensor, CdcRawSpaceSensor
+from airflow_cdc_provider.sensors.observing import ObservingSensor
+from airflow_cdc_provider.sensors.stream import CdcStreamHealthSensor
+from airflow_cdc_provider.triggers.observing import Given, Observation
+from tests.unit.airflow_context import TaskContext
+from tests.unit.sensors.conftest import WriteSegment
+
+DECLARATION: dict[str, Any] = {"name": "shop", "source": {"type": "cassandra", "conn_id": "cassandra_shop"}}
+Make = Callable[..., ObservingSensor]
+
+
+def wait_plain(make: Make, context: TaskContext, later: Callable[[], None]) -> Any:
+    """Run the plain sensor; what it waits for happens after its first look."""
+    sensor = make(deferrable=False, poke_interval=0.05, timeout=10)
+    poke, looks = sensor.poke, 0
+
+    def counted(context: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            later()
+        return poke(context)
+
+    sensor.poke = counted  # type: ignore[method-assign]
+    return sensor.execute(context)
+
+
+def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -> Any:
+    """Run the deferrable sensor as Airflow does: other processes, from what the trigger serialises to."""
+    try:
+        return make(deferrable=True, poke_interval=0.05).execute(context)
+    except TaskDeferred as deferred:
+        path, arguments = deferred.trigger.serialize()
+        assert deferred.method_name == "execute_complete"
+        assert deferred.timeout is not None
+    module, _, name = path.rpartition(".")
+    trigger = getattr(importlib.import_module(module), name)(**json.loads(json.dumps(arguments)))
+    assert trigger.serialize() == (path, arguments)
+    state = context.assets.found.get("cdc/shop/changes")
+    kept = state.get("offset") if state else None
+
+    async def as_stored() -> Given:  # the triggerer would read it from the state store
+        return Given(offset=kept["offset"] if kept else None)
+
+    trigger.given = as_stored
+    later()
+
+    async def first_event() -> Any:
+        return await asyncio.wait_for(anext(aiter(trigger.run())), 10)
+
+    event = asyncio.run(first_event()).payload
+    assert json.loads(json.dumps(event)) == event
+    return make(deferrable=True).execute_complete(context, event)
+
+
+WAYS = [pytest.param(wait_plain, id="plain"), pytest.param(wait_deferred, id="deferred")]
+both_ways = pytest.mark.parametrize("wait", WAYS)
+
+
+@both_ways
+@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-03", "CAS-FAULT-07", "CAS-D3X-15")
+def test_space_sensor_ends_when_cdc_raw_is_fuller_than_the_limit(
+    wait: Any, write_segment: WriteSegment, tmp_path: Path
+) -> None:
+    write_segment(1, end=10, size=300)
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawSpaceSensor(
+            task_id="space",
+            cdc_raw=str(tmp_path / "cdc_raw"),
+            total_space_bytes=1000,
+            max_used_ratio=0.5,
+            **how,
+        )
+
+    value = wait(make, TaskContext(), lambda: write_segment(2, end=10, size=300) and None)
+    assert (value["used_bytes"], value["segments"], value["total_bytes"]) == (604, 2, 1000)
+    assert value["used_ratio"] == 0.604
+
+
+@both_ways
+@pytest.mark.covers("CAS-READ-01", "CAS-CFG-25")
+def test_news_sensor_ends_when_there_are_segments_after_the_offset(
+    wait: Any, write_segment: WriteSegment, tmp_path: Path
+) -> None:
+    folder = tmp_path / "landing" / "host-1"
+    write_segment(5, end=900, completed=True, folder=folder)
+    write_segment(6, end=300, folder=folder)
+    context = TaskContext()
+    reached = {"host-1": {"v": 1, "floor": 5, "open": {"6": 300}}}
+    _store_offset(context, reached)
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawNewSegmentsSensor(
+            task_id="news", connector=DECLARATION, cdc_raw=str(tmp_path / "landing"), **how
+        )
+
+    value = wait(make, context, lambda: write_segment(6, end=301, folder=folder) and None)
+    assert value == {"new_segments": 1, "hosts": {"host-1": 1}}
+
+
+@both_ways
+def test_news_sensor_ends_at_once_before_the_first_run(
+    wait: Any, write_segment: WriteSegment, tmp_path: Path
+) -> None:
+    write_segment(5, end=900, folder=tmp_path / "landing" / "host-1")
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawNewSegmentsSensor(
+            task_id="news", connector=DECLARATION, cdc_raw=str(tmp_path / "landing"), **how
+        )
+
+    assert wait(make, TaskContext(), lambda: None)["new_segments"] == 1
+
+
+@both_ways
+def test_what_a_person_must_change_fails_at_once(
+    wait: Any, tmp_path: Path, write_segment: WriteSegment
+) -> None:
+    write_segment(1)
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawSpaceSensor(
+            task_id="space", cdc_raw=str(tmp_path / "cdc_raw"), max_used_ratio=0.9, **how
+        )
+
+    def vanish() -> None:
+        for file in (tmp_path / "cdc_raw").iterdir():
+            file.unlink()
+        (tmp_path / "cdc_raw").rmdir()
+
+    with pytest.raises(AirflowFailException, match="can't be read"):
+        wait(make, TaskContext(), vanish)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("leave", ["soft_fail", "never_fail"])
+def test_a_sensor_that_may_not_fail_skips(tmp_path: Path, deferrable: bool, leave: str) -> None:
+    how: dict[str, Any] = {leave: True, "deferrable": deferrable}
+    sensor = CdcRawSpaceSensor(task_id="space", cdc_raw=str(tmp_path / "nowhere"), **how)
+    with pytest.raises(AirflowSkipException):
+        sensor.execute(TaskContext())
+
+
+def test_a_plain_sensor_times_out_as_airflows_do(tmp_path: Path, write_segment: WriteSegment) -> None:
+    write_segment(1)
+    sensor = CdcRawSpaceSensor(
+        task_id="space", cdc_raw=str(tmp_path / "cdc_raw"), poke_interval=0.05, timeout=0.1, deferrable=False
+    )
+    with pytest.raises(AirflowSensorTimeout):
+        sensor.execute(TaskContext())
+
+
+@pytest.mark.parametrize("wait", WAYS)
+def test_a_server_that_does_not_answer_is_waited_out(
+    wait: Any, tmp_path: Path, write_segment: WriteSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_cdc_provider.triggers.cdc_raw import CdcRawSpaceTrigger
+
+    answers: Iterator[Observation | None] = iter([None, None, Observation(True, {"n": 1})])
+
+    async def observe(self: Any, given: Given) -> Observation:
+        answer = next(answers)
+        if answer is None:
+            raise TransientError("no answer")
+        return answer
+
+    monkeypatch.setattr(CdcRawSpaceTrigger, "observe", observe)
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawSpaceSensor(task_id="space", cdc_raw=str(tmp_path), **how)
+
+    assert wait(make, TaskContext(), lambda: None) == {"n": 1}
+
+
+class Told:
+    """The state file of a continuous application that another host runs."""
+
+    def __init__(self, work: Path) -> None:
+        self.path = work / "shop" / "stream" / "state.json"
+        self.path.parent.mkdir(parents=True)
+
+    def tells(self, status: str = "running", *, ago: float = 0, lag: float = 0, error: str = "") -> None:
+        state = {
+            "pid": 1,
+            "host": "another-host",
+            "name": "shop",
+            "started_at": time.time() - 60,
+            "heartbeat_at": time.time() - ago,
+            "rounds": 3,
+            "lag_seconds": lag,
+            "status": status,
+            "error": error,
+        }
+        self.path.write_text(json.dumps(state))
+
+
+def _watch(work: Path, **arguments: Any) -> Make:
+    def make(**how: Any) -> ObservingSensor:
+        return CdcStreamHealthSensor(
+            task_id="health", connector=DECLARATION, work_folder=str(work), **arguments, **how
+        )
+
+    return make
+
+
+@both_ways
+def test_health_sensor_ends_when_the_application_ended_well(wait: Any, tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    told.tells()
+    assert wait(_watch(tmp_path), TaskContext(), lambda: told.tells("stopped"))["status"] == "stopped"
+
+
+@both_ways
+def test_health_sensor_ends_after_its_time_and_leaves_the_application(wait: Any, tmp_path: Path) -> None:
+    Told(tmp_path).tells()
+    assert wait(_watch(tmp_path, watch_seconds=0.5), TaskContext(), lambda: None)["status"] == "running"
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("state", "kind", "text"),
+    [
+        ({"ago": 5000}, CdcError, "is gone.*none for 5000 s"),
+        ({"lag": 500}, CdcError, "behind its source.*at most 60 s, found 500 s"),
+        ({"status": "failed", "error": "[CDC-TRANSIENT] no server"}, CdcError, "failed.*no server"),
+        ({"status": "failed", "error": "[CDC-POSITION-LOST] too late"}, AirflowFailException, "too late"),
+    ],
+)
+@pytest.mark.covers("MDB-XD-21")
+def test_health_sensor_fails_when_the_application_ails(
+    wait: Any, tmp_path: Path, state: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    told = Told(tmp_path)
+    told.tells()
+    with pytest.raises(kind, match=text):
+        wait(_watch(tmp_path, max_lag_seconds=60), TaskContext(), lambda: told.tells(**state))
+
+
+def _store_offset(context: TaskContext, offset: dict[str, Any]) -> None:
+    from airflow_cdc_provider.assets import changes_asset
+
+    context.assets[changes_asset("shop")].set("offset", {"source": "cassandra", "offset": offset})

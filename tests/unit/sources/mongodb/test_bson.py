@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import Any
+
+import bson
+import numpy as np
+import pytest
+from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.sources.mongodb.bson import (
+    FAULTS,
+    MAX_DEPTH,
+    as_bytes,
+    find_in_all,
+    find_path_in_all,
+    gather,
+    split_array,
+    split_documents,
+    validate,
+    validate_all,
+)
+from tests.unit.sources.mongodb.documents import (
+    DOCUMENTS,
+    MUTATIONS,
+    READ,
+    mutated,
+    raw_document,
+    raw_element,
+    raw_string,
+)
+
+STACK = np.empty(MAX_DEPTH, np.int64)
+
+
+def fault(data: bytes) -> str:
+    number, _ = validate(as_bytes(data), 0, len(data), STACK)
+    return FAULTS[number]
+
+
+def value_at(data: bytes, path: list[str]) -> Any:
+    """Read the value at a path with the kernels, decoded by PyMongo."""
+    one = np.array([0]), np.array([len(data)])
+    kinds, starts, ends = find_path_in_all(as_bytes(data), *one, path)
+    if not kinds[0]:
+        return ...
+    element = raw_element(int(kinds[0]), "v", data[starts[0] : ends[0]])
+    return bson.decode(raw_document(element), READ)["v"]
+
+
+@given(DOCUMENTS)
+def test_every_document_that_pymongo_writes_is_valid(document: dict[str, Any]) -> None:
+    assert fault(bson.encode(document)) == ""
+
+
+@given(DOCUMENTS, MUTATIONS)
+def test_damage_that_pymongo_refuses_is_found(
+    document: dict[str, Any], changes: list[tuple[int, int]]
+) -> None:
+    data = mutated(bson.encode(document), changes)
+    if fault(data) == "":
+        try:
+            bson.decode(data, READ)
+        except InvalidBSON as error:
+            # PyMongo also refuses what isn't structure, such as names of no UTF-8.
+            assert not any(word in str(error) for word in ("length", "eoo", "size", "end of"))
+
+
+@given(DOCUMENTS)
+def test_every_member_is_found_with_its_value(document: dict[str, Any]) -> None:
+    data = bson.encode(document)
+    for name, expected in bson.decode(data, READ).items():
+        assert repr(value_at(data, [name])) == repr(expected)
+    assert value_at(data, ["not a member"]) is ...
+
+
+def test_a_path_goes_through_documents_and_arrays() -> None:
+    data = bson.encode({"a": {"b": [{"c": 1}, {"c": 2}]}, "n": None})
+    assert value_at(data, ["a", "b", "1", "c"]) == 2
+    assert value_at(data, ["a", "b", "2", "c"]) is ...
+    assert value_at(data, ["n", "x"]) is ...
+
+
+def test_of_members_with_one_name_the_last_counts() -> None:
+    one, two = (raw_element(0x10, "dup", struct.pack("<i", n)) for n in (1, 2))
+    assert value_at(raw_document(one, two), ["dup"]) == 2
+
+
+def test_deprecated_types_are_valid() -> None:
+    document = raw_document(
+        raw_element(0x06, "undefined"),
+        raw_element(0x0E, "symbol", raw_string(b"s")),
+        raw_element(0x0C, "pointer", raw_string(b"db.c") + bytes(12)),
+    )
+    assert fault(document) == ""
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (b"\x06\0\0\0\0", "the length of a document"),
+        (b"\x05\0\0\0\x01", "end with a zero byte"),
+        (raw_document(raw_element(0x55, "x")), "unknown element type"),
+        (raw_document(raw_element(0x08, "x", b"\x02")), "neither 0 nor 1"),
+        (raw_document(raw_element(0x02, "x", struct.pack("<i", 2**31 - 1) + b"a\0")), "leaves its document"),
+        (raw_document(raw_element(0x02, "x", struct.pack("<i", -1) + b"a\0")), "leaves its document"),
+        (raw_document(raw_element(0x02, "x", struct.pack("<i", 0))), "leaves its document"),
+        (raw_document(raw_element(0x05, "x", struct.pack("<i", -5) + b"\0")), "leaves its document"),
+        (raw_document(raw_element(0x03, "x", struct.pack("<i", 4))), "leaves its document"),
+        (
+            raw_document(raw_element(0x0F, "x", struct.pack("<i", 99) + raw_string(b""))),
+            "leaves its document",
+        ),
+        (raw_document(b"\x10nameless"), "name isn't terminated"),
+        (raw_document(raw_element(0x13, "x", bytes(15))), "leaves its document"),
+    ],
+)
+def test_each_kind_of_damage_is_named(document: bytes, expected: str) -> None:
+    assert expected in fault(document)
+
+
+def test_nesting_beyond_the_limit_is_refused_without_a_crash() -> None:
+    document = raw_document()
+    for _ in range(MAX_DEPTH - 1):
+        document = raw_document(raw_element(3, "d", document))
+    assert fault(document) == ""
+    for _ in range(3000):
+        document = raw_document(raw_element(3, "d", document))
+    assert "too deep" in fault(document)
+
+
+@given(st.lists(DOCUMENTS, max_size=5), st.binary(max_size=6))
+def test_concatenated_documents_are_cut_up_to_what_is_no_document(documents: list[Any], rest: bytes) -> None:
+    encoded = [bson.encode(d) for d in documents]
+    data = b"".join(encoded)
+    spans = split_documents(as_bytes(data))
+    assert [data[a:b] for a, b in zip(spans.starts, spans.ends, strict=True)] == encoded
+    assert spans.stopped_at == len(data)
+    broken = split_documents(as_bytes(data + b"\x01\0\0\0" + rest))
+    assert (len(broken), broken.stopped_at) == (len(documents), len(data))
+
+
+@given(st.lists(DOCUMENTS, max_size=30))
+def test_an_array_of_documents_is_cut_into_them(documents: list[Any]) -> None:
+    encoded = [bson.encode(d) for d in documents]
+    data = bson.encode({"nextBatch": [RawBSONDocument(d) for d in encoded]})
+    kinds, starts, ends = find_in_all(as_bytes(data), np.array([0]), np.array([len(data)]), b"nextBatch")
+    assert kinds[0] == 4
+    spans = split_array(as_bytes(data), int(starts[0]), int(ends[0]))
+    out, offsets = gather(as_bytes(data), spans.starts, spans.ends)
+    parts = [out[a:b].tobytes() for a, b in pairwise(offsets)]
+    assert parts == encoded
+
+
+def test_one_broken_document_does_not_touch_those_beside_it() -> None:
+    documents = [bson.encode({"n": n, "s": "text"}) for n in range(5)]
+    documents[2] = mutated(documents[2], [(4, 0x55)])
+    data = b"".join(documents)
+    spans = split_documents(as_bytes(data))
+    faults, places = np.zeros(5, np.int64), np.zeros(5, np.int64)
+    assert validate_all(as_bytes(data), spans.starts, spans.ends, faults, places) == 1
+    assert np.flatnonzero(faults).tolist() == [2]
+    assert places[2] == spans.starts[2] + 4

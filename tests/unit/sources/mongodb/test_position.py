@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import bson
+import pytest
+from bson import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from tests.unit.sources.mongodb.documents import UINT32
+
+TOKENS = st.one_of(st.just(b""), st.text("0123456789ABCDEF").map(lambda t: bson.encode({"_data": t})))
+PLACES = st.builds(StreamPlace, UINT32, UINT32, UINT32, TOKENS)
+
+
+@given(PLACES)
+def test_an_offset_reads_back(place: StreamPlace) -> None:
+    assert StreamPlace.from_offset(place.to_offset()) == place
+
+
+@given(PLACES, PLACES)
+def test_positions_compare_as_places_do(a: StreamPlace, b: StreamPlace) -> None:
+    places = [(p.seconds, p.increment, p.index) for p in (a, b)]
+    assert (a.position < b.position) == (places[0] < places[1])
+    assert len(a.position) == 12
+
+
+def test_a_place_after_a_cluster_time_begins_with_the_next() -> None:
+    assert StreamPlace.after(Timestamp(5, 7)).start_time == Timestamp(5, 8)
+    assert StreamPlace(5, 2**32 - 1).start_time == Timestamp(6, 0)
+    assert StreamPlace(5, 7, 0).start_time == Timestamp(5, 7)
+    assert StreamPlace.after(Timestamp(5, 7)).index == LAST_INDEX
+
+
+GOOD = StreamPlace(1, 2, 3).to_offset()["stream"]
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        {},
+        {"other": GOOD},
+        {"stream": GOOD, "other": GOOD},
+        {"stream": [1]},
+        {"stream": {**GOOD, "v": 2}},
+        {"stream": {**GOOD, "t": -1}},
+        {"stream": {**GOOD, "t": "1"}},
+        {"stream": {**GOOD, "i": 2**32}},
+        {"stream": {**GOOD, "i": True}},
+        {"stream": {**GOOD, "more": 1}},
+        {"stream": {**GOOD, "token": "no base64!"}},
+        {"stream": {**GOOD, "token": base64.b64encode(b"no bson").decode()}},
+        {"stream": {**GOOD, "token": 5}},
+    ],
+)
+def test_an_offset_of_another_form_is_refused(offset: Any) -> None:
+    with pytest.raises(ConfigurationError, match="no offset of a MongoDB source"):
+        StreamPlace.from_offset(offset)

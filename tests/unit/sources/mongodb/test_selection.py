@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
+
+NAMESPACES = [
+    "shop.orders",
+    "shop.orders2",
+    "shop.a.b",
+    "shop2.orders",
+    "Shop.orders",
+    "x.shop.orders",
+    "db-1.ü b",
+]
+
+
+def matches(condition: dict[str, Any], namespace: str) -> bool:
+    """Judge a filter as the server does, for the operators that we send."""
+    database, _, collection = namespace.partition(".")
+    values = {"ns.db": database, "ns.coll": collection, "operationType": "insert"}
+    for name, test in condition.items():
+        if name in ("$or", "$and", "$nor"):
+            found = [matches(part, namespace) for part in test]
+            ok = {"$or": any(found), "$and": all(found), "$nor": not any(found)}[name]
+        elif name == "$expr":
+            call = test["$regexMatch"]
+            assert call["input"] == {"$concat": ["$ns.db", ".", "$ns.coll"]}
+            ok = bool(re.search(call["regex"].replace(r"\z", r"\Z"), namespace))
+        elif isinstance(test, dict) and "$in" in test:
+            ok = values[name] in test["$in"]
+        elif isinstance(test, dict) and "$nin" in test:
+            ok = values[name] not in test["$nin"]
+        elif isinstance(test, dict):
+            ok = bool(re.search(test["$regex"].replace(r"\z", r"\Z"), values[name]))
+        else:
+            ok = values[name] == test
+        if not ok:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"shop\.orders",
+        r"shop\..*",
+        r".*\.orders",
+        r"shop\.(orders|a\.b)",
+        r"shop\.orders|shop2\.orders",
+        r"[Ss]hop\.orders[0-9]?",
+        r"shop.orders",
+        r"sho+p\.orders",
+        r"shop\.a\.b",
+        r"db-1\.ü b",
+        r".*",
+        r"s.*\.orders",
+    ],
+)
+@pytest.mark.covers("MDB-FLT-08", "MDB-XD-24")
+def test_the_server_filters_portable_patterns_as_the_client_does(pattern: str) -> None:
+    for selection in (Selection((pattern,)), Selection((".*",), (pattern,))):
+        sent = event_filter(selection)
+        for namespace in NAMESPACES:
+            assert matches(sent, namespace) == selection(namespace), (selection, namespace)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"shop\.\w+", r"(?i)shop\.orders", r"shop\.(?!orders).*", r"shop\.orders\b", r"^shop\..*$"]
+)
+def test_a_pattern_that_differs_between_dialects_stays_with_the_client(pattern: str) -> None:
+    assert all(matches(event_filter(Selection((pattern,))), n) for n in NAMESPACES)
+    assert all(matches(event_filter(Selection((".*",), (pattern,))), n) for n in NAMESPACES)
+
+
+def test_literal_collections_of_a_database_are_one_short_list() -> None:
+    sent = event_filter(Selection((r"shop\.b", r"shop\.a", r"x\.y")))
+    assert {
+        "$or": [{"ns.db": "shop", "ns.coll": {"$in": ["a", "b"]}}, {"ns.db": "x", "ns.coll": {"$in": ["y"]}}]
+    } in sent["$or"][0]["$and"]
+
+
+def test_drops_and_renames_pass_whatever_is_selected() -> None:
+    assert event_filter(Selection((r"a\.b",)))["$or"][1] == {
+        "operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}
+    }
