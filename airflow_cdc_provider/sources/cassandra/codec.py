@@ -1,8 +1,9 @@
 """Decodes the changes of one table and shows its rows: what executors and the offline commands work with.
 
-Column ids in cell rows must outlive schema changes, so a mirror remembers them (:func:`remember_columns`). A column that
-was dropped and added again, and every column of a table that was made anew, gets a new id: cells of the old one,
-wherever they are still stored, are shown no more.
+Column ids in cell rows must outlive schema changes, so a mirror remembers them (:func:`remember_columns`).
+A column that
+was dropped and added again, and every column of a table that was made anew, gets a new id: cells of the old
+one, wherever they are still stored, are shown no more.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ UNTIMED_ELEMENTS: Final = 3
 _HUNDRED_NS_TO_2010 = (12_219_292_800 + 1_262_304_000) * 10_000_000
 _MADE_UP_TIME = -(-_HUNDRED_NS_TO_2010 // 2**32) * 2**32
 """A time in 100 ns since 1582. Cassandra's own paths of appended elements are later, those of prepended ones
-earlier (their times are mirrored at 2010-01-01). A multiple of 2**32, so that an element's number fits into the
-first four bytes of the UUID."""
+earlier (their times are mirrored at 2010-01-01). A multiple of 2**32, so that an element's number fits into
+the first four bytes of the UUID."""
 
 
 def _made_up_path() -> npt.NDArray[np.uint8]:

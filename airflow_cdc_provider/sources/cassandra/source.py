@@ -1,7 +1,7 @@
 """The Cassandra source: commit-log segments from cdc_raw, schemas and snapshots over CQL; or all from files.
 
-With a connection the schema is the cluster's own; offline it is that of ``schema_file``. Segments are read from
-``cdc_raw`` either way.
+With a connection the schema is the cluster's own; offline it is that of ``schema_file``. Segments are read
+from ``cdc_raw`` either way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_columns, remember_columns
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
-from airflow_cdc_provider.sources.cassandra.log_reader import read_slice
+from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, read_offset
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
@@ -118,7 +118,7 @@ class CassandraSource:
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the function that reads one partition of a plan."""
-        return read_slice
+        return read_segments
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Cut a table into token ranges; ``where`` is CQL that may follow ``AND``.
@@ -195,7 +195,14 @@ class CassandraSource:
     def _folder(self) -> capture.LogFolder:
         if not self.options.cdc_raw:
             raise ConfigurationError("no segments can be found", expected="option source.cdc_raw")
-        return capture.LogFolder(self.options.cdc_raw, self.options.node, strict=self.options.advanced.strict)
+        # A recording may hold segments alone; a live node's index files are never all missing.
+        bare = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
+        return capture.LogFolder(
+            self.options.cdc_raw,
+            self.options.node,
+            beyond_index=bare,
+            strict=self.options.advanced.strict,
+        )
 
     def _schema(self, table: str) -> TableSchema:
         try:

@@ -123,12 +123,16 @@ def _cells(payload: bytes) -> tuple[int, int, list[tuple[int, int, int, int, int
         column, flags, _, ttl, time_us, seconds, path, value = struct.unpack_from("<HBBiqqII", payload, at)
         begin = at + 32
         at = begin + path + value
-        cells.append((column, flags, ttl, time_us, seconds, payload[begin : begin + path], payload[begin + path : at]))
+        cells.append(
+            (column, flags, ttl, time_us, seconds, payload[begin : begin + path], payload[begin + path : at])
+        )
     assert at == len(payload)
     return payload[row + 1], struct.unpack_from("<q", payload, row + 8)[0], cells
 
 
-def _row(table: TableSchema, raw: Mapping[str, Native], times: Mapping[str, Any], ttls: Mapping[str, Any]) -> Any:
+def _row(
+    table: TableSchema, raw: Mapping[str, Native], times: Mapping[str, Any], ttls: Mapping[str, Any]
+) -> Any:
     names = [c.name for c in table.columns]
     return {
         "raw": {n: raw.get(n) for n in names},
@@ -151,8 +155,10 @@ def test_a_cell_has_its_write_time_and_expires_when_its_ttl_has_run_out() -> Non
 
 def test_elements_have_their_own_times_where_the_server_shows_them() -> None:
     table = parse_cql(
-        "CREATE TYPE k.u (x int, y int, z int); CREATE TABLE k.t (p int PRIMARY KEY, m map<text, int>, s set<int>, u u)"
-        .replace(" u u)", " u k.u)")
+        """
+        CREATE TYPE k.u (x int, y int, z int);
+        CREATE TABLE k.t (p int PRIMARY KEY, m map<text, int>, s set<int>, u u);
+        """
     ).tables["k.t"]
     one, two = b"\0\0\0\1", b"\0\0\0\2"
     raw = {
@@ -199,7 +205,9 @@ def test_a_list_is_written_anew_as_of_the_reading(latest: int, rewritten: int) -
 
 
 def test_statics_come_once_a_partition_and_a_partition_without_rows_has_no_row() -> None:
-    table = parse_cql("CREATE TABLE k.t (p int, c int, s text static, v int, PRIMARY KEY (p, c))").tables["k.t"]
+    table = parse_cql("CREATE TABLE k.t (p int, c int, s text static, v int, PRIMARY KEY (p, c))").tables[
+        "k.t"
+    ]
     one, two, three = (struct.pack(">i", i) for i in (1, 2, 3))
     rows = [
         _row(table, {"p": one, "c": one, "s": b"x", "v": one}, {"s": 1, "v": 1}, {}),
@@ -257,6 +265,11 @@ def test_a_page_of_another_form_is_refused(cut: int) -> None:
 def test_names_in_the_query_are_quoted_where_they_must_be() -> None:
     table = parse_cql('CREATE TABLE k.t ("P" int PRIMARY KEY, "select" text, v int)').tables["k.t"]
     program = compile_select(table, elements_have_times=True)
-    assert list(select_list(table, program))[:4] == ['"P"', '"select"', 'WRITETIME("select")', 'TTL("select")']
+    assert list(select_list(table, program))[:4] == [
+        '"P"',
+        '"select"',
+        'WRITETIME("select")',
+        'TTL("select")',
+    ]
     assert np.asarray(program.shapes).tolist() == [0, 0]
     assert json.dumps(table.full_name) == '"k.t"'
