@@ -1,6 +1,6 @@
-"""Changes of one table as the columns of Debezium's events: one row per row, static row or deletion of an update.
+"""Changes of one table as the columns of Debezium's events.
 
-What a row of an update becomes::
+What the parts of an update become::
 
     row with liveness (INSERT)                    i
     row without (UPDATE, single-column DELETE)    u
@@ -9,19 +9,23 @@ What a row of an update becomes::
     range deletion                                r, with both ends
     partition deletion                            d, clustering columns null
 
-A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires or
-was deleted) and ``set``. Debezium's connector goes wrong in some places where this one does not: tables with UDTs and
-vectors, boundaries between ranges and sets in lists stop it or are left out; static rows give no event; a row or
-partition deletion hides the other rows of its update; removing elements of a set looks like adding them (here
-``deletion_ts`` is set, and beside added elements removed ones are not listed); the TTL of a collection is lost (here
-``deletion_ts`` has it if all elements share it). As Debezium's, a row deletion lists static columns too, though it
-doesn't delete them; and single elements of a list can't be told from the whole, nor their removal shown.
+A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires
+or was deleted) and ``set``.
+
+Debezium's connector goes wrong in places where this one does not: tables with UDTs or vectors, boundaries
+between ranges and sets in lists stop it or are left out; static rows give no event; a row or partition
+deletion hides the other rows of its update; removing elements of a set looks like adding them (here
+``deletion_ts`` is set, and beside added elements removed ones are not listed); the TTL of a collection is
+lost (here ``deletion_ts`` has it if all elements share it).
+
+As in Debezium's events, a row deletion lists static columns too, though it doesn't delete them; single
+elements of a list can't be told from the whole, nor can their removal be shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -41,7 +45,7 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
-from airflow_cdc_provider.sources.cassandra.arrays import binary_array, binary_buffers
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cassandra.decode import _decode_all, _reason
 from airflow_cdc_provider.sources.cassandra.event_types import (
     LAKE_TYPES,
@@ -62,6 +66,7 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     UPPER,
     Sink,
 )
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
@@ -72,7 +77,7 @@ BOUND_TYPE: Final = pa.struct(
         pa.field("values", pa.list_(pa.struct([(n, pa.utf8()) for n in ("name", "value", "type")]))),
     ]
 )
-"""An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of the first clustering columns."""
+"""An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of clustering columns."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,9 @@ class CassandraEvents:
     """What became of changes.
 
     Args:
-        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``file`` and ``pos`` of the
-            entry, ``ts_us`` (greatest write time of the update), ``key`` (struct of the key columns), ``after``
-            (struct of cells, key columns first, then regular, then static ones), ``range_start``, ``range_end``.
+        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``file`` and ``pos`` of
+            the entry, ``ts_us`` (greatest write time of the update), ``key`` (struct of the key columns),
+            ``after`` (struct of cells: key columns, regular and static ones), ``range_start``, ``range_end``.
             Fields carry the names of their Connect schemas as metadata.
         undecodable: Input rows left out because they are broken.
         reasons: A text for each of them.
@@ -116,28 +121,48 @@ class EventDecoder:
             changes: Batch of ``CHANGE_SCHEMA``.
         """
         chosen = np.flatnonzero(pc.equal(changes["kind"], CHANGE_KIND).to_numpy(zero_copy_only=False))
-        changes = changes.take(pa.array(chosen))
-        data, offsets = binary_buffers(changes.column("payload"))
+        found = self._decode(changes.take(pa.array(chosen)))
+        rows = pa.array(chosen).take(found.events["row"])
+        return replace(
+            found,
+            events=found.events.set_column(0, "row", rows),
+            undecodable=tuple(int(chosen[row]) for row in found.undecodable),
+        )
+
+    def _decode(self, changes: pa.RecordBatch) -> CassandraEvents:
+        """Decode changes; one whose values don't fit their types is found by halving and left out."""
+        data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]
         facts = _facts(sink, rows, self._slots, self._cells)
-        batch = self._batch(changes, data, offsets, sink, rows, facts)
+        try:
+            events = self._batch(changes, data, offsets, sink, rows, facts)
+        except (CorruptInput, ConfigurationError) as error:
+            count = len(changes)
+            if count == 1:
+                return CassandraEvents(self._decode(changes.slice(0, 0)).events, (0,), (error.message,))
+            first, second = (
+                self._decode(changes.slice(0, count // 2)),
+                self._decode(changes.slice(count // 2)),
+            )
+            later = second.events.set_column(0, "row", pc.add(second.events["row"], count // 2))
+            return CassandraEvents(
+                pa.concat_batches([first.events, later]),
+                (*first.undecodable, *(row + count // 2 for row in second.undecodable)),
+                (*first.reasons, *second.reasons),
+            )
         failed = np.flatnonzero(failures[:, 0])
-        row_numbers = pa.array(chosen).take(batch["row"])
-        return CassandraEvents(
-            batch.set_column(0, "row", row_numbers),
-            tuple(int(chosen[row]) for row in failed),
-            tuple(
-                _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
-                for i in failed
-            ),
-        )
+        reasons = [
+            _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
+            for i in failed
+        ]
+        return CassandraEvents(events, tuple(failed.tolist()), tuple(reasons))
 
     def _batch(
         self,
         changes: pa.RecordBatch,
         data: NDArray[np.uint8],
-        offsets: NDArray[np.int32],
+        offsets: NDArray[np.int64],
         sink: Sink,
         rows: NDArray[np.int64],
         facts: _Facts,
@@ -283,7 +308,7 @@ class EventDecoder:
 
 @dataclass(frozen=True)
 class _Event:
-    """Per event: whether it deletes a row or partition, the scope of its contribution, the deletion's time."""
+    """Per event: whether it deletes a row or partition, its contribution's scope, the deletion's time."""
 
     removes: NDArray[np.bool_]
     scope: NDArray[np.int64]
@@ -463,11 +488,11 @@ def _cell_struct(
 
 
 def _places(
-    changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int32]
+    changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> tuple[pa.Array, pa.Array]:
     """Name each change's segment file, and the logical position where its entry ends."""
     positions = [Position.unpack(position) for position in changes.column("position").to_pylist()]
-    versions = data[offsets[:-1]].tolist() if len(positions) else []
+    versions = data[offsets[:-1]].tolist() if positions else []
     files = [f"CommitLog-{v}-{p.segment}.log" for v, p in zip(versions, positions, strict=True)]
     return pa.array(files, pa.utf8()), pa.array([p.end for p in positions], pa.int64())
 
