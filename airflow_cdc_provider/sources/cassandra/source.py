@@ -195,12 +195,12 @@ class CassandraSource:
     def _folder(self) -> capture.LogFolder:
         if not self.options.cdc_raw:
             raise ConfigurationError("no segments can be found", expected="option source.cdc_raw")
-        # A recording may hold segments alone; a live node's index files are never all missing.
+        # A recording may hold segments alone; the index files of a live node are never all missing.
         bare = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
         return capture.LogFolder(
             self.options.cdc_raw,
             self.options.node,
-            without_index=bare,
+            beyond_index=bare,
             strict=self.options.advanced.strict,
         )
 
