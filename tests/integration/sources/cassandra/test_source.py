@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -20,13 +19,14 @@ from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, T
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
-from tests.unit.sources.cql.cql_values import SCALARS
+from tests.unit.sources.cql.cql_values import SCALARS, values
 
 if TYPE_CHECKING:
     from server_kit import CassandraServer
@@ -57,6 +57,7 @@ def build(cassandra_server: CassandraServer, keyspace: str) -> Iterator[BuildSou
             **options,
         }
         connector = Connector.from_dict({"name": "c", "source": declared, "tables": [rf"{keyspace}\..*"]})
+        assert isinstance(connector.source, CassandraOptions)
         values = {"host": cassandra_server.host, "port": cassandra_server.port}
         built.append(CassandraSource(connector.source, {**values, **(connection or {})}, connector.selects))
         return built[-1]
@@ -67,8 +68,8 @@ def build(cassandra_server: CassandraServer, keyspace: str) -> Iterator[BuildSou
 
 
 def _snapshot(source: CassandraSource, table: str, where: str | None = None) -> pa.Table:
-    read = pickle.loads(pickle.dumps(source.snapshot_reader()))  # as Spark sends it  # noqa: S301
-    ranges = pickle.loads(pickle.dumps(source.plan_snapshot(table, where).ranges))  # noqa: S301
+    read = pickle.loads(pickle.dumps(source.snapshot_reader()))  # as Spark sends it
+    ranges = pickle.loads(pickle.dumps(source.plan_snapshot(table, where).ranges))
     return pa.Table.from_batches([batch for part in ranges for batch in read(part)])
 
 
@@ -187,19 +188,19 @@ def test_every_type_is_shown_as_the_server_shows_it(
     columns = ", ".join(f"v{i} {name}" for i, name in enumerate(names))
     cassandra_session.execute(f"CREATE TABLE {keyspace}.kinds (p int PRIMARY KEY, {columns}) WITH cdc = true")
     extremes = [
-        ("date", ["-5877641-06-23", "5881580-07-11", "0000-01-01", "1969-12-31"]),
+        ("date", ["-5877641-06-23", "9999-12-31", "0000-01-01", "1969-12-31"]),
         ("timestamp", ["9223372036854775", "-9223372036854775", "0", "-62135596800001"]),
-        ("decimal", ["1E+1000", "-0.00001", "0E-7", "123456789012345678901234567890.5"]),
-        ("double", ["NaN", "-Infinity", "4.9E-324", "1.7976931348623157E308"]),
-        ("float", ["1.4E-45", "3.4028235E38", "-0.0", "16777216"]),
+        ("decimal", ["1e30", "-0.00001", "0e-7", "123456789012345678901234567890.5"]),
+        ("double", ["NaN", "-Infinity", "4.9e-324", "1.7976931348623157e308"]),
+        ("float", ["1.4e-45", "3.4028235e38", "-0.0", "16777216"]),
         ("inet", ["'::ffff:1.2.3.4'", "'2001:db8::1'", "'255.255.255.255'", "'::'"]),
         ("varint", [str(2**200), str(-(2**64)), "0", "-1"]),
         ("duration", ["-1y2mo3d4h5m6s7ms8us9ns", "0s", "P1Y", "106751d"]),
         ("time", ["'23:59:59.999999999'", "'00:00:00'", "0", "1"]),
     ]
-    for kind, values in extremes:
+    for kind, literals in extremes:
         column = f"v{names.index(kind)}"
-        for p, value in enumerate(values):
+        for p, value in enumerate(literals):
             literal = f"'{value}'" if kind == "date" else value
             cassandra_session.execute(f"INSERT INTO {keyspace}.kinds (p, {column}) VALUES ({p}, {literal})")
     nested = {
@@ -232,8 +233,6 @@ def test_every_type_is_shown_as_the_server_shows_it(
 def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keyspace: str, kind: str) -> None:
     from cassandra.query import BoundStatement
 
-    from tests.unit.sources.cql.cql_values import EMPTY_ALLOWED, values
-
     rng = random.Random(kind)
     cql_type = parse_type(kind)
     programs = compile_types([cql_type])
@@ -244,9 +243,8 @@ def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keysp
             f"WITH CLUSTERING ORDER BY (c {order})"
         )
         insert = cassandra_session.prepare(f"INSERT INTO {name} (p, c, v) VALUES (0, ?, ?)")
-        drawn = [_draw(values(cql_type), rng) for _ in range(60)]
-        if kind not in EMPTY_ALLOWED:
-            drawn = [v for v in drawn if v]
+        # The server itself fails to write keys that hold empty numbers.
+        drawn = [_draw(values(cql_type, empties=False), rng) for _ in range(60)]
         for number, value in enumerate(drawn):
             bound = BoundStatement(insert)
             bound.values = [value, struct.pack(">i", number)]
@@ -347,5 +345,5 @@ def test_unknown_tables_are_refused_by_name(build: BuildSource, keyspace: str) -
     source = build()
     with pytest.raises(SchemaUnknown, match="nosuch"):
         source.codec(f"{keyspace}.nosuch")
-    assert json.dumps(source.remember(source.codec(f"{keyspace}.plain")))
-    assert np.uint8(1) == 1
+    memory = json.loads(json.dumps(source.remember(source.codec(f"{keyspace}.plain"))))
+    assert source.codec(f"{keyspace}.plain", memory) == source.codec(f"{keyspace}.plain")
