@@ -197,9 +197,12 @@ def scan(data: Bytes, spans: Spans, last_time: int, last_index: int) -> Scan:
     times, indexes, fragments, fragments_in_all = np.zeros((4, len(spans)), np.int64)
     _read_i32s(data, fragment.kinds, fragment.starts, fragments)
     _read_i32s(data, of.kinds, of.starts, fragments_in_all)
-    _scan(data, clock.kinds, clock.starts, fragments, last_time, last_index, times, indexes)
+    before = np.uint64(last_time).astype(np.int64)
+    _scan(data, clock.kinds, clock.starts, fragments, before, last_index, times, indexes)
     last = _operations(data, Values(operation.kinds[-1:], operation.starts[-1:], operation.ends[-1:]))
-    return Scan(times, indexes, fragments, fragments_in_all, bool((last == INVALIDATE).any()))
+    # Seconds of 2038 and later fill the upper bit.
+    unsigned = times.view(np.uint64)
+    return Scan(unsigned, indexes, fragments, fragments_in_all, bool((last == INVALIDATE).any()))
 
 
 def number_namespaces(data: Bytes, namespaces: Namespaces) -> tuple[list[str], Ints]:
