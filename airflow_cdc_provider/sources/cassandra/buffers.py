@@ -20,13 +20,18 @@ Int = Any
 """A number in a kernel. Numba sees int64; mypy would see int and NumPy's scalars, which don't mix."""
 
 
-@njit(cache=True, nogil=True)
+walker = njit(cache=True, nogil=True, _nrt=False)
+"""Compiles a function that walks arrays and allocates none, so it needs no reference counts. Without ``_nrt``
+each call counts each array of its arguments up and down, which costs more than all the rest."""
+
+
+@walker
 def load_little16(data: Bytes, at: Int) -> Int:
     """Read a little-endian unsigned 16-bit number."""
     return np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def load_little32(data: Bytes, at: Int) -> Int:
     """Read a little-endian unsigned 32-bit number."""
     return (
@@ -37,7 +42,7 @@ def load_little32(data: Bytes, at: Int) -> Int:
     )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def load_little64(data: Bytes, at: Int) -> Int:
     """Read a little-endian signed 64-bit number."""
     return (
@@ -52,14 +57,14 @@ def load_little64(data: Bytes, at: Int) -> Int:
     )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def store_little16(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 16-bit number."""
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def store_little32(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 32-bit number."""
     out[at] = np.uint8(value & 0xFF)
@@ -68,7 +73,7 @@ def store_little32(out: Bytes, at: Int, value: Int) -> None:
     out[at + 3] = np.uint8((value >> 24) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def store_little64(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 64-bit number."""
     out[at] = np.uint8(value & 0xFF)
@@ -81,7 +86,7 @@ def store_little64(out: Bytes, at: Int, value: Int) -> None:
     out[at + 7] = np.uint8((value >> 56) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
     """Copy bytes between two arrays and return the offset after them in ``out``."""
     done = 0
@@ -94,7 +99,7 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
     return at + length
 
 
-@njit(cache=True, nogil=True)
+@walker
 def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
     """Tell whether two stretches of equal length hold the same bytes."""
     done = 0
@@ -109,7 +114,7 @@ def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@walker
 def compare(data: Bytes, a_start: Int, a_length: Int, b_start: Int, b_length: Int) -> Int:
     """Compare two stretches of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
     for i in range(min(a_length, b_length)):

@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import (
@@ -47,6 +46,7 @@ from airflow_cdc_provider.sources.cassandra.buffers import (
     copy,
     store_little32,
     store_little64,
+    walker,
 )
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import (
@@ -92,7 +92,7 @@ _EXPIRED_TTL: Final = 0x7FFFFFFF
 """TTL of the liveness by which a view's row is dead."""
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_update(
     data: Bytes, at: Int, end: Int, version: Int, change: Int, table: Int, program: Program, sink: Sink
 ) -> Int:
@@ -182,13 +182,13 @@ def read_update(
     return _failed(cursor, at, TRUNCATED)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
     cursor[FAILED_AT] = at
     return -reason
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_columns(
     data: Bytes, at: Int, end: Int, table: Int, program: Program, sink: Sink, line: Int
 ) -> tuple[Int, Int]:
@@ -211,7 +211,7 @@ def _read_columns(
     return count, at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_row(
     data: Bytes,
     at: Int,
@@ -359,7 +359,7 @@ def _read_row(
     return at if put_row(sink, change, scope, state_at, _NOWHERE, _NOWHERE) else -NO_SPACE
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_clustering(
     data: Bytes,
     at: Int,
@@ -416,7 +416,7 @@ def _read_clustering(
     return out_at, at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_large_subset(
     data: Bytes, at: Int, end: Int, listed: Int, missing: Int, present: NDArray[np.bool_]
 ) -> Int:
@@ -438,7 +438,7 @@ def _read_large_subset(
     return at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_cell(
     data: Bytes,
     at: Int,
@@ -521,7 +521,7 @@ def _read_cell(
     return copy(data, at, length, states, after), at + length
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int, Int]:
     """Read write time and deletion time of a deletion, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
@@ -536,7 +536,7 @@ def _read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, 
     return timestamp, seconds, at if seconds >= 0 else -BAD_EXPIRY
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_local_time(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int]:
     """Read a time in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
@@ -544,14 +544,14 @@ def _read_local_time(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int
     return seconds, -BAD_EXPIRY if at >= 0 and seconds < 0 else at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _local_time(delta: Int, header: tuple[Int, Int, Int, Int]) -> Int:
     """Return a time in seconds, signed before version 8 and unsigned since, or -1 for none that can be."""
     seconds = (delta + header[2]) & 0xFFFFFFFF
     return seconds if seconds <= (0x7FFFFFFF if header[0] < 8 else 0xFFFFFFFD) else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_ttl(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int]:
     """Read a TTL in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
@@ -559,7 +559,7 @@ def _read_ttl(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int])
     return ttl, -BAD_EXPIRY if at >= 0 and not 0 < ttl <= 0x7FFFFFFF else at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_marker(
     data: Bytes,
     at: Int,
@@ -640,7 +640,7 @@ def _read_marker(
     return at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _put_cell(
     states: Bytes, at: Int, column_id: Int, flags: Int, ttl: Int, timestamp: Int, local_time: Int
 ) -> None:
@@ -651,7 +651,7 @@ def _put_cell(
     store_little64(states, at + 16, local_time)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _put_deletion(
     sink: Sink,
     change: Int,
@@ -675,7 +675,7 @@ def _put_deletion(
     return put_row(sink, change, scope, at + ROW_HEADER_BYTES, lower, upper)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def put_row(
     sink: Sink,
     change: Int,
