@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
+from airflow_cdc_provider.sources.cassandra.buffers import OFFSET, Bytes, Int, walker
 
 _POLYNOMIAL: Final = 0xEDB88320
 
@@ -34,6 +34,7 @@ _T: Final = _tables()
 
 @walker
 def _word(data: Bytes, at: Int) -> Int:
+    at &= OFFSET
     return (
         np.uint32(data[at])
         | np.uint32(data[at + 1]) << np.uint32(8)

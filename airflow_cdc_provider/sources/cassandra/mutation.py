@@ -44,6 +44,7 @@ from airflow_cdc_provider.sources.cassandra.buffers import (
     Bytes,
     Int,
     copy,
+    same,
     store_little32,
     store_little64,
     walker,
@@ -64,6 +65,10 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     BOUNDS_AT,
     CHANGE,
     FAILED_AT,
+    LIST_COUNT,
+    LIST_LENGTH,
+    LIST_START,
+    LIST_TABLE,
     LOWER,
     RANGE_DELETION_TIME,
     RANGE_START,
@@ -193,21 +198,36 @@ def _read_columns(
     data: Bytes, at: Int, end: Int, table: Int, program: Program, sink: Sink, line: Int
 ) -> tuple[Int, Int]:
     """Read column names and look them up: their count, and the offset after or a negative reason."""
+    cursor = sink.cursor
+    length = cursor[LIST_LENGTH]
+    if (
+        line == _REGULAR_LINE
+        and table == cursor[LIST_TABLE]
+        and 0 < length <= end - at
+        and same(data, at, data, cursor[LIST_START], length)
+    ):
+        return cursor[LIST_COUNT], at + length
+    start = at
     count, after = read_uvint(data, at, end)
     if after < 0 or count < 0 or count > end - after:
-        return 0, _failed(sink.cursor, at, TRUNCATED)
+        return 0, _failed(cursor, at, TRUNCATED)
     at = after
+    if line == _REGULAR_LINE:
+        cursor[LIST_LENGTH] = 0
     likely = np.int64(program.first_column[table])
     for i in range(count):
         length, after = read_uvint(data, at, end)
         if after < 0 or length < 0 or length > end - after:
-            return 0, _failed(sink.cursor, at, TRUNCATED)
+            return 0, _failed(cursor, at, TRUNCATED)
         column = find_column(program, table, likely, data, after, length)
         if column < 0 or i >= sink.listed.shape[1]:
-            return 0, _failed(sink.cursor, at, UNKNOWN_COLUMN)
+            return 0, _failed(cursor, at, UNKNOWN_COLUMN)
         sink.listed[line, i] = column
         likely = column + 1
         at = after + length
+    if line == _REGULAR_LINE:
+        cursor[LIST_START], cursor[LIST_LENGTH] = start, at - start
+        cursor[LIST_COUNT], cursor[LIST_TABLE] = count, table
     return count, at
 
 
@@ -289,6 +309,7 @@ def _read_row(
     cells = np.int64(0)
     ordered = True
     before = np.int64(-1)
+    last_id = np.int64(GONE)
     row_times = (timestamp, ttl, expiry)
     for i in range(listed):
         if subset != 0 and ((subset >> i) & 1 if listed < 64 else not sink.present[i]):
@@ -320,7 +341,8 @@ def _read_row(
                         mark_time,
                     )
                     store_little64(states, state_at + 24, 0)
-                    ordered = ordered and (cells == 0 or compare_cells(states, before, state_at) < 0)
+                    ordered = ordered and column_id > last_id
+                    last_id = column_id
                     before = state_at
                     cells += 1
                     state_at += CELL_HEADER_BYTES
@@ -337,7 +359,9 @@ def _read_row(
                 return _failed(cursor, at, -after)
             at = after
             if state_at != cell_at:
-                ordered = ordered and (cells == 0 or compare_cells(states, before, cell_at) < 0)
+                if column_id <= last_id:
+                    ordered = ordered and compare_cells(states, before, cell_at) < 0
+                last_id = column_id
                 before = cell_at
                 cells += 1
 
