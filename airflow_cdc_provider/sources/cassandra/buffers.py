@@ -4,12 +4,13 @@ All functions take offsets that their callers have checked. Big-endian numbers a
 :mod:`airflow_cdc_provider.sources.cql.wire`; those of cell rows are little-endian.
 
 The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever
-the alignment, and a loop over them it does not.
+the alignment, and a loop over them it does not. It can do so only if it knows that no offset is negative
+(Python's negative indexes count from the end), which ``& OFFSET`` tells it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
@@ -20,15 +21,25 @@ Int = Any
 """A number in a kernel. Numba sees int64; mypy would see int and NumPy's scalars, which don't mix."""
 
 
-@njit(cache=True, nogil=True)
+OFFSET: Final = (1 << 47) - 1
+"""All offsets there can be."""
+
+walker = njit(cache=True, nogil=True, _nrt=False)
+"""Compiles a function that walks arrays and allocates none, so it needs no reference counts. Without ``_nrt``
+each call counts each array of its arguments up and down, which costs more than all the rest."""
+
+
+@walker
 def load_little16(data: Bytes, at: Int) -> Int:
     """Read a little-endian unsigned 16-bit number."""
+    at &= OFFSET
     return np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def load_little32(data: Bytes, at: Int) -> Int:
     """Read a little-endian unsigned 32-bit number."""
+    at &= OFFSET
     return (
         np.int64(data[at])
         | (np.int64(data[at + 1]) << 8)
@@ -37,9 +48,10 @@ def load_little32(data: Bytes, at: Int) -> Int:
     )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def load_little64(data: Bytes, at: Int) -> Int:
     """Read a little-endian signed 64-bit number."""
+    at &= OFFSET
     return (
         np.int64(data[at])
         | (np.int64(data[at + 1]) << 8)
@@ -52,25 +64,28 @@ def load_little64(data: Bytes, at: Int) -> Int:
     )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def store_little16(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 16-bit number."""
+    at &= OFFSET
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def store_little32(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 32-bit number."""
+    at &= OFFSET
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
     out[at + 2] = np.uint8((value >> 16) & 0xFF)
     out[at + 3] = np.uint8((value >> 24) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def store_little64(out: Bytes, at: Int, value: Int) -> None:
     """Write a little-endian 64-bit number."""
+    at &= OFFSET
     out[at] = np.uint8(value & 0xFF)
     out[at + 1] = np.uint8((value >> 8) & 0xFF)
     out[at + 2] = np.uint8((value >> 16) & 0xFF)
@@ -81,22 +96,32 @@ def store_little64(out: Bytes, at: Int, value: Int) -> None:
     out[at + 7] = np.uint8((value >> 56) & 0xFF)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
-    """Copy bytes between two arrays and return the offset after them in ``out``."""
-    done = 0
-    while length - done >= 8:
-        store_little64(out, at + done, load_little64(data, start + done))
-        done += 8
-    while done < length:
-        out[at + done] = data[start + done]
-        done += 1
+    """Copy bytes from one array to another and return the offset after them in ``out``."""
+    start &= OFFSET
+    at &= OFFSET
+    if length >= 8:
+        done = 0
+        while length - done > 8:
+            store_little64(out, at + done, load_little64(data, start + done))
+            done += 8
+        # The last eight may overlap the eight before: shorter than a loop over what is left.
+        store_little64(out, at + length - 8, load_little64(data, start + length - 8))
+    elif length >= 4:
+        store_little32(out, at, load_little32(data, start))
+        store_little32(out, at + length - 4, load_little32(data, start + length - 4))
+    else:
+        for i in range(length):
+            out[at + i] = data[start + i]
     return at + length
 
 
-@njit(cache=True, nogil=True)
+@walker
 def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
     """Tell whether two stretches of equal length hold the same bytes."""
+    a_start &= OFFSET
+    b_start &= OFFSET
     done = 0
     while length - done >= 8:
         if load_little64(a, a_start + done) != load_little64(b, b_start + done):
@@ -109,9 +134,11 @@ def same(a: Bytes, a_start: Int, b: Bytes, b_start: Int, length: Int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@walker
 def compare(data: Bytes, a_start: Int, a_length: Int, b_start: Int, b_length: Int) -> Int:
     """Compare two stretches of one array as unsigned bytes, a prefix being less: negative, 0 or positive."""
+    a_start &= OFFSET
+    b_start &= OFFSET
     for i in range(min(a_length, b_length)):
         difference = np.int64(data[a_start + i]) - np.int64(data[b_start + i])
         if difference != 0:

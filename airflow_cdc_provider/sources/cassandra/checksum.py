@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
+from airflow_cdc_provider.sources.cassandra.buffers import OFFSET, Bytes, Int, walker
 
 _POLYNOMIAL: Final = 0xEDB88320
 
@@ -33,8 +32,9 @@ def _tables() -> NDArray[np.uint32]:
 _T: Final = _tables()
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _word(data: Bytes, at: Int) -> Int:
+    at &= OFFSET
     return (
         np.uint32(data[at])
         | np.uint32(data[at + 1]) << np.uint32(8)
@@ -43,7 +43,7 @@ def _word(data: Bytes, at: Int) -> Int:
     )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def crc32(data: Bytes, at: Int, length: Int, start: Int) -> Int:
     """Return the CRC-32 of bytes, carried on from ``start`` (0 for none), as int64 without sign."""
     crc = np.uint32(start) ^ np.uint32(0xFFFFFFFF)

@@ -12,14 +12,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
 from airflow_cdc_provider.sources.cassandra.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cassandra.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
@@ -156,7 +155,7 @@ def _reason(payload: Bytes, reason: int, at: int) -> str:
     return describe(reason, place)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _decode(
     data: Bytes,
     offsets: NDArray[np.int64],

@@ -19,10 +19,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
 from airflow_cdc_provider.sources.cassandra.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.reasons import (
     ENTRY_BEYOND_SECTION,
@@ -78,7 +77,7 @@ def find_entries(
     return Entries(entries[:found], damage[:broken])
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _find(
     plain: Bytes,
     starts: NDArray[np.int64],
@@ -128,7 +127,7 @@ def _find(
     return found, broken
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _anything(plain: Bytes, at: Int, end: Int) -> bool:
     """Tell whether there is any byte but zero."""
     for i in range(at, end):  # noqa: SIM110  # Numba compiles no generators in any()

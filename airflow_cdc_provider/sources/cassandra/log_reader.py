@@ -22,12 +22,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, copy
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, copy, walker
 from airflow_cdc_provider.sources.cassandra.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.framing import (
     DAMAGE_AT,
@@ -362,7 +361,7 @@ def _now() -> pa.Scalar:
     return pa.scalar(datetime.now(UTC), CHANGE_SCHEMA.field("captured_at").type)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _copy_updates(
     data: Bytes,
     entries: NDArray[np.int64],

@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import (
@@ -45,8 +44,10 @@ from airflow_cdc_provider.sources.cassandra.buffers import (
     Bytes,
     Int,
     copy,
+    same,
     store_little32,
     store_little64,
+    walker,
 )
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import (
@@ -64,6 +65,10 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     BOUNDS_AT,
     CHANGE,
     FAILED_AT,
+    LIST_COUNT,
+    LIST_LENGTH,
+    LIST_START,
+    LIST_TABLE,
     LOWER,
     RANGE_DELETION_TIME,
     RANGE_START,
@@ -92,7 +97,7 @@ _EXPIRED_TTL: Final = 0x7FFFFFFF
 """TTL of the liveness by which a view's row is dead."""
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_update(
     data: Bytes, at: Int, end: Int, version: Int, change: Int, table: Int, program: Program, sink: Sink
 ) -> Int:
@@ -182,36 +187,51 @@ def read_update(
     return _failed(cursor, at, TRUNCATED)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
     cursor[FAILED_AT] = at
     return -reason
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_columns(
     data: Bytes, at: Int, end: Int, table: Int, program: Program, sink: Sink, line: Int
 ) -> tuple[Int, Int]:
     """Read column names and look them up: their count, and the offset after or a negative reason."""
+    cursor = sink.cursor
+    length = cursor[LIST_LENGTH]
+    if (
+        line == _REGULAR_LINE
+        and table == cursor[LIST_TABLE]
+        and 0 < length <= end - at
+        and same(data, at, data, cursor[LIST_START], length)
+    ):
+        return cursor[LIST_COUNT], at + length
+    start = at
     count, after = read_uvint(data, at, end)
     if after < 0 or count < 0 or count > end - after:
-        return 0, _failed(sink.cursor, at, TRUNCATED)
+        return 0, _failed(cursor, at, TRUNCATED)
     at = after
+    if line == _REGULAR_LINE:
+        cursor[LIST_LENGTH] = 0
     likely = np.int64(program.first_column[table])
     for i in range(count):
         length, after = read_uvint(data, at, end)
         if after < 0 or length < 0 or length > end - after:
-            return 0, _failed(sink.cursor, at, TRUNCATED)
+            return 0, _failed(cursor, at, TRUNCATED)
         column = find_column(program, table, likely, data, after, length)
         if column < 0 or i >= sink.listed.shape[1]:
-            return 0, _failed(sink.cursor, at, UNKNOWN_COLUMN)
+            return 0, _failed(cursor, at, UNKNOWN_COLUMN)
         sink.listed[line, i] = column
         likely = column + 1
         at = after + length
+    if line == _REGULAR_LINE:
+        cursor[LIST_START], cursor[LIST_LENGTH] = start, at - start
+        cursor[LIST_COUNT], cursor[LIST_TABLE] = count, table
     return count, at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_row(
     data: Bytes,
     at: Int,
@@ -289,6 +309,7 @@ def _read_row(
     cells = np.int64(0)
     ordered = True
     before = np.int64(-1)
+    last_id = np.int64(GONE)
     row_times = (timestamp, ttl, expiry)
     for i in range(listed):
         if subset != 0 and ((subset >> i) & 1 if listed < 64 else not sink.present[i]):
@@ -320,7 +341,8 @@ def _read_row(
                         mark_time,
                     )
                     store_little64(states, state_at + 24, 0)
-                    ordered = ordered and (cells == 0 or compare_cells(states, before, state_at) < 0)
+                    ordered = ordered and column_id > last_id
+                    last_id = column_id
                     before = state_at
                     cells += 1
                     state_at += CELL_HEADER_BYTES
@@ -337,7 +359,9 @@ def _read_row(
                 return _failed(cursor, at, -after)
             at = after
             if state_at != cell_at:
-                ordered = ordered and (cells == 0 or compare_cells(states, before, cell_at) < 0)
+                if column_id <= last_id:
+                    ordered = ordered and compare_cells(states, before, cell_at) < 0
+                last_id = column_id
                 before = cell_at
                 cells += 1
 
@@ -359,7 +383,7 @@ def _read_row(
     return at if put_row(sink, change, scope, state_at, _NOWHERE, _NOWHERE) else -NO_SPACE
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_clustering(
     data: Bytes,
     at: Int,
@@ -416,7 +440,7 @@ def _read_clustering(
     return out_at, at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_large_subset(
     data: Bytes, at: Int, end: Int, listed: Int, missing: Int, present: NDArray[np.bool_]
 ) -> Int:
@@ -438,7 +462,7 @@ def _read_large_subset(
     return at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_cell(
     data: Bytes,
     at: Int,
@@ -521,7 +545,7 @@ def _read_cell(
     return copy(data, at, length, states, after), at + length
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int, Int]:
     """Read write time and deletion time of a deletion, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
@@ -536,7 +560,7 @@ def _read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, 
     return timestamp, seconds, at if seconds >= 0 else -BAD_EXPIRY
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_local_time(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int]:
     """Read a time in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
@@ -544,14 +568,14 @@ def _read_local_time(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int
     return seconds, -BAD_EXPIRY if at >= 0 and seconds < 0 else at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _local_time(delta: Int, header: tuple[Int, Int, Int, Int]) -> Int:
     """Return a time in seconds, signed before version 8 and unsigned since, or -1 for none that can be."""
     seconds = (delta + header[2]) & 0xFFFFFFFF
     return seconds if seconds <= (0x7FFFFFFF if header[0] < 8 else 0xFFFFFFFD) else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_ttl(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int]) -> tuple[Int, Int]:
     """Read a TTL in seconds, and the offset after it or a negative reason."""
     delta, at = read_uvint(data, at, end)
@@ -559,7 +583,7 @@ def _read_ttl(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, Int])
     return ttl, -BAD_EXPIRY if at >= 0 and not 0 < ttl <= 0x7FFFFFFF else at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _read_marker(
     data: Bytes,
     at: Int,
@@ -640,7 +664,7 @@ def _read_marker(
     return at
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _put_cell(
     states: Bytes, at: Int, column_id: Int, flags: Int, ttl: Int, timestamp: Int, local_time: Int
 ) -> None:
@@ -651,7 +675,7 @@ def _put_cell(
     store_little64(states, at + 16, local_time)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _put_deletion(
     sink: Sink,
     change: Int,
@@ -675,7 +699,7 @@ def _put_deletion(
     return put_row(sink, change, scope, at + ROW_HEADER_BYTES, lower, upper)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def put_row(
     sink: Sink,
     change: Int,

@@ -26,7 +26,13 @@ RANGE_START: Final = 4
 its write time and deletion time."""
 RANGE_TIMESTAMP: Final = 5
 RANGE_DELETION_TIME: Final = 6
-CURSORS: Final = 7
+LIST_START: Final = 7
+"""Cursor: where in the input the list of regular columns stands that line 1 of ``listed`` was made of, its
+length, the number of columns and of the table. Most updates list the same ones as the update before."""
+LIST_LENGTH: Final = 8
+LIST_COUNT: Final = 9
+LIST_TABLE: Final = 10
+CURSORS: Final = 11
 
 CHANGE: Final = 0
 """Column of ``rows``: number of the change that the contribution comes from."""

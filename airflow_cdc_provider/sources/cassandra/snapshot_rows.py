@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
 from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
@@ -29,6 +28,7 @@ from airflow_cdc_provider.sources.cassandra.buffers import (
     load_little64,
     store_little16,
     store_little32,
+    walker,
 )
 from airflow_cdc_provider.sources.cassandra.mutation import put_row
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
@@ -41,7 +41,7 @@ _TABLE: Final = np.int64(0)
 _NOWHERE: Final = np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Program, sink: Sink) -> Int:
     """Read one snapshot row of the program's only table and append its contribution.
 
@@ -115,7 +115,7 @@ def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Prog
     return end
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _find_columns(data: Bytes, at: Int, end: Int, program: Program, sink: Sink) -> Int:
     """Look up the names that a payload lists; return their count or a negative reason."""
     count = 0

@@ -7,7 +7,6 @@ cells seldom need it; those that do are sorted by merging, because collections c
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import CELL_COMPLEX_DELETION, CELL_HEADER_BYTES
@@ -18,12 +17,13 @@ from airflow_cdc_provider.sources.cassandra.buffers import (
     copy,
     load_little16,
     load_little32,
+    walker,
 )
 from airflow_cdc_provider.sources.cassandra.reasons import DUPLICATE_CELL, NO_SPACE
 from airflow_cdc_provider.sources.cassandra.sink import Sink
 
 
-@njit(cache=True, nogil=True)
+@walker
 def compare_cells(states: Bytes, a: Int, b: Int) -> Int:
     """Compare two cells by their offsets: negative, 0 for the same column and path, or positive."""
     difference = load_little16(states, a) - load_little16(states, b)
@@ -42,7 +42,7 @@ def compare_cells(states: Bytes, a: Int, b: Int) -> Int:
     )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def order_cells(sink: Sink, begin: Int, end: Int, count: Int) -> Int:
     """Sort ``count`` cells that fill ``states`` from ``begin`` to ``end``.
 
@@ -68,7 +68,7 @@ def order_cells(sink: Sink, begin: Int, end: Int, count: Int) -> Int:
     return 0
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _merge_sort(states: Bytes, cells: NDArray[np.int64], count: Int) -> Int:
     """Sort the offsets in line 0 of ``cells``, bottom up; return the line that holds them in the end."""
     line = 0

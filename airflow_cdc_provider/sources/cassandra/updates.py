@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
 from airflow_cdc_provider.sources.cassandra.framing import LENGTH, START
 from airflow_cdc_provider.sources.cassandra.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.programs import Program, find_table
@@ -119,7 +118,7 @@ def find_updates(
     return Updates(found[: cursor[_FOUND_AT]], failed[: cursor[_FAILED_COUNT]], by_role)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _find(
     plain: Bytes,
     entries: NDArray[np.int64],

@@ -1,7 +1,8 @@
 """Recordings of a real Cassandra 5.0.9 node, and what Cassandra's own reader makes of them.
 
 tests/fixtures/cassandra/A: ``cdc_raw`` as a reader meets it (segments packed), ``schema.cql`` at the end,
-``updates.jsonl.gz`` with every update of a table that still exists, decoded by Cassandra's ``CommitLogReader``.
+``updates.jsonl.gz`` with every update of a table that still exists, decoded by Cassandra's
+``CommitLogReader``.
 """
 
 from __future__ import annotations
