@@ -22,14 +22,11 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.events import EventDecoder
-from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.segments import list_segments
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
-from airflow_cdc_provider.sources.cassandra.tables import log_tables
 
 _ROWS_AT_ONCE: Final = 10_000
 
@@ -112,30 +109,18 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
 
 
 def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
-    """Read all segments; what can't be read is noted and left out.
-
-    Segments without any index are read whole: they were copied by hand.
-    """
-    node = source.options.node
-    tables = log_tables(source.schemas.tables.values(), source.tables())
-    files = [file for files in list_segments(recording.path, node).values() for file in files]
-    if not files:
+    """Read all segments; what can't be read is noted and left out."""
+    if not any(list_segments(recording.path, source.options.node).values()):
         raise ConfigurationError(
             f"there is no recording at {recording.path}",
             expected="a folder with CommitLog-*.log (or .log.gz) and *_cdc.idx files",
         )
-    folder = LogFolder(
-        str(recording.path),
-        node,
-        beyond_index=all(file.index is None for file in files),
-        strict=damage.strict,
-    )
-    stop = head(folder)
+    read, stop = source.reader(), source.head()
     start: Offset | None = None
     while True:
-        plan = plan_segments(folder, tables, start, stop, ReadLimit())
+        plan = source.plan(start, stop, ReadLimit())
         for part in plan.partitions:
-            for batch in read_segments(part):
+            for batch in read(part):
                 broken = pc.equal(batch["kind"], record.QUARANTINE)
                 for row in batch.filter(broken).to_pylist():
                     damage.add(_place(row["origin"], row["position"]), row["schema_id"])

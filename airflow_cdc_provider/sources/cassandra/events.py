@@ -31,22 +31,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.cells import (
-    CELL_COMPLEX_DELETION,
-    CELL_EXPIRING,
-    CELL_HEADER_BYTES,
-    CELL_TOMBSTONE,
-    ROW_DELETION,
-    ROW_HEADER_BYTES,
-    ROW_LIVENESS,
-)
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cassandra.decode import _decode_all, _reason
+from airflow_cdc_provider.sources.cassandra.event_facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.event_types import (
     LAKE_TYPES,
     empty_of,
@@ -134,7 +125,7 @@ class EventDecoder:
         data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]
-        facts = _facts(sink, rows, self._slots, self._cells)
+        facts = collect_facts(sink, rows, self._slots, self._cells)
         try:
             events = self._batch(changes, data, offsets, sink, rows, facts)
         except (CorruptInput, ConfigurationError) as error:
@@ -165,7 +156,7 @@ class EventDecoder:
         offsets: NDArray[np.int64],
         sink: Sink,
         rows: NDArray[np.int64],
-        facts: _Facts,
+        facts: Facts,
     ) -> pa.RecordBatch:
         change, scope = rows[:, CHANGE], rows[:, SCOPE]
         values = self._values(changes, sink, rows, facts)
@@ -214,7 +205,7 @@ class EventDecoder:
         )
 
     def _values(
-        self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: _Facts
+        self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: Facts
     ) -> dict[str, pa.Array]:
         """Show every row of every update; cells that it doesn't have are null."""
         ends = np.concatenate(([0], rows[:, STATE_END]))
@@ -256,7 +247,7 @@ class EventDecoder:
         column: Column,
         slot: int,
         values: pa.Array,
-        facts: _Facts,
+        facts: Facts,
         order: NDArray[np.int64],
         event: _Event,
     ) -> pa.Array:
@@ -315,168 +306,6 @@ class _Event:
     deleted_at: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What contributions say beside values. By contribution, or by contribution and column.
-
-    ``states``    cell rows in which removed elements that are to be shown pass for live ones
-    ``inserted``  whether it has row liveness that its deletion doesn't cover
-    ``deleted``, ``deleted_at``  its deletion, write time in us
-    ``survives``  whether something is later than its deletion
-    ``latest``    greatest write time
-    ``live``, ``dead``  number of cells, without those that the deletion covers
-    ``emptied``   whether the collection was deleted whole
-    ``expires``, ``expiry``  whether all live cells expire in the same second, and which
-    ``dead_at``   greatest write time of dead cells
-    """
-
-    states: NDArray[np.uint8]
-    inserted: NDArray[np.bool_]
-    deleted: NDArray[np.bool_]
-    deleted_at: NDArray[np.int64]
-    survives: NDArray[np.bool_]
-    latest: NDArray[np.int64]
-    live: NDArray[np.int64]
-    dead: NDArray[np.int64]
-    emptied: NDArray[np.bool_]
-    expires: NDArray[np.bool_]
-    expiry: NDArray[np.int64]
-    dead_at: NDArray[np.int64]
-
-
-_SIMPLE: Final = 0
-_SET: Final = 1
-_MAP: Final = 2
-_OTHER: Final = 3
-
-
-def _facts(sink: Sink, rows: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]) -> _Facts:
-    shapes = np.array(
-        [
-            {"set": _SET, "map": _MAP}.get(c.type.name, _OTHER) if c.type.multi_cell else _SIMPLE
-            for c in cells
-        ],
-        np.int64,
-    )
-    ends = np.ascontiguousarray(rows[:, STATE_END])
-    size = (len(rows), max(len(cells), 1))
-    facts = _Facts(
-        states=sink.states[: ends[-1] if len(ends) else 0].copy(),
-        inserted=np.zeros(len(rows), np.bool_),
-        deleted=np.zeros(len(rows), np.bool_),
-        deleted_at=np.zeros(len(rows), np.int64),
-        survives=np.zeros(len(rows), np.bool_),
-        latest=np.full(len(rows), np.iinfo(np.int64).min),
-        live=np.zeros(size, np.int64),
-        dead=np.zeros(size, np.int64),
-        emptied=np.zeros(size, np.bool_),
-        expires=np.zeros(size, np.bool_),
-        expiry=np.zeros(size, np.int64),
-        dead_at=np.zeros(size, np.int64),
-    )
-    _collect(
-        sink.states,
-        facts.states,
-        ends,
-        slots,
-        shapes,
-        facts.inserted,
-        facts.deleted,
-        facts.deleted_at,
-        facts.survives,
-        facts.latest,
-        facts.live,
-        facts.dead,
-        facts.emptied,
-        facts.expires,
-        facts.expiry,
-        facts.dead_at,
-    )
-    return facts
-
-
-@njit(cache=True, nogil=True)
-def _little(data: NDArray[np.uint8], at: int, width: int) -> int:
-    value = np.uint64(0)
-    for i in range(width):
-        value |= np.uint64(data[at + i]) << np.uint64(8 * i)
-    return np.int64(value)
-
-
-@njit(cache=True, nogil=True)
-def _collect(  # type: ignore[no-untyped-def]
-    plain,
-    states,
-    ends,
-    slots,
-    shapes,
-    inserted,
-    deleted,
-    deleted_at,
-    survives,
-    latest,
-    live,
-    dead,
-    emptied,
-    expires,
-    expiry,
-    dead_at,
-):
-    """Walk all cell rows twice: count and compare, then mark in ``states`` what is to pass for live.
-
-    In both arrays cells that the row's own deletion covers get a column id that no table has.
-    """
-    begin = np.int64(0)
-    for row in range(len(ends)):
-        flags = plain[begin + 1]
-        if flags & ROW_DELETION:
-            deleted[row] = True
-            deleted_at[row] = _little(plain, begin + 24, 8)
-            latest[row] = max(latest[row], deleted_at[row])
-        if flags & ROW_LIVENESS:
-            time = _little(plain, begin + 8, 8)
-            latest[row] = max(latest[row], time)
-            if not deleted[row] or time > deleted_at[row]:
-                inserted[row] = True
-                survives[row] = True
-        count = _little(plain, begin + 44, 4)
-        first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
-        at = first
-        for _ in range(count):
-            column, mark = _little(plain, at, 2), plain[at + 2]
-            time, ending = _little(plain, at + 8, 8), _little(plain, at + 16, 8)
-            after = at + CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
-            latest[row] = max(latest[row], time)
-            slot = slots[column] if column < len(slots) else np.int64(-1)
-            if deleted[row] and time <= deleted_at[row]:
-                plain[at], plain[at + 1], states[at], states[at + 1] = 255, 255, 255, 255
-            elif slot >= 0:
-                survives[row] = True
-                if mark & CELL_COMPLEX_DELETION:
-                    emptied[row, slot] = True
-                elif mark & CELL_TOMBSTONE:
-                    dead_at[row, slot] = max(dead_at[row, slot], time) if dead[row, slot] else time
-                    dead[row, slot] += 1
-                else:
-                    expiring = mark & CELL_EXPIRING != 0
-                    if live[row, slot] == 0:
-                        expires[row, slot], expiry[row, slot] = expiring, ending
-                    elif not expiring or expiry[row, slot] != ending:
-                        expires[row, slot] = False
-                    live[row, slot] += 1
-            at = after
-        at = first
-        for _ in range(count):
-            column, mark = _little(plain, at, 2), plain[at + 2]
-            slot = slots[column] if column < len(slots) else np.int64(-1)
-            if slot >= 0 and mark & CELL_TOMBSTONE:
-                shape = shapes[slot]
-                if shape == _MAP or (shape == _SET and live[row, slot] == 0):
-                    states[at + 2] = mark & ~CELL_TOMBSTONE & 0xFF
-            at += CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
-        begin = ends[row]
-
-
 def _cell_struct(
     field: pa.Field, values: pa.Array, times: pa.Array, present: NDArray[np.bool_]
 ) -> pa.StructArray:
@@ -499,7 +328,7 @@ def _places(
 
 def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:
     """Return maps with null in place of the values of removed keys: of those that only ``everything`` has."""
-    shown = []
+    shown: list[list[tuple[Any, Any]] | None] = []
     for entries, left in zip(everything.to_pylist(), live.to_pylist(), strict=True):
         if entries is None:
             shown.append(None)

@@ -199,7 +199,7 @@ def read_u64(data: Any, pos: int) -> Any:
 @njit(cache=True, nogil=True)
 def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
-    # Unsigned indexes make this a memory copy: with signed ones each byte is asked whether it counts from the end.
+    # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
     first = np.uint64(start)
     place = np.uint64(at)
     for i in range(np.uint64(end - start)):
@@ -370,10 +370,12 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
 
 @njit(cache=True, nogil=True)
 def validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any) -> Any:
-    """Validate many documents; fill fault number and place of each, return how many are broken."""
+    """Validate many documents (start -1: none); fill fault number and place, return how many are broken."""
     stack = np.empty(MAX_DEPTH, np.int64)
     broken = 0
     for i in range(len(starts)):
+        if starts[i] < 0:
+            continue
         fault, place = validate(data, starts[i], ends[i], stack)
         faults[i] = fault
         places[i] = place
@@ -434,7 +436,7 @@ def _find_in_all(
 
 @njit(cache=True, nogil=True)
 def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
-    """Fill ends from ``count`` and ``pos`` on; return their number and where cutting stopped, -1 for no room."""
+    """Fill ends from ``count`` and ``pos`` on; return their number and where it stopped, -1 for no room."""
     size = len(data)
     while size - pos >= 5:
         length = read_i32(data, pos)

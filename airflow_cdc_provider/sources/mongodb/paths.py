@@ -1,8 +1,8 @@
 """Values at many dotted paths, found in one walk over each document.
 
 The paths are compiled to a tree of names, numbered depth first. The walk compares each member's name with the
-children of the tree's node that it stands at, goes into a document or array only if a path does, and passes over
-everything else by its length.
+children of the tree's node that it stands at, goes into a document or array only if a path does, and passes
+over everything else by its length.
 """
 
 from __future__ import annotations
@@ -15,9 +15,32 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, Bytes, Ints, name_end, value_end
+from airflow_cdc_provider.sources.mongodb.bson import (
+    ARRAY,
+    DOCUMENT,
+    STRING,
+    Bytes,
+    Ints,
+    name_end,
+    value_end,
+)
 
 Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Places of one value in each document: BSON type (0: not there), first byte and byte after."""
+
+    kinds: Ints
+    starts: Ints
+    ends: Ints
+
+    def text(self, data: Bytes, row: int) -> str:
+        """Read the string of one document, empty if there is none."""
+        if self.kinds[row] != STRING:
+            return ""
+        return data[self.starts[row] + 4 : self.ends[row] - 1].tobytes().decode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -26,13 +49,19 @@ class Found:
 
     Args:
         kinds: BSON type, 0 where there is no value.
-        starts: First byte, where there is a value.
+        starts: First byte, 0 where there is no value.
         ends: Byte after.
+        sound: Whether a document's members follow each other to its end, as far as the walk went in.
     """
 
     kinds: npt.NDArray[np.uint8]
     starts: npt.NDArray[np.int32]
     ends: npt.NDArray[np.int32]
+    sound: npt.NDArray[np.bool_]
+
+    def values(self, row: int) -> Values:
+        """Take one path's values."""
+        return Values(*(a[row].astype(np.int64) for a in (self.kinds, self.starts, self.ends)))
 
 
 @dataclass
@@ -75,12 +104,14 @@ class Paths:
             ends: Byte after each.
         """
         shape = (len(self._rows), len(starts))
-        found = Found(np.zeros(shape, np.uint8), np.zeros(shape, np.int32), np.zeros(shape, np.int32))
+        first, after = np.zeros((2, *shape), np.int32)
+        found = Found(np.zeros(shape, np.uint8), first, after, np.zeros(len(starts), np.bool_))
         arguments = (self._names, self._nodes, self._depth)
-        _walk(data, starts, ends, *arguments, found.kinds, found.starts, found.ends)
+        _walk(data, starts, ends, *arguments, found.kinds, found.starts, found.ends, found.sound)
         if self._order == list(range(len(self._rows))):
             return found
-        return Found(found.kinds[self._order], found.starts[self._order], found.ends[self._order])
+        order = self._order
+        return Found(found.kinds[order], found.starts[order], found.ends[order], found.sound)
 
 
 # Columns of the table of nodes.
@@ -121,6 +152,7 @@ def _walk(
     kinds: Any,
     value_starts: Any,
     value_ends: Any,
+    sound: Any,
 ) -> None:
     limits = np.empty(depth_needed + 1, np.int64)
     firsts = np.empty(depth_needed + 1, np.int32)
@@ -135,6 +167,7 @@ def _walk(
             limit = limits[depth]
             if pos >= limit:
                 if depth == 0:
+                    sound[row] = True
                     break
                 depth -= 1
                 pos = limit + 1

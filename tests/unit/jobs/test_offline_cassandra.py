@@ -187,8 +187,11 @@ def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
 
 
 def test_strict_ends_at_the_first_broken_place(tmp_path: Path) -> None:
+    connector = Connector.from_dict(
+        {"name": "a", "source": {"type": "cassandra", "advanced": {"strict": True}}}
+    )
     with pytest.raises(CdcError, match="entry-checksum"):
-        printed(plain_connector(), broken(tmp_path), Damage(strict=True))
+        printed(connector, broken(tmp_path), Damage(strict=True))
 
 
 def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> Non
     ("path", "schema", "message"),
     [
         ("none", "schema.cql", "there is no folder"),
-        (".", "schema.cql", "there is no recording"),
+        ("../A", "schema.cql", "there is no recording"),
         ("cdc_raw", "", "there is no schema"),
         ("cdc_raw", "none.cql", "can't be read"),
     ],
