@@ -63,3 +63,7 @@ CELL_COMPLEX_DELETION: Final = 8
 """Not a cell but the deletion of the whole multi-cell column: ``path`` and value are empty."""
 CELL_UNCERTAIN: Final = 16
 """The write time is a lower bound only (an element snapshotted where elements show no write times)."""
+
+MADE_UP_PATH_MARK: Final = b"\x80\x00LST"
+"""Follows the time in the path of a list element that was read by a SELECT, which doesn't show the real path.
+Cassandra's own paths never have it: they set a bit of the third byte that is not set here."""

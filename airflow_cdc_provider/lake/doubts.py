@@ -24,6 +24,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_EXPIRING,
     CELL_PATH,
     CELL_TOMBSTONE,
+    MADE_UP_PATH_MARK,
     NEVER,
     ROW_LIVENESS,
     ROW_UNCERTAIN,
@@ -73,10 +74,14 @@ def settle(
 
 def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellRow | None:
     seen = {(c.column, c.path) for c in shown.cells} if shown is not None else set()
+    # A list's element is shown under a made-up path: what tells it is its write time and value.
+    elements = {(c.column, c.time_us, c.value) for c in (shown.cells if shown else ()) if _is_made_up(c)}
     gone = tuple(
         Cell(c.column, CELL_TOMBSTONE | (c.flags & CELL_PATH), 0, c.time_us, now_seconds, c.path, b"")
         for c in held.cells
-        if _lives(c, now_seconds) and (c.column, c.path) not in seen
+        if _lives(c, now_seconds)
+        and (c.column, c.path) not in seen
+        and (_is_made_up(c) or (c.column, c.time_us, c.value) not in elements)
     )
     dead = shown is None and held.flags & (ROW_UNCERTAIN | ROW_LIVENESS)
     if not gone and not dead:
@@ -91,6 +96,10 @@ def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellR
             cells=gone,
         )
     return CellRow(0, clustering=held.clustering, expiry_seconds=NEVER, cells=gone)
+
+
+def _is_made_up(cell: Cell) -> bool:
+    return len(cell.path) == 16 and cell.path[8:].startswith(MADE_UP_PATH_MARK)
 
 
 def _lives(cell: Cell, now_seconds: int) -> bool:

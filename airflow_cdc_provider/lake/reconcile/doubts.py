@@ -7,7 +7,8 @@ reading, anything may lie hidden; what was written later is decided as ever. So 
 1. it lost its last live cell, but not through a deletion that is later than the reading: a hidden liveness
    may keep it alive (it counts as live until it is read again);
 2. a cell lives that the reading did not show though it was written before: a hidden tombstone may cover it;
-3. an element of uncertain write time gave way to something written before the reading, and differs from it.
+3. an element of uncertain write time gave way to something written before the reading, and differs from it;
+4. a list whose elements bear made-up paths was changed by real ones (:mod:`.made_up`).
 
 Only the first can be told from what is kept afterwards. The other two are told once, by the merge that meets
 them, so its keys must reach the doubt list with it.
@@ -37,6 +38,7 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     kernel,
     next_cell,
 )
+from airflow_cdc_provider.lake.reconcile.made_up import changed_out_of_sight, explain_real
 from airflow_cdc_provider.lake.reconcile.shapes import (
     Batch,
     Bytes,
@@ -62,7 +64,7 @@ def doubtful_cells(
     uncertain: bool,
     settings: Settings,
 ) -> bool:
-    """Tell whether a cell of a row is in doubt: cases 2 and 3 above.
+    """Tell whether a cell of a row is in doubt: cases 2 to 4 above.
 
     Args:
         batch: The contributions.
@@ -99,11 +101,17 @@ def doubtful_cells(
             covered[number] = True
 
     read_us = found.time_us if found.flag != 0 else np.int64(NEVER)
+    uncertain_cells = False
     for place in range(low, high):
         if batch.contents[order[place]] & HOLDS_UNCERTAIN_CELL:
+            uncertain_cells = True
             row = batch.row[order[place]]
             if _gave_way(data, row, cells, count, covered, covering_us, read_us, settings):
                 return True
+    if uncertain_cells and changed_out_of_sight(
+        batch, order, low, high, cells, count, covered, read_us, settings.now_seconds
+    ):
+        return True
     return uncertain and _shows_older(batch, order, low, high, cells, count, covered, read_us, settings)
 
 
@@ -162,6 +170,8 @@ def _shows_older(
                     number += 1
                 explained[number] = True
                 cell = next_cell(data, cell)
+            if batch.contents[order[place]] & HOLDS_UNCERTAIN_CELL:
+                explain_real(data, row, cells, count, explained)
     for number in range(count):
         cell = cells[number]
         if (

@@ -61,6 +61,7 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     write_u32,
 )
 from airflow_cdc_provider.lake.reconcile.doubts import doubtful_cells
+from airflow_cdc_provider.lake.reconcile.made_up import drop_explained
 from airflow_cdc_provider.lake.reconcile.shapes import (
     Batch,
     Bytes,
@@ -198,6 +199,9 @@ def merge_row(
     doubtful = False
     if contents & (HOLDS_UNCERTAIN_ROW | HOLDS_UNCERTAIN_CELL):
         doubtful = doubtful_cells(batch, order, low, high, cells, count, active, found, uncertain, settings)
+
+    if contents & HOLDS_UNCERTAIN_CELL:
+        count = drop_explained(batch, order, low, high, cells, count)
 
     had_cells = count > 0
     count, cell_lives, expires_at = _keep_uncovered(data, cells, count, active, settings.now_seconds)

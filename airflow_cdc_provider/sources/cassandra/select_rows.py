@@ -10,12 +10,13 @@ What a SELECT doesn't show decides how cells are written (:mod:`airflow_cdc_prov
 * Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading.
 * Expiry: the second of reading plus the TTL that is left; it can be one second off.
 * Write times of elements before 5.0, and of counters: ``CELL_UNCERTAIN``.
-* Paths of list elements, in any version. A list is therefore written as if it had been written anew at the
-  time of reading (or at its latest element's write time, if that is later): a deletion of the whole, then
-  elements one microsecond later, whose paths are made up. They lie after those of all elements that can be
-  prepended and before those of all that can be appended from then on; :data:`MADE_UP_PATH_TAIL` tells them
-  from real ones. A later change of such a list by index, or a removal of elements, names paths that no
-  snapshot knows.
+* Paths of list elements, in any version: they are made up, bear a mark, and are ``CELL_UNCERTAIN``.
+
+A made-up path holds a time that keeps the list's order, made of the element's write time where that has the
+same order, and a hash of the value; so reading a list again mostly gives its elements the same paths. It
+lies after the paths of elements that can be prepended and before those of elements that can be appended
+after the reading. Where write times aren't shown (before 5.0) a list is written as if it had been written
+anew at the time of reading: a deletion of the whole, then elements one microsecond later.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_PATH,
     CELL_UNCERTAIN,
     FORMAT,
+    MADE_UP_PATH_MARK,
     NEVER,
     ROW_HEADER_BYTES,
     ROW_STATIC,
@@ -40,9 +42,6 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
-
-MADE_UP_PATH_TAIL: Final = b"\x80SELECT\x00"
-"""Second half of the path of a list element that was read by a SELECT."""
 
 UNKNOWN_TIME: Final = -(1 << 63) + 1
 """Write time of what has an unknown one: the least."""
@@ -56,22 +55,10 @@ ELEMENTS: Final = 2
 UNTIMED_ELEMENTS: Final = 3
 """Shape of a multi-cell column before Cassandra 5.0: a value without either."""
 
-_HUNDRED_NS_TO_2010 = (12_219_292_800 + 1_262_304_000) * 10_000_000
-_MADE_UP_TIME = -(-_HUNDRED_NS_TO_2010 // 2**32) * 2**32
-"""A time in 100 ns since 1582. Cassandra's own paths of appended elements are later, those of prepended ones
-earlier (their times are mirrored at 2010-01-01). A multiple of 2**32, so that an element's number fits into
-the first four bytes of the UUID."""
-
-
-def _made_up_path() -> npt.NDArray[np.uint8]:
-    middle = (_MADE_UP_TIME >> 32) & 0xFFFF
-    high = 0x1000 | (_MADE_UP_TIME >> 48)
-    return np.frombuffer(
-        b"\0\0\0\0" + middle.to_bytes(2, "big") + high.to_bytes(2, "big") + MADE_UP_PATH_TAIL, np.uint8
-    )
-
-
-_MADE_UP_PATH: Final = _made_up_path()
+_HUNDRED_NS_TO_1970: Final = 12_219_292_800 * 10_000_000
+_HUNDRED_NS_TO_2010: Final = _HUNDRED_NS_TO_1970 + 1_262_304_000 * 10_000_000
+"""Cassandra's own paths of appended elements are later, those of prepended ones are mirrored here."""
+_MARK: Final = np.frombuffer(MADE_UP_PATH_MARK, np.uint8)
 _PATH_BYTES: Final = 16
 
 
@@ -269,11 +256,10 @@ def _put_elements(  # type: ignore[no-untyped-def]
             return at, np.int64(-1)
         count = read_i32(data, value_at)
         value_at += 4
-    rewritten_us = read_us
-    if kind == LIST:
-        rewritten_us = _latest(data, time_at, time_end, read_us)
+    path_time = np.int64(_HUNDRED_NS_TO_2010)
+    if kind == LIST and shape == UNTIMED_ELEMENTS:
         flags = CELL_COMPLEX_DELETION
-        at = _put_header(out, at, column, flags, np.int64(0), rewritten_us, read_seconds, 0, 0)
+        at = _put_header(out, at, column, flags, np.int64(0), read_us, read_seconds, 0, 0)
         cells += 1
     for index in range(count):
         if kind == UDT and value_at >= value_end:
@@ -295,7 +281,12 @@ def _put_elements(  # type: ignore[no-untyped-def]
         flags = CELL_PATH
         if kind == LIST:
             flags |= CELL_UNCERTAIN
-            time_us = rewritten_us + 1
+            if shape == UNTIMED_ELEMENTS:
+                time_us = read_us + 1
+            # In the order of the list, not after the reading, and at the write time where that is possible.
+            latest = read_us - (count - index)
+            written = min(max(time_us, np.int64(0)), latest) * 10 + _HUNDRED_NS_TO_1970
+            path_time = max(path_time + 1, written)
         elif shape == UNTIMED_ELEMENTS or time_us == UNKNOWN_TIME:
             flags |= CELL_UNCERTAIN
         expiry = np.int64(NEVER)
@@ -307,23 +298,13 @@ def _put_elements(  # type: ignore[no-untyped-def]
         if kind == UDT:
             at = _put_number(out, at, ((index & 0xFF) << 8) | (index >> 8), 2)
         elif kind == LIST:
-            at = _put_made_up_path(out, at, index)
+            at = _put_made_up_path(out, at, path_time, data, begin, length)
         else:
             at = _put_bytes(out, at, data, key_at, key_length)
         if kind != SET:
             at = _put_bytes(out, at, data, begin, length)
         cells += 1
     return at, cells
-
-
-@njit(cache=True, nogil=True)
-def _latest(data, at, end, least):  # type: ignore[no-untyped-def]
-    """Return the greatest write time of a list of them, or ``least``."""
-    latest = least
-    while at < end:
-        time_us, at = _next_number(data, at, end, 8, np.int64(UNKNOWN_TIME))
-        latest = max(latest, time_us)
-    return latest
 
 
 @njit(cache=True, nogil=True)
@@ -354,12 +335,22 @@ def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # 
 
 
 @njit(cache=True, nogil=True)
-def _put_made_up_path(out, at, index):  # type: ignore[no-untyped-def]
+def _put_made_up_path(out, at, time, data, begin, length):  # type: ignore[no-untyped-def]
+    """Write a time UUID: its time in 100 ns since 1582, the mark, and a hash of the value."""
     if at + _PATH_BYTES <= out.size:
         for i in range(4):
-            out[at + i] = (index >> (8 * (3 - i))) & 0xFF
-        for i in range(4, _PATH_BYTES):
-            out[at + i] = _MADE_UP_PATH[i]
+            out[at + i] = (time >> (8 * (3 - i))) & 0xFF
+        for i in range(2):
+            out[at + 4 + i] = (time >> (40 - 8 * i)) & 0xFF
+            out[at + 6 + i] = (time >> (56 - 8 * i)) & 0xFF
+        out[at + 6] = 0x10 | (out[at + 6] & 0x0F)
+        for i in range(_MARK.size):
+            out[at + 8 + i] = _MARK[i]
+        digest = np.uint32(2166136261)  # FNV-1a
+        for i in range(begin, begin + length):
+            digest = np.uint32((digest ^ np.uint32(data[i])) * np.uint32(16777619))
+        for i in range(3):
+            out[at + 13 + i] = (digest >> np.uint32(8 * i)) & np.uint32(0xFF)
     return np.int64(at + _PATH_BYTES)
 
 

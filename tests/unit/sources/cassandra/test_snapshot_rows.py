@@ -14,6 +14,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_EXPIRING,
     CELL_PATH,
     CELL_UNCERTAIN,
+    MADE_UP_PATH_MARK,
     NEVER,
     ROW_STATIC,
     ROW_UNCERTAIN,
@@ -22,7 +23,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.select_rows import MADE_UP_PATH_TAIL, UNKNOWN_TIME
+from airflow_cdc_provider.sources.cassandra.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cassandra.snapshot import (
     compile_select,
     page_records,
@@ -185,23 +186,57 @@ def test_elements_have_their_own_times_where_the_server_shows_them() -> None:
     ]
 
 
-@pytest.mark.parametrize(("latest", "rewritten"), [(5, NOW_US), (NOW_US + 100, NOW_US + 100)])
-def test_a_list_is_written_anew_as_of_the_reading(latest: int, rewritten: int) -> None:
+_1582_US = 12_219_292_800 * 1_000_000
+
+
+def _path_us(path: bytes) -> float:
+    """Return the time of a time UUID, in us since 1970."""
+    low, middle, high = struct.unpack(">IHH", path[:8])
+    return ((((high & 0xFFF) << 48) | (middle << 32) | low) / 10) - _1582_US
+
+
+def _list_cells(times: list[int | None], *, timed: bool = True) -> list[Any]:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<text>)").tables["k.t"]
-    raw = {"p": b"\0\0\0\1", "l": struct.pack(">i", 3) + parts([b"c", b"a", b"b"])}
-    row = _row(table, raw, {"l": [1, latest, 3]}, {"l": [None, None, 30]})
-    deletion, *elements = _cells(_records(table, [row]).column("payload")[0].as_py())[2]
-    assert deletion == (0, CELL_COMPLEX_DELETION, 0, rewritten, NOW, b"", b"")
-    assert [e[6] for e in elements] == [b"c", b"a", b"b"]
-    assert {e[3] for e in elements} == {rewritten + 1}
-    assert [e[1] & CELL_EXPIRING for e in elements] == [0, 0, CELL_EXPIRING]
-    paths = [e[5] for e in elements]
-    assert paths == sorted(paths)
-    assert all(len(p) == 16 and p.endswith(MADE_UP_PATH_TAIL) and p[6] >> 4 == 1 for p in paths)
-    hundred_ns = [struct.unpack(">IHH", p[:8]) for p in paths]
-    times = [((high & 0xFFF) << 48) | (middle << 32) | low for low, middle, high in hundred_ns]
-    mirror = (12_219_292_800 + 1_262_304_000) * 10_000_000
-    assert all(mirror <= t < mirror + 2**33 for t in times)
+    values: list[Native] = [b"%c" % (97 + i) for i in range(len(times))]
+    raw = {"p": b"\0\0\0\1", "l": struct.pack(">i", len(values)) + parts(values)}
+    row = _row(table, raw, {"l": times}, {"l": [None] * (len(times) - 1) + [30]})
+    return _cells(_records(table, [row], elements_have_times=timed).column("payload")[0].as_py())[2]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [NOW_US - 300, NOW_US - 200, NOW_US - 100],
+        [NOW_US - 100, NOW_US - 100, NOW_US - 100],
+        [NOW_US - 100, NOW_US - 200, NOW_US - 300],
+        [NOW_US + 10**12, 5, -(1 << 62), NOW_US - 1],
+    ],
+)
+def test_elements_of_lists_have_their_write_times_and_made_up_paths_in_order(times: list[int | None]) -> None:
+    cells = _list_cells(times)
+    assert [c[3] for c in cells] == times
+    assert {c[1] & ~CELL_EXPIRING for c in cells} == {CELL_PATH | CELL_UNCERTAIN}
+    paths = [c[5] for c in cells]
+    assert all(len(p) == 16 and p[6] >> 4 == 1 and p[8:].startswith(MADE_UP_PATH_MARK) for p in paths)
+    order = [_path_us(p) for p in paths]
+    assert order == sorted(order)
+    assert len(set(paths)) == len(paths)
+    # Cassandra appends after now, and prepends before now mirrored at 2010.
+    assert all(1_262_304_000_000_000 <= o < NOW_US for o in order)
+
+
+def test_an_element_keeps_its_made_up_path_when_the_list_is_read_again() -> None:
+    first = {c[6]: c[5] for c in _list_cells([NOW_US - 300, NOW_US - 200, NOW_US - 100])}
+    longer = {c[6]: c[5] for c in _list_cells([NOW_US - 300, NOW_US - 200, NOW_US - 100, NOW_US - 50])}
+    assert first.items() <= longer.items()
+
+
+def test_a_list_without_write_times_counts_as_written_anew_at_the_reading() -> None:
+    deletion, *elements = _list_cells([None, None, None], timed=False)
+    assert deletion == (0, CELL_COMPLEX_DELETION, 0, NOW_US, NOW, b"", b"")
+    assert [e[6] for e in elements] == [b"a", b"b", b"c"]
+    assert {e[3] for e in elements} == {NOW_US + 1}
+    assert [_path_us(e[5]) for e in elements] == sorted(_path_us(e[5]) for e in elements)
 
 
 def test_statics_come_once_a_partition_and_a_partition_without_rows_has_no_row() -> None:
@@ -248,7 +283,7 @@ def test_large_values_find_room() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<tinyint>)").tables["k.t"]
     raw = {"p": b"\0\0\0\1", "l": struct.pack(">i", 5000) + parts([b"\1"] * 5000)}
     row = _row(table, raw, {"l": [1] * 5000}, {"l": [None] * 5000})
-    assert len(_cells(_records(table, [row]).column("payload")[0].as_py())[2]) == 5001
+    assert len(_cells(_records(table, [row]).column("payload")[0].as_py())[2]) == 5000
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9, 20])
