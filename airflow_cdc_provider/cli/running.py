@@ -17,6 +17,7 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
 
     @functools.wraps(function)
     def run(args: Namespace) -> None:
+        _keep_logs_out_of_the_output()
         try:
             function(args)
             sys.stdout.flush()
@@ -28,6 +29,13 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     return run
+
+
+def _keep_logs_out_of_the_output() -> None:
+    """Send what Airflow would log to stdout to stderr: stdout is for the command's own lines."""
+    from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
+
+    redirect_stdout_log_handlers_to_stderr()
 
 
 def read_connector(path: str) -> Connector:

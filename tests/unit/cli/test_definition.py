@@ -84,6 +84,17 @@ def test_airflow_cdc_events_prints_events_and_nothing_else(tmp_path: Path) -> No
     assert done.stderr.splitlines()[-1] == "summary: 1 places of the input were left out"
 
 
+def test_logs_stay_out_of_the_output(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\nsource: {type: cassandra}\n")
+    recording = ROOT / "tests" / "fixtures" / "cassandra" / "debezium-A"
+    source = ("--input", str(recording / "cdc_raw"), "--schema", str(recording / "schema.cql"))
+    done = airflow(tmp_path, "rows", "--connector", "a.yaml", *source, "--at", "1795247965")
+    assert done.returncode == 0, done.stderr
+    tables = [json.loads(line)["table"] for line in done.stdout.splitlines()]
+    assert set(tables) == {"shop_e.scalars", "shop_e.clustered"}
+    assert "read " in done.stderr  # the reader's own log
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
