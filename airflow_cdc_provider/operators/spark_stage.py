@@ -70,6 +70,9 @@ class SparkStageOperator(SparkSubmitOperator):
     """
 
     stage: ClassVar[Stage]
+    captures: ClassVar[bool] = False
+    """Whether the stage appends to the changes table, so that its asset gets an event. The others only look at
+    its state: a DAG that merges may be scheduled on the asset without starting itself again."""
     changes_mirrors: ClassVar[bool] = False
     """Whether the stage writes mirrors, so that tables get asset events."""
 
@@ -100,7 +103,8 @@ class SparkStageOperator(SparkSubmitOperator):
     ) -> None:
         declared = _if_known(connector)
         if declared is not None:
-            kwargs["outlets"] = [*(kwargs.get("outlets") or ()), *self._outlets(declared)]
+            for side, assets in self._assets(declared).items():
+                kwargs[side] = [*(kwargs.get(side) or ()), *assets]
         super().__init__(conn_id=spark_conn_id, jars=jars, name=name, application=application, **kwargs)
         self.connector = connector
         self.tables = tables
@@ -162,13 +166,14 @@ class SparkStageOperator(SparkSubmitOperator):
         if events is None or not self.outlets:
             return
         about = {"stage": self.stage, "run_id": context["dag_run"].run_id}
-        events[changes_asset(connector)].extra = {
-            **about,
-            "changes": result.changes,
-            "batches": result.batches,
-            "lag_seconds": result.lag_seconds,
-            "offset": _small(result.offset),
-        }
+        if self.captures:
+            events[changes_asset(connector)].extra = {
+                **about,
+                "changes": result.changes,
+                "batches": result.batches,
+                "lag_seconds": result.lag_seconds,
+                "offset": _small(result.offset),
+            }
         if self.changes_mirrors:
             for table in result.tables:
                 if table.rows_written or table.rows_removed:
@@ -303,9 +308,12 @@ class SparkStageOperator(SparkSubmitOperator):
         )
 
     @classmethod
-    def _outlets(cls, connector: Connector) -> list[Any]:
-        changes = changes_asset(connector)
-        return [changes, mirrors_alias(connector)] if cls.changes_mirrors else [changes]
+    def _assets(cls, connector: Connector) -> dict[str, list[Any]]:
+        changes = [changes_asset(connector)]
+        mirrors = [mirrors_alias(connector)] if cls.changes_mirrors else []
+        if cls.captures:
+            return {"inlets": [], "outlets": [*changes, *mirrors]}
+        return {"inlets": changes, "outlets": mirrors}
 
 
 def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, Any]:
