@@ -71,8 +71,8 @@ class SparkStageOperator(SparkSubmitOperator):
 
     stage: ClassVar[Stage]
     captures: ClassVar[bool] = False
-    """Whether the stage appends to the changes table, so that its asset gets an event. The others only look at
-    its state: a DAG that merges may be scheduled on the asset without starting itself again."""
+    """Whether the stage appends to the changes table, so that its asset gets an event. The others only look
+    at its state: a DAG that merges may be scheduled on the asset without starting itself again."""
     changes_mirrors: ClassVar[bool] = False
     """Whether the stage writes mirrors, so that tables get asset events."""
 
@@ -97,15 +97,18 @@ class SparkStageOperator(SparkSubmitOperator):
         work_folder: str | None = None,
         keep_run_folder: bool = False,
         jars: str | None = None,
-        name: str = "",
-        application: str = "",
+        name: str | None = None,
+        application: str | None = None,
         **kwargs: Any,
     ) -> None:
         declared = _if_known(connector)
         if declared is not None:
             for side, assets in self._assets(declared).items():
                 kwargs[side] = [*(kwargs.get(side) or ()), *assets]
-        super().__init__(conn_id=spark_conn_id, jars=jars, name=name, application=application, **kwargs)
+        super().__init__(conn_id=spark_conn_id, jars=jars, **kwargs)
+        # Not given, they stay None, which the page of rendered templates leaves out.
+        self.name = name  # type: ignore[assignment]
+        self.application = application  # type: ignore[assignment]
         self.connector = connector
         self.tables = tables
         self.source_conn_id = source_conn_id
