@@ -82,7 +82,7 @@ class PrivateAirflow:
                         "conn_type": "cdc_mongodb",
                         "host": mongodb.host,
                         "port": mongodb.port,
-                        "extra": json.dumps({"replica_set": "rs0"}),
+                        "extra": json.dumps({"replicaSet": "rs0"}),
                     },
                     "spark_default": {"conn_type": "spark", "host": "local[2]"},
                 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,25 +22,20 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
-from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.events import EventDecoder
-from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.segments import list_segments
-from airflow_cdc_provider.sources.cassandra.tables import log_tables
-from airflow_cdc_provider.sources.cql.describe import parse_cql
-from airflow_cdc_provider.sources.cql.json_text import rows_to_json
-from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
 _ROWS_AT_ONCE: Final = 10_000
 
 
 def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
     """Write a recording's events in the order of the log; see :func:`.offline.event_lines`."""
-    tables = _tables(connector, recording)
-    decoders = {name: EventDecoder(schema) for name, schema in tables.items()}
+    source = _source(connector, recording)
+    schemas = {table: source.schemas.tables[table] for table in source.tables()}
+    decoders = {table: EventDecoder(schema) for table, schema in schemas.items()}
     options = cassandra_envelope.EnvelopeOptions(
         connector.topic_prefix,
         connector.publish.version,
@@ -47,7 +43,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
         connector.publish.tombstones,
         recording.now_ns,
     )
-    for batch in _records(connector, recording, damage):
+    for batch in _records(source, recording, damage):
         rows: list[np.ndarray] = []
         lines: list[pa.LargeStringArray] = []
         for table in pc.unique(batch["source_table"]).drop_null().to_pylist():
@@ -56,7 +52,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
             decoded = decoders[table].decode(part)
             _note(table, part, decoded.undecodable, decoded.reasons, damage)
             if decoded.events.num_rows:
-                schema = tables[table]
+                schema = schemas[table]
                 envelope = cassandra_envelope.build(decoded.events, schema.keyspace, schema.name, options)
                 records = encode(envelope, schemas=connector.publish.schemas)
                 rows.append(places[decoded.events["row"].take(records["row"]).to_numpy()])
@@ -68,31 +64,29 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
     """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
-    tables = _tables(connector, recording)
-    options = connector.source
-    assert isinstance(options, CassandraOptions)
-    records = pa.Table.from_batches(_records(connector, recording, damage), record.CHANGE_SCHEMA)
-    for name, schema in tables.items():
-        if recording.table not in ("", name):
+    source = _source(connector, recording)
+    records = pa.Table.from_batches(_records(source, recording, damage), record.CHANGE_SCHEMA)
+    for table in source.tables():
+        if recording.table not in ("", table):
             continue
-        changes = records.filter(pc.equal(records["source_table"], name))
+        codec = source.codec(table)
+        changes = records.filter(pc.equal(records["source_table"], table))
         fences: Sequence[Fence] = ()
         for row in changes.filter(pc.equal(changes["kind"], record.TRUNCATE)).to_pylist():
             fences = add_fence(fences, row["origin"], row["position"])
-        decoder = UpdateDecoder(schema)
         contributions = []
         for batch in changes.filter(pc.equal(changes["kind"], record.CHANGE)).to_batches():
-            decoded = decoder.decode(batch, fences)
-            _note(name, batch, decoded.undecodable, decoded.reasons, damage)
+            decoded = codec.decode(batch, fences)
+            _note(table, batch, decoded.undecodable, decoded.reasons, damage)
             contributions.append(decoded.contributions)
         live = reconcile_cells(
             pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA),
             recording.now_ns // 1_000_000_000,
-            options.advanced.rules,
+            codec.rules,
             min_generation=max((fence.generation for fence in fences), default=0),
         ).live
         for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            yield row_lines_of(name, rows_to_json(schema, batch))
+            yield row_lines_of(table, codec.to_json(batch))
 
 
 def cluster_name(path: Path) -> str:
@@ -104,55 +98,29 @@ def cluster_name(path: Path) -> str:
     return ""
 
 
-def _tables(connector: Connector, recording: Recording) -> dict[str, TableSchema]:
-    """Return the tables to capture: selected, with CDC on, neither view nor counter."""
-    return {
-        name: table
-        for name, table in _schemas(connector, recording).tables.items()
-        if table.cdc and not table.view and not table.counter and connector.selects(name)
-    }
-
-
-def _schemas(connector: Connector, recording: Recording) -> Schemas:
+def _source(connector: Connector, recording: Recording) -> CassandraSource:
+    """Build the source on the recording alone, without a connection."""
     options = connector.source
     assert isinstance(options, CassandraOptions)
-    path = recording.schema or options.schema_file
-    if not path:
-        raise ConfigurationError(
-            "segments can't be read without their schema",
-            expected="a CQL file as DESCRIBE KEYSPACE ... WITH INTERNALS prints it",
-            remedy="pass --schema FILE, or set source.schema_file",
-        )
-    try:
-        return parse_cql(Path(path).read_text())
-    except OSError as error:
-        raise ConfigurationError(f"{path} can't be read", found=error.strerror or str(error)) from error
+    schema = recording.schema or options.schema_file
+    return CassandraSource(
+        replace(options, cdc_raw=str(recording.path), schema_file=schema), {}, connector.selects
+    )
 
 
-def _records(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
+def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
     """Read all segments; what can't be read is noted and left out."""
-    options = connector.source
-    assert isinstance(options, CassandraOptions)
-    schemas = _schemas(connector, recording)
-    tables = log_tables(schemas.tables.values(), _tables(connector, recording))
-    files = [file for files in list_segments(recording.path, options.node).values() for file in files]
-    if not files:
+    if not any(list_segments(recording.path, source.options.node).values()):
         raise ConfigurationError(
             f"there is no recording at {recording.path}",
             expected="a folder with CommitLog-*.log (or .log.gz) and *_cdc.idx files",
         )
-    folder = LogFolder(
-        str(recording.path),
-        options.node,
-        without_index=all(file.index is None for file in files),
-        strict=damage.strict,
-    )
-    stop = head(folder)
+    read, stop = source.reader(), source.head()
     start: Offset | None = None
     while True:
-        plan = plan_segments(folder, tables, start, stop, ReadLimit())
+        plan = source.plan(start, stop, ReadLimit())
         for part in plan.partitions:
-            for batch in read_segments(part):
+            for batch in read(part):
                 broken = pc.equal(batch["kind"], record.QUARANTINE)
                 for row in batch.filter(broken).to_pylist():
                     damage.add(_place(row["origin"], row["position"]), row["schema_id"])

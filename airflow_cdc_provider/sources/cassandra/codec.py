@@ -1,7 +1,7 @@
 """Decodes the changes of one table and shows its rows: what executors and the offline commands work with.
 
-Column ids in cell rows must outlive schema changes, so a mirror remembers them (:func:`remember_columns`).
-A column that
+Column ids in cell rows must outlive schema changes, so a mirror remembers them
+(:meth:`CassandraCodec.remember`). A column that
 was dropped and added again, and every column of a table that was made anew, gets a new id: cells of the old
 one, wherever they are still stored, are shown no more.
 """
@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 MEMORY_FORMAT: Final = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class CassandraCodec:
     """The codec of one table: see :class:`~airflow_cdc_provider.sources.base.Codec`. Picklable.
 
@@ -34,18 +34,20 @@ class CassandraCodec:
         schema: The table, its columns numbered.
         rules: Tie rules of the read path, ``4.0`` or ``3.11``.
         types: Choices of lake types.
+        last_id: The greatest column id that the mirror's table ever had.
     """
 
     schema: TableSchema
     rules: str = "4.0"
     types: LakeTypes = field(default_factory=LakeTypes)
+    last_id: int = 0
 
-    model: Literal["cell"] = field(default="cell", init=False)
+    model: Literal["row", "cell"] = field(default="cell", init=False)
+    table: str = field(init=False)
 
-    @property
-    def table(self) -> str:
-        """``keyspace.table``."""
-        return self.schema.full_name
+    def __post_init__(self) -> None:
+        """Take over the table's name."""
+        self.table = self.schema.full_name
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions."""
@@ -63,6 +65,16 @@ class CassandraCodec:
         """Show live rows as ``SELECT JSON *`` does."""
         return rows_to_json(self.schema, rows)
 
+    def remember(self) -> dict[str, Any]:
+        """Return the JSON from which :func:`recall_codec` gives columns the same ids again."""
+        columns = (*self.schema.static, *self.schema.regular)
+        return {
+            "v": MEMORY_FORMAT,
+            "table_id": self.schema.id,
+            "columns": {c.name: [c.id, _dropped_at(self.schema, c.name)] for c in columns},
+            "last_id": self.last_id,
+        }
+
     @cached_property
     def _decoder(self) -> UpdateDecoder:
         return UpdateDecoder(self.schema)
@@ -76,33 +88,31 @@ class CassandraCodec:
         return {f: getattr(self, f) for f in self.__dataclass_fields__}
 
 
-def remember_columns(schema: TableSchema) -> dict[str, Any]:
-    """Return the JSON from which :func:`recall_columns` gives columns the same ids again."""
-    return {
-        "v": MEMORY_FORMAT,
-        "table_id": schema.id,
-        "columns": {c.name: [c.id, _dropped_at(schema, c.name)] for c in (*schema.static, *schema.regular)},
-        "last_id": max((c.id for c in schema.columns), default=0),
-    }
-
-
-def recall_columns(schema: TableSchema, memory: Mapping[str, Any] | None) -> TableSchema:
-    """Number a table's columns as a mirror remembers them.
+def recall_codec(
+    schema: TableSchema, memory: Mapping[str, Any] | None, rules: str = "4.0", types: LakeTypes | None = None
+) -> CassandraCodec:
+    """Build a codec whose columns have the ids that a mirror remembers.
 
     Args:
         schema: The table as it is now.
-        memory: What :func:`remember_columns` gave, None for a new mirror.
+        memory: What :meth:`CassandraCodec.remember` gave, None for a new mirror.
+        rules: See :class:`CassandraCodec`.
+        types: Likewise.
     """
-    if memory is None:
-        return number_columns(schema)
-    same_table = not schema.id or memory["table_id"] in ("", schema.id)
-    ids = {
-        name: number
-        for name, (number, dropped_at) in memory["columns"].items()
-        if same_table and _dropped_at(schema, name) == dropped_at
-    }
-    # No column has this name: it keeps the ids of columns that are gone from being given again.
-    return number_columns(schema, {**ids, "": int(memory["last_id"])})
+    ids: dict[str, int] = {}
+    last_id = 0
+    if memory is not None:
+        last_id = int(memory["last_id"])
+        same_table = not schema.id or memory["table_id"] in ("", schema.id)
+        ids = {
+            name: number
+            for name, (number, dropped_at) in memory["columns"].items()
+            if same_table and _dropped_at(schema, name) == dropped_at
+        }
+    # No column has the empty name: it keeps the ids of columns that are gone from being given again.
+    numbered = number_columns(schema, {**ids, "": last_id})
+    last_id = max([last_id, *(c.id for c in numbered.columns)])
+    return CassandraCodec(numbered, rules, types or LakeTypes(), last_id)
 
 
 def _dropped_at(schema: TableSchema, name: str) -> int:

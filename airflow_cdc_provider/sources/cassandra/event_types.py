@@ -1,21 +1,21 @@
-"""CQL values as Debezium's Cassandra connector shows them: Arrow columns with Kafka Connect's names as metadata.
+"""CQL values as Debezium's Cassandra connector shows them: Arrow columns, Connect's names as metadata.
 
 Starting point are the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`, timestamps as
 milliseconds). What differs from the lake's types:
 
-========================= =====================================================================================
-CQL                       event
-========================= =====================================================================================
-tinyint, smallint         int8, int16
-date                      int32 days, ``io.debezium.time.Date``
-timestamp                 int64 ms, ``io.debezium.time.Timestamp``
-decimal                   double: **rounded**, as by Debezium's default
-varint                    int64: the low 64 bits, as by Debezium's default
-duration                  int64 ns with months of 30 days, ``io.debezium.time.NanoDuration``
-inet                      text with a slash before the address
-uuid, timeuuid            text, ``io.debezium.data.Uuid``
-tuple, UDT                struct; Debezium can't read tables with UDTs
-========================= =====================================================================================
+=================== ======================================================
+CQL                 event
+=================== ======================================================
+tinyint, smallint   int8, int16
+date                int32 days, ``io.debezium.time.Date``
+timestamp           int64 ms, ``io.debezium.time.Timestamp``
+decimal             double: **rounded**, as by Debezium's default
+varint              int64: the low 64 bits, as by Debezium's default
+duration            int64 ns with months of 30 days, ``io.debezium.time.NanoDuration``
+inet                text with a slash before the address
+uuid, timeuuid      text, ``io.debezium.data.Uuid``
+tuple, UDT          struct; Debezium can't read tables with UDTs
+=================== ======================================================
 
 Exact values are in the mirror.
 """
@@ -176,7 +176,7 @@ def event_array(column: pa.Array, cql_type: CqlType) -> pa.Array:
 
 
 def java_type(cql_type: CqlType, *, descending: bool = False) -> str:
-    """Name a type as Cassandra's ``AbstractType.toString`` does, which Debezium copies into range deletions."""
+    """Name a type as Cassandra's ``AbstractType.toString`` does, as events of range deletions need it."""
     text = _PACKAGE + _java_class(cql_type)
     if cql_type.parameters and cql_type.name != "udt":
         text += "(" + ",".join(java_type(p) for p in cql_type.parameters) + ")"
@@ -200,7 +200,9 @@ def _low_64_bits(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.int64())
     except pa.ArrowInvalid:
-        return pa.array([None if text is None else _wrap(int(text)) for text in column.to_pylist()], pa.int64())
+        return pa.array(
+            [None if text is None else _wrap(int(text)) for text in column.to_pylist()], pa.int64()
+        )
 
 
 def _wrap(number: int) -> int:

@@ -1,6 +1,6 @@
-"""Changes of one table as the columns of Debezium's events: one row per row, static row or deletion of an update.
+"""Changes of one table as the columns of Debezium's events.
 
-What a row of an update becomes::
+What the parts of an update become::
 
     row with liveness (INSERT)                    i
     row without (UPDATE, single-column DELETE)    u
@@ -9,40 +9,35 @@ What a row of an update becomes::
     range deletion                                r, with both ends
     partition deletion                            d, clustering columns null
 
-A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires or
-was deleted) and ``set``. Debezium's connector goes wrong in some places where this one does not: tables with UDTs and
-vectors, boundaries between ranges and sets in lists stop it or are left out; static rows give no event; a row or
-partition deletion hides the other rows of its update; removing elements of a set looks like adding them (here
-``deletion_ts`` is set, and beside added elements removed ones are not listed); the TTL of a collection is lost (here
-``deletion_ts`` has it if all elements share it). As Debezium's, a row deletion lists static columns too, though it
-doesn't delete them; and single elements of a list can't be told from the whole, nor their removal shown.
+A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires
+or was deleted) and ``set``.
+
+Debezium's connector goes wrong in places where this one does not: tables with UDTs or vectors, boundaries
+between ranges and sets in lists stop it or are left out; static rows give no event; a row or partition
+deletion hides the other rows of its update; removing elements of a set looks like adding them (here
+``deletion_ts`` is set, and beside added elements removed ones are not listed); the TTL of a collection is
+lost (here ``deletion_ts`` has it if all elements share it).
+
+As in Debezium's events, a row deletion lists static columns too, though it doesn't delete them; single
+elements of a list can't be told from the whole, nor can their removal be shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.changes.cells import (
-    CELL_COMPLEX_DELETION,
-    CELL_EXPIRING,
-    CELL_HEADER_BYTES,
-    CELL_TOMBSTONE,
-    ROW_DELETION,
-    ROW_HEADER_BYTES,
-    ROW_LIVENESS,
-)
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
-from airflow_cdc_provider.sources.cassandra.arrays import binary_array, binary_buffers
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cassandra.decode import _decode_all, _reason
+from airflow_cdc_provider.sources.cassandra.event_facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.event_types import (
     LAKE_TYPES,
     empty_of,
@@ -62,6 +57,7 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     UPPER,
     Sink,
 )
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
@@ -72,7 +68,7 @@ BOUND_TYPE: Final = pa.struct(
         pa.field("values", pa.list_(pa.struct([(n, pa.utf8()) for n in ("name", "value", "type")]))),
     ]
 )
-"""An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of the first clustering columns."""
+"""An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of clustering columns."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +76,9 @@ class CassandraEvents:
     """What became of changes.
 
     Args:
-        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``file`` and ``pos`` of the
-            entry, ``ts_us`` (greatest write time of the update), ``key`` (struct of the key columns), ``after``
-            (struct of cells, key columns first, then regular, then static ones), ``range_start``, ``range_end``.
+        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``file`` and ``pos`` of
+            the entry, ``ts_us`` (greatest write time of the update), ``key`` (struct of the key columns),
+            ``after`` (struct of cells: key columns, regular and static ones), ``range_start``, ``range_end``.
             Fields carry the names of their Connect schemas as metadata.
         undecodable: Input rows left out because they are broken.
         reasons: A text for each of them.
@@ -116,31 +112,51 @@ class EventDecoder:
             changes: Batch of ``CHANGE_SCHEMA``.
         """
         chosen = np.flatnonzero(pc.equal(changes["kind"], CHANGE_KIND).to_numpy(zero_copy_only=False))
-        changes = changes.take(pa.array(chosen))
-        data, offsets = binary_buffers(changes.column("payload"))
+        found = self._decode(changes.take(pa.array(chosen)))
+        rows = pa.array(chosen).take(found.events["row"])
+        return replace(
+            found,
+            events=found.events.set_column(0, "row", rows),
+            undecodable=tuple(int(chosen[row]) for row in found.undecodable),
+        )
+
+    def _decode(self, changes: pa.RecordBatch) -> CassandraEvents:
+        """Decode changes; one whose values don't fit their types is found by halving and left out."""
+        data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]
-        facts = _facts(sink, rows, self._slots, self._cells)
-        batch = self._batch(changes, data, offsets, sink, rows, facts)
+        facts = collect_facts(sink, rows, self._slots, self._cells)
+        try:
+            events = self._batch(changes, data, offsets, sink, rows, facts)
+        except (CorruptInput, ConfigurationError) as error:
+            count = len(changes)
+            if count == 1:
+                return CassandraEvents(self._decode(changes.slice(0, 0)).events, (0,), (error.message,))
+            first, second = (
+                self._decode(changes.slice(0, count // 2)),
+                self._decode(changes.slice(count // 2)),
+            )
+            later = second.events.set_column(0, "row", pc.add(second.events["row"], count // 2))
+            return CassandraEvents(
+                pa.concat_batches([first.events, later]),
+                (*first.undecodable, *(row + count // 2 for row in second.undecodable)),
+                (*first.reasons, *second.reasons),
+            )
         failed = np.flatnonzero(failures[:, 0])
-        row_numbers = pa.array(chosen).take(batch["row"])
-        return CassandraEvents(
-            batch.set_column(0, "row", row_numbers),
-            tuple(int(chosen[row]) for row in failed),
-            tuple(
-                _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
-                for i in failed
-            ),
-        )
+        reasons = [
+            _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
+            for i in failed
+        ]
+        return CassandraEvents(events, tuple(failed.tolist()), tuple(reasons))
 
     def _batch(
         self,
         changes: pa.RecordBatch,
         data: NDArray[np.uint8],
-        offsets: NDArray[np.int32],
+        offsets: NDArray[np.int64],
         sink: Sink,
         rows: NDArray[np.int64],
-        facts: _Facts,
+        facts: Facts,
     ) -> pa.RecordBatch:
         change, scope = rows[:, CHANGE], rows[:, SCOPE]
         values = self._values(changes, sink, rows, facts)
@@ -189,7 +205,7 @@ class EventDecoder:
         )
 
     def _values(
-        self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: _Facts
+        self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: Facts
     ) -> dict[str, pa.Array]:
         """Show every row of every update; cells that it doesn't have are null."""
         ends = np.concatenate(([0], rows[:, STATE_END]))
@@ -231,7 +247,7 @@ class EventDecoder:
         column: Column,
         slot: int,
         values: pa.Array,
-        facts: _Facts,
+        facts: Facts,
         order: NDArray[np.int64],
         event: _Event,
     ) -> pa.Array:
@@ -283,173 +299,11 @@ class EventDecoder:
 
 @dataclass(frozen=True)
 class _Event:
-    """Per event: whether it deletes a row or partition, the scope of its contribution, the deletion's time."""
+    """Per event: whether it deletes a row or partition, its contribution's scope, the deletion's time."""
 
     removes: NDArray[np.bool_]
     scope: NDArray[np.int64]
     deleted_at: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What contributions say beside values. By contribution, or by contribution and column.
-
-    ``states``    cell rows in which removed elements that are to be shown pass for live ones
-    ``inserted``  whether it has row liveness that its deletion doesn't cover
-    ``deleted``, ``deleted_at``  its deletion, write time in us
-    ``survives``  whether something is later than its deletion
-    ``latest``    greatest write time
-    ``live``, ``dead``  number of cells, without those that the deletion covers
-    ``emptied``   whether the collection was deleted whole
-    ``expires``, ``expiry``  whether all live cells expire in the same second, and which
-    ``dead_at``   greatest write time of dead cells
-    """
-
-    states: NDArray[np.uint8]
-    inserted: NDArray[np.bool_]
-    deleted: NDArray[np.bool_]
-    deleted_at: NDArray[np.int64]
-    survives: NDArray[np.bool_]
-    latest: NDArray[np.int64]
-    live: NDArray[np.int64]
-    dead: NDArray[np.int64]
-    emptied: NDArray[np.bool_]
-    expires: NDArray[np.bool_]
-    expiry: NDArray[np.int64]
-    dead_at: NDArray[np.int64]
-
-
-_SIMPLE: Final = 0
-_SET: Final = 1
-_MAP: Final = 2
-_OTHER: Final = 3
-
-
-def _facts(sink: Sink, rows: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]) -> _Facts:
-    shapes = np.array(
-        [
-            {"set": _SET, "map": _MAP}.get(c.type.name, _OTHER) if c.type.multi_cell else _SIMPLE
-            for c in cells
-        ],
-        np.int64,
-    )
-    ends = np.ascontiguousarray(rows[:, STATE_END])
-    size = (len(rows), max(len(cells), 1))
-    facts = _Facts(
-        states=sink.states[: ends[-1] if len(ends) else 0].copy(),
-        inserted=np.zeros(len(rows), np.bool_),
-        deleted=np.zeros(len(rows), np.bool_),
-        deleted_at=np.zeros(len(rows), np.int64),
-        survives=np.zeros(len(rows), np.bool_),
-        latest=np.full(len(rows), np.iinfo(np.int64).min),
-        live=np.zeros(size, np.int64),
-        dead=np.zeros(size, np.int64),
-        emptied=np.zeros(size, np.bool_),
-        expires=np.zeros(size, np.bool_),
-        expiry=np.zeros(size, np.int64),
-        dead_at=np.zeros(size, np.int64),
-    )
-    _collect(
-        sink.states,
-        facts.states,
-        ends,
-        slots,
-        shapes,
-        facts.inserted,
-        facts.deleted,
-        facts.deleted_at,
-        facts.survives,
-        facts.latest,
-        facts.live,
-        facts.dead,
-        facts.emptied,
-        facts.expires,
-        facts.expiry,
-        facts.dead_at,
-    )
-    return facts
-
-
-@njit(cache=True, nogil=True)
-def _little(data: NDArray[np.uint8], at: int, width: int) -> int:
-    value = np.uint64(0)
-    for i in range(width):
-        value |= np.uint64(data[at + i]) << np.uint64(8 * i)
-    return np.int64(value)
-
-
-@njit(cache=True, nogil=True)
-def _collect(  # type: ignore[no-untyped-def]
-    plain,
-    states,
-    ends,
-    slots,
-    shapes,
-    inserted,
-    deleted,
-    deleted_at,
-    survives,
-    latest,
-    live,
-    dead,
-    emptied,
-    expires,
-    expiry,
-    dead_at,
-):
-    """Walk all cell rows twice: count and compare, then mark in ``states`` what is to pass for live.
-
-    In both arrays cells that the row's own deletion covers get a column id that no table has.
-    """
-    begin = np.int64(0)
-    for row in range(len(ends)):
-        flags = plain[begin + 1]
-        if flags & ROW_DELETION:
-            deleted[row] = True
-            deleted_at[row] = _little(plain, begin + 24, 8)
-            latest[row] = max(latest[row], deleted_at[row])
-        if flags & ROW_LIVENESS:
-            time = _little(plain, begin + 8, 8)
-            latest[row] = max(latest[row], time)
-            if not deleted[row] or time > deleted_at[row]:
-                inserted[row] = True
-                survives[row] = True
-        count = _little(plain, begin + 44, 4)
-        first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
-        at = first
-        for _ in range(count):
-            column, mark = _little(plain, at, 2), plain[at + 2]
-            time, ending = _little(plain, at + 8, 8), _little(plain, at + 16, 8)
-            after = at + CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
-            latest[row] = max(latest[row], time)
-            slot = slots[column] if column < len(slots) else np.int64(-1)
-            if deleted[row] and time <= deleted_at[row]:
-                plain[at], plain[at + 1], states[at], states[at + 1] = 255, 255, 255, 255
-            elif slot >= 0:
-                survives[row] = True
-                if mark & CELL_COMPLEX_DELETION:
-                    emptied[row, slot] = True
-                elif mark & CELL_TOMBSTONE:
-                    dead_at[row, slot] = max(dead_at[row, slot], time) if dead[row, slot] else time
-                    dead[row, slot] += 1
-                else:
-                    expiring = mark & CELL_EXPIRING != 0
-                    if live[row, slot] == 0:
-                        expires[row, slot], expiry[row, slot] = expiring, ending
-                    elif not expiring or expiry[row, slot] != ending:
-                        expires[row, slot] = False
-                    live[row, slot] += 1
-            at = after
-        at = first
-        for _ in range(count):
-            column, mark = _little(plain, at, 2), plain[at + 2]
-            slot = slots[column] if column < len(slots) else np.int64(-1)
-            if slot >= 0 and mark & CELL_TOMBSTONE:
-                shape = shapes[slot]
-                if shape == _MAP or (shape == _SET and live[row, slot] == 0):
-                    states[at + 2] = mark & ~CELL_TOMBSTONE & 0xFF
-            at += CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
-        begin = ends[row]
 
 
 def _cell_struct(
@@ -463,18 +317,18 @@ def _cell_struct(
 
 
 def _places(
-    changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int32]
+    changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> tuple[pa.Array, pa.Array]:
     """Name each change's segment file, and the logical position where its entry ends."""
     positions = [Position.unpack(position) for position in changes.column("position").to_pylist()]
-    versions = data[offsets[:-1]].tolist() if len(positions) else []
+    versions = data[offsets[:-1]].tolist() if positions else []
     files = [f"CommitLog-{v}-{p.segment}.log" for v, p in zip(versions, positions, strict=True)]
     return pa.array(files, pa.utf8()), pa.array([p.end for p in positions], pa.int64())
 
 
 def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:
     """Return maps with null in place of the values of removed keys: of those that only ``everything`` has."""
-    shown = []
+    shown: list[list[tuple[Any, Any]] | None] = []
     for entries, left in zip(everything.to_pylist(), live.to_pylist(), strict=True):
         if entries is None:
             shown.append(None)

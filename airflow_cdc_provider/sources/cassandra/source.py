@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
-from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_columns, remember_columns
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
 from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, read_offset
@@ -80,16 +80,13 @@ class CassandraSource:
         Raises:
             SchemaUnknown: There is no such table.
         """
-        return CassandraCodec(
-            recall_columns(self._schema(table), memory),
-            self.options.advanced.rules,
-            LakeTypes(self.options.advanced.timestamps),
-        )
+        advanced = self.options.advanced
+        return recall_codec(self._schema(table), memory, advanced.rules, LakeTypes(advanced.timestamps))
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
         """Return the JSON with the column ids of a codec."""
         assert isinstance(codec, CassandraCodec)
-        return remember_columns(codec.schema)
+        return codec.remember()
 
     def start(self) -> Offset | None:
         """Begin at the earliest segment: what it holds merges with a snapshot in any order."""
@@ -195,7 +192,7 @@ class CassandraSource:
     def _folder(self) -> capture.LogFolder:
         if not self.options.cdc_raw:
             raise ConfigurationError("no segments can be found", expected="option source.cdc_raw")
-        # A recording may hold segments alone; a live node's index files are never all missing.
+        # A recording may hold segments alone; the index files of a live node are never all missing.
         bare = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
         return capture.LogFolder(
             self.options.cdc_raw,

@@ -30,8 +30,8 @@ from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, gather
-from airflow_cdc_provider.sources.mongodb.change_event import FIELDS, SPLIT, TOKEN, Scan, locate, scan
+from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_all, gather
+from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     RawBatch,
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 16 * 1024 * 1024
 """Size at which a slice of events is closed; one reply of the server may exceed it."""
 
+_TOKEN: Final = b"_id"
+_SPLIT: Final = b"splitEvent"
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _SPLIT_SINCE: Final = (6, 0, 9)
@@ -320,7 +322,7 @@ class ChangeStream:
         if self._skip_through is None:
             return 0
         time_passed, index = self._skip_through
-        passed = (found.times == np.uint64(time_passed)) & (found.indexes <= index)
+        passed = (found.times == time_passed) & (found.indexes <= index)
         count = int(np.argmin(passed)) if not passed.all() else len(passed)
         if count < len(passed):
             self._skip_through = None
@@ -330,7 +332,7 @@ class ChangeStream:
         """Add events one by one, joining fragments; the place moves with whole events only."""
         data = batch.data
         spans = batch.documents
-        located = locate(data, spans.starts, spans.ends)
+        _, token_starts, token_ends = find_in_all(data, spans.starts, spans.ends, _TOKEN)
         for row in range(len(spans)):
             event = data[spans.starts[row] : spans.ends[row]].tobytes()
             fragment = int(found.fragments[row])
@@ -350,7 +352,7 @@ class ChangeStream:
             moment = int(found.times[row]) or int(_event_time(event))
             index = int(found.indexes[row])
             collected.add(event, 1, index)
-            token = data[located.starts[row, TOKEN] : located.ends[row, TOKEN]].tobytes()
+            token = data[token_starts[row] : token_ends[row]].tobytes()
             self._place = StreamPlace(moment >> 32, moment & 0xFFFF_FFFF, index, token)
 
 
@@ -360,15 +362,14 @@ def join_fragments(fragments: list[bytes]) -> bytes:
     token = b""
     for fragment in fragments:
         data = as_bytes(fragment)
-        located = locate(data, np.array([0]), np.array([len(data)]))
-        edges = []
-        for column in (TOKEN, SPLIT):
-            start, end = int(located.starts[0, column]), int(located.ends[0, column])
-            edges.append((start - len(FIELDS[column]) - 2, end))
-            if column == TOKEN:
-                token = fragment[start - len(FIELDS[TOKEN]) - 2 : end]
+        whole = np.array([0]), np.array([len(data)])
+        cuts = []
+        for name in (_TOKEN, _SPLIT):
+            _, starts, ends = find_in_all(data, *whole, name)
+            cuts.append((int(starts[0]) - len(name) - 2, int(ends[0])))
+        token = fragment[slice(*cuts[0])]
         at = 4
-        for start, end in sorted(edges):
+        for start, end in sorted(cuts):
             fields.append(fragment[at:start])
             at = end
         fields.append(fragment[at:-1])

@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,8 +30,8 @@ from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.arrow import binary_buffer, span_column
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, Ints, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
-from airflow_cdc_provider.sources.mongodb.change_event import FULL_DOCUMENT, locate, operations
-from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn
+from airflow_cdc_provider.sources.mongodb.change_event import read_states
+from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn, read_columns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 MISFITS: Final = b"cdc.misfits"
@@ -97,27 +96,24 @@ class MongodbCodec:
         kind = changes.column("kind")
         is_change = pc.equal(kind, CHANGE).to_numpy(zero_copy_only=False)
         is_snapshot = pc.equal(kind, SNAPSHOT).to_numpy(zero_copy_only=False)
-        ours = (is_change | is_snapshot) & (starts >= 0)
-        faults = np.zeros(len(starts), np.int64)
-        places = np.zeros(len(starts), np.int64)
-        rows = np.flatnonzero(ours)
-        row_faults, row_places = faults[rows], places[rows]
-        validate_all(data, starts[rows], ends[rows], row_faults, row_places)
-        faults[rows], places[rows] = row_faults, row_places
-        sound = ours & (faults == 0)
-        events = is_change & sound
-        located = locate(data, np.where(events, starts, -1), np.where(events, ends, -1))
-        what = self._what(operations(data, located), located.kinds[:, FULL_DOCUMENT])
-        what[~events] = _NOTHING
-        what[is_snapshot & sound] = _PUT
-        what[(is_change | is_snapshot) & ~sound] = _BROKEN
+        operations, images, sound = read_states(
+            data, np.where(is_change, starts, -1), np.where(is_change, ends, -1)
+        )
+        what = self._what(operations, images.kinds)
+        what[~is_change] = _NOTHING
+        what[is_change & ~sound] = _BROKEN
+        what[is_snapshot] = _PUT
         no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
-        what[no_key & np.isin(what, (_PUT, _REMOVE))] = _NO_KEY
-        state_starts = np.where(is_snapshot, starts, located.starts[:, FULL_DOCUMENT])
-        state_ends = np.where(is_snapshot, ends, located.ends[:, FULL_DOCUMENT])
+        what[no_key & ((what == _PUT) | (what == _REMOVE))] = _NO_KEY
+        has_state = what == _PUT
+        state_starts = np.where(has_state, np.where(is_snapshot, starts, images.starts), -1)
+        state_ends = np.where(is_snapshot, ends, images.ends)
+        faults, places = np.zeros((2, len(starts)), np.int64)
+        validate_all(data, state_starts, state_ends, faults, places)
+        what[faults != 0] = _BROKEN
         taken = np.flatnonzero((what == _PUT) | (what == _REMOVE))
         is_put = what[taken] == _PUT
-        chosen = changes.take(pa.array(taken))
+        chosen = _only(changes, taken)
         contributions = pa.RecordBatch.from_arrays(
             [
                 chosen.column("key"),
@@ -127,13 +123,16 @@ class MongodbCodec:
                 _generations(chosen, fences),
                 chosen.column("version"),
                 pa.array(np.where(is_put, UPSERT, DELETE).astype(np.int8)),
-                span_column(pa.binary(), data, np.where(is_put, state_starts[taken], -1), state_ends[taken]),
+                span_column(pa.binary(), data, state_starts[taken], state_ends[taken]),
             ],
             schema=CONTRIBUTION_SCHEMA,
         )
         left_out = np.flatnonzero(what >= _BROKEN)
+        whole, where = np.zeros((2, len(left_out)), np.int64)
+        validate_all(data, starts[left_out], ends[left_out], whole, where)
         reasons = [
-            _reason(int(what[row]), int(faults[row]), int(places[row] - starts[row])) for row in left_out
+            _reason(int(what[row]), int(whole[n]), int(where[n] - starts[row]))
+            for n, row in enumerate(left_out)
         ]
         return Decoded(contributions, tuple(int(row) for row in left_out), tuple(reasons))
 
@@ -163,9 +162,10 @@ class MongodbCodec:
             texts = write_values(data, _kinds(starts), starts, ends, ascii_only=False)
             arrays.append(texts.column)
             misfits["document"] = texts.not_utf8
-        for column in self.columns:
-            array, misfits[column.name] = column.read(data, starts, ends)
+        declared = read_columns(self.columns, data, starts, ends)
+        for column, (array, count) in zip(self.columns, declared, strict=True):
             arrays.append(array)
+            misfits[column.name] = count
         found = {name: count for name, count in misfits.items() if count}
         schema = self._schema.with_metadata({MISFITS: json.dumps(found).encode()}) if found else self._schema
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -175,10 +175,10 @@ class MongodbCodec:
         data, starts, ends = binary_buffer(rows.column("state"))
         yield from write_values(data, _kinds(starts), starts, ends, ascii_only=True).column.to_pylist()
 
-    def _what(self, operation: Ints, document_kinds: npt.NDArray[np.uint8]) -> Ints:
+    def _what(self, operation: Ints, document_kinds: Ints) -> Ints:
         """Decide what each event does to its row."""
         has_document = document_kinds == DOCUMENT
-        is_update = operation == change_event.UPDATE_OPERATION
+        is_update = operation == change_event.UPDATE
         is_whole = (operation == change_event.INSERT) | (operation == change_event.REPLACE)
         missing = _NO_POST_IMAGE if self.full_document == "post_image" else _NOTHING
         return np.select(
@@ -191,6 +191,12 @@ class MongodbCodec:
             [_REMOVE, _PUT, missing, _NO_DOCUMENT],
             default=_NOTHING,
         )
+
+
+def _only(changes: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
+    """Take rows, of the columns that contributions need."""
+    columns = changes.select(["key", "version", "generation", "origin", "position"])
+    return columns if len(rows) == len(changes) else columns.take(pa.array(rows))
 
 
 def _kinds(starts: Ints) -> Ints:

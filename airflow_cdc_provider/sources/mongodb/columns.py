@@ -23,7 +23,7 @@ json                            everything, as canonical Extended JSON
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,7 +50,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     UNDEFINED,
     Bytes,
     Ints,
-    find_path_in_all,
     read_i32,
     read_u64,
 )
@@ -68,6 +67,7 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     scaled_decimal,
     shortest_digits,
 )
+from airflow_cdc_provider.sources.mongodb.paths import Paths, Values
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _OTHERS: Final = {
@@ -139,15 +139,7 @@ class DeclaredColumn:
             return pa.decimal128(*self._decimal)
         return _INTEGERS.get(self.type_name) or _OTHERS[self.type_name]
 
-    def read(self, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, int]:
-        """Read the column from valid documents; return it and the number of misfits.
-
-        Args:
-            data: The buffer.
-            starts: First byte of each document, -1 for none.
-            ends: Byte after each.
-        """
-        values = _Values(data, *find_path_in_all(data, starts, ends, self.path))
+    def _read(self, values: _Column) -> tuple[pa.Array, int]:
         if self._decimal is not None:
             return _decimals(values, *self._decimal)
         if self.type_name in _INTEGERS:
@@ -155,12 +147,29 @@ class DeclaredColumn:
         return _READERS[self.type_name](values)
 
 
-@dataclass(frozen=True)
-class _Values:
-    data: Bytes
-    kinds: Ints
-    starts: Ints
-    ends: Ints
+def read_columns(
+    columns: Sequence[DeclaredColumn], data: Bytes, starts: Ints, ends: Ints
+) -> list[tuple[pa.Array, int]]:
+    """Read columns from documents; return each with the number of its misfits.
+
+    Args:
+        columns: The columns.
+        data: The buffer.
+        starts: First byte of each document, -1 for none.
+        ends: Byte after each.
+    """
+    if not columns:
+        return []
+    found = Paths([column.path for column in columns]).find(data, starts, ends)
+    return [column._read(_Column(data, found.values(row))) for row, column in enumerate(columns)]
+
+
+class _Column:
+    """The values of one column, before they have its type."""
+
+    def __init__(self, data: Bytes, values: Values) -> None:
+        self.data = data
+        self.kinds, self.starts, self.ends = values.kinds, values.starts, values.ends
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -170,7 +179,7 @@ class _Values:
         return int(np.count_nonzero(~valid & ~nothing))
 
 
-def _integers(values: _Values, kind: pa.DataType) -> tuple[pa.Array, int]:
+def _integers(values: _Column, kind: pa.DataType) -> tuple[pa.Array, int]:
     out = np.zeros(len(values), np.int64)
     valid = np.zeros(len(values), np.bool_)
     _read_integers(values.data, values.kinds, values.starts, out, valid)
@@ -179,12 +188,12 @@ def _integers(values: _Values, kind: pa.DataType) -> tuple[pa.Array, int]:
     return fixed_column(kind, np.where(valid, out, 0).astype(narrow), valid), values.misfits(valid)
 
 
-def _doubles(values: _Values) -> tuple[pa.Array, int]:
+def _doubles(values: _Column) -> tuple[pa.Array, int]:
     bits, valid = _double_bits(values)
     return fixed_column(pa.float64(), bits, valid), values.misfits(valid)
 
 
-def _floats(values: _Values) -> tuple[pa.Array, int]:
+def _floats(values: _Column) -> tuple[pa.Array, int]:
     bits, valid = _double_bits(values)
     wide = bits.view(np.float64)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -193,14 +202,14 @@ def _floats(values: _Values) -> tuple[pa.Array, int]:
     return fixed_column(pa.float32(), narrow, valid), values.misfits(valid)
 
 
-def _double_bits(values: _Values) -> tuple[npt.NDArray[np.uint64], Bits]:
+def _double_bits(values: _Column) -> tuple[npt.NDArray[np.uint64], Bits]:
     bits = np.zeros(len(values), np.uint64)
     valid = np.zeros(len(values), np.bool_)
     _read_doubles(values.data, values.kinds, values.starts, bits, valid)
     return bits, valid
 
 
-def _decimals(values: _Values, precision: int, scale: int) -> tuple[pa.Array, int]:
+def _decimals(values: _Column, precision: int, scale: int) -> tuple[pa.Array, int]:
     halves = np.zeros((len(values), 2), np.uint64)
     valid = np.zeros(len(values), np.bool_)
     limit = 10**precision
@@ -217,14 +226,14 @@ def _decimals(values: _Values, precision: int, scale: int) -> tuple[pa.Array, in
     return fixed_column(pa.decimal128(precision, scale), halves, valid), values.misfits(valid)
 
 
-def _booleans(values: _Values) -> tuple[pa.Array, int]:
+def _booleans(values: _Column) -> tuple[pa.Array, int]:
     valid = values.kinds == BOOLEAN
     out = np.zeros(len(values), np.bool_)
     out[valid] = values.data[values.starts[valid]] != 0
     return pa.array(out, mask=~valid), values.misfits(valid)
 
 
-def _milliseconds(values: _Values) -> tuple[Ints, Bits]:
+def _milliseconds(values: _Column) -> tuple[Ints, Bits]:
     out = np.zeros(len(values), np.int64)
     valid = values.kinds == DATE
     _read_milliseconds(values.data, values.starts, out, valid)
@@ -232,19 +241,19 @@ def _milliseconds(values: _Values) -> tuple[Ints, Bits]:
     return np.where(valid, out, 0), valid
 
 
-def _timestamps(values: _Values) -> tuple[pa.Array, int]:
+def _timestamps(values: _Column) -> tuple[pa.Array, int]:
     out, valid = _milliseconds(values)
     return fixed_column(_OTHERS["timestamp"], out * 1000, valid), values.misfits(valid)
 
 
-def _dates(values: _Values) -> tuple[pa.Array, int]:
+def _dates(values: _Column) -> tuple[pa.Array, int]:
     out, valid = _milliseconds(values)
     days, rest = np.divmod(out, _MILLISECONDS_PER_DAY)
     valid &= rest == 0
     return fixed_column(pa.date32(), days.astype(np.int32), valid), values.misfits(valid)
 
 
-def _binaries(values: _Values) -> tuple[pa.Array, int]:
+def _binaries(values: _Column) -> tuple[pa.Array, int]:
     valid = (values.kinds == BINARY) | (values.kinds == OBJECT_ID)
     starts = np.where(valid, values.starts, -1)
     of_binary = values.kinds == BINARY
@@ -253,7 +262,7 @@ def _binaries(values: _Values) -> tuple[pa.Array, int]:
     return span_column(pa.binary(), values.data, starts, values.ends), values.misfits(valid)
 
 
-def _strings(values: _Values) -> tuple[pa.Array, int]:
+def _strings(values: _Column) -> tuple[pa.Array, int]:
     sizes = np.zeros(len(values) + 1, np.int64)
     valid = np.zeros(len(values), np.bool_)
     _measure_strings(values.data, values.kinds, values.starts, values.ends, sizes, valid)
@@ -265,12 +274,12 @@ def _strings(values: _Values) -> tuple[pa.Array, int]:
     return column_of(pa.string(), out, offsets.astype(np.int32), valid), values.misfits(valid)
 
 
-def _json(values: _Values) -> tuple[pa.Array, int]:
+def _json(values: _Column) -> tuple[pa.Array, int]:
     texts = write_values(values.data, values.kinds, values.starts, values.ends, ascii_only=False)
     return texts.column, texts.not_utf8
 
 
-_READERS: Final[Mapping[str, Callable[[_Values], tuple[pa.Array, int]]]] = {
+_READERS: Final[Mapping[str, Callable[[_Column], tuple[pa.Array, int]]]] = {
     "boolean": _booleans,
     "float": _floats,
     "double": _doubles,

@@ -1,6 +1,6 @@
 """Change events and snapshot documents as Arrow columns: what an envelope is made of, without the envelope.
 
-Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson_layout`): one kernel finds the places
+Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson`): one kernel finds the places
 of the members that count, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts. Which
 server events give a row, and where a row's members come from: ``reference/mongodb-event-format.md``, sections
 2 to 6.
@@ -18,12 +18,15 @@ import pyarrow.compute as pc
 from numba import njit
 
 from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text
-from airflow_cdc_provider.sources.mongodb.bson_layout import (
-    document_end,
-    int32,
-    int64,
+from airflow_cdc_provider.sources.mongodb.bson import (
+    DOCUMENT as BSON_DOCUMENT,
+)
+from airflow_cdc_provider.sources.mongodb.bson import (
+    MAX_DEPTH,
     name_end,
-    string_end,
+    read_i32,
+    read_u64,
+    validate,
     value_end,
 )
 from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, render
@@ -230,7 +233,6 @@ def split_documents(
     return starts[:kept], ends[:kept], starts[len(starts) - lost :][::-1], ends[len(ends) - lost :][::-1]
 
 
-_MAX_DEPTH: Final = 1000
 _SLOTS: Final = 13
 _DATABASE, _COLLECTION, _ID, _FULL, _BEFORE, _UPDATED, _REMOVED, _TRUNCATED = range(8)
 _CLUSTER, _WALL, _LSID, _TXN, _OPERATION = range(8, 13)
@@ -319,7 +321,7 @@ def _scan(
     ops: np.ndarray,
 ) -> None:
     """Find the members of each change event; see the slots above."""
-    stack = np.empty(_MAX_DEPTH, np.int64)
+    stack = np.empty(MAX_DEPTH, np.int64)
     for row in range(len(starts)):
         start, end = starts[row], ends[row]
         ops[row] = _OP_BROKEN
@@ -376,7 +378,7 @@ def _scan_documents(
     ops: np.ndarray,
 ) -> None:
     """Find ``_id`` of each document."""
-    stack = np.empty(_MAX_DEPTH, np.int64)
+    stack = np.empty(MAX_DEPTH, np.int64)
     for row in range(len(starts)):
         if _whole(data, starts[row], ends[row], stack) == ends[row]:
             found = _find(data, starts[row], ends[row], _N_ID)
@@ -388,41 +390,17 @@ def _scan_documents(
 
 @njit(cache=True)
 def _whole(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
-    """Return where a document ends whose members, at any depth, all fit; -1 for any other."""
-    end = document_end(data, start, limit)
-    if end < 0:
+    """Return where a document ends that is whole to its leaves; -1 for any other."""
+    end = value_end(data, BSON_DOCUMENT, start, limit)
+    if end < 0 or validate(data, start, end, stack)[0] != 0:
         return -1
-    depth = 1
-    stack[0] = end
-    at = start + 4
-    while depth > 0:
-        inner = stack[depth - 1]
-        if at == inner - 1:
-            depth -= 1
-            at = inner
-            continue
-        kind = data[at]
-        name = name_end(data, at + 1, inner - 1)
-        if name < 0:
-            return -1
-        following = value_end(data, kind, name + 1, inner - 1)
-        if following < 0:
-            return -1
-        if kind in (3, 4, 15):
-            if depth == len(stack):
-                return -1
-            at = name + 5 if kind != 15 else string_end(data, name + 5, following) + 4
-            stack[depth] = following
-            depth += 1
-        else:
-            at = following
     return end
 
 
 @njit(cache=True)
 def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events: bool) -> tuple[int, int]:
     """Fill documents from the front, broken places from the back; return how many of each."""
-    stack = np.empty(_MAX_DEPTH, np.int64)
+    stack = np.empty(MAX_DEPTH, np.int64)
     size = len(data)
     at, kept, lost = 0, 0, 0
     while at < size:
@@ -459,7 +437,7 @@ def _numbers(data: np.ndarray, valid: np.ndarray, first: np.ndarray, width: int)
     values = np.zeros(len(valid), np.int64)
     for row in range(len(valid)):
         if valid[row]:
-            values[row] = int32(data, first[row]) if width == 4 else int64(data, first[row])
+            values[row] = read_i32(data, first[row]) if width == 4 else np.int64(read_u64(data, first[row]))
     return values
 
 

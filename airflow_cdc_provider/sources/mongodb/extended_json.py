@@ -31,7 +31,7 @@ import pyarrow as pa
 from numba import njit
 
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
-from airflow_cdc_provider.sources.mongodb.bson_layout import name_end, string_end, value_end
+from airflow_cdc_provider.sources.mongodb.bson import name_end, scope_start, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json_values import (
     CODE,
     SCOPE,
@@ -201,7 +201,7 @@ def _value(
             frame = frames[depth]
             frame[3] = _FRAME_ARRAY if kind == 4 else _FRAME_DOCUMENT
             if kind == 15:
-                code = string_end(data, start + 4, end)
+                code = scope_start(data, start)
                 at = write_characters(data, start + 8, code - 1, out, put(out, at, CODE), escaped)
                 out[at] = 34
                 at = put(out, write_separator(out, at + 1, spaced), SCOPE)

@@ -14,7 +14,7 @@ from numba import njit
 
 from airflow_cdc_provider.changes.java_floats import write_number
 from airflow_cdc_provider.changes.text_kernels import write_base64
-from airflow_cdc_provider.sources.mongodb.bson_layout import int32, int64, name_end, uint64
+from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64
 
 KEY: Final = 0
 DOCUMENT: Final = 1
@@ -250,7 +250,7 @@ def _date(out: np.ndarray, at: int, ms: int, profile: int) -> int:
 @njit(cache=True)
 def _decimal128(data: np.ndarray, start: int, out: np.ndarray, at: int) -> int:
     """Write an IEEE 754 decimal as ``org.bson.types.Decimal128`` does."""
-    low, high = uint64(data, start), uint64(data, start + 8)
+    low, high = read_u64(data, start), read_u64(data, start + 8)
     top = int(high >> np.uint64(58)) & 31
     negative = high >> np.uint64(63) != np.uint64(0)
     if top == 31:
@@ -314,7 +314,7 @@ def _decimal128(data: np.ndarray, start: int, out: np.ndarray, at: int) -> int:
 
 @njit(cache=True)
 def _double(data: np.ndarray, start: int, out: np.ndarray, at: int, profile: int) -> int:
-    bits = uint64(data, start)
+    bits = read_u64(data, start)
     exponent = (bits >> np.uint64(52)) & np.uint64(0x7FF)
     finite = exponent != np.uint64(0x7FF)
     wrapped = profile == CANONICAL or (not finite and profile != DOCUMENT)
@@ -373,7 +373,7 @@ def write_scalar(
     if kind == 8:
         return put(out, at, _TRUE) if data[start] else put(out, at, _FALSE)
     if kind == 9:
-        return _date(out, at, int64(data, start), profile)
+        return _date(out, at, np.int64(read_u64(data, start)), profile)
     if kind == 10:
         return put(out, at, _NULL)
     if kind == 11:
@@ -409,18 +409,18 @@ def write_scalar(
         return _close(out, write_characters(data, start + 4, end - 1, out, put(out, at, _SYMBOL), escaped))
     if kind == 16:
         if profile == CANONICAL:
-            return _close(out, _integer(out, put(out, at, _INT), int32(data, start)))
-        return _integer(out, at, int32(data, start))
+            return _close(out, _integer(out, put(out, at, _INT), read_i32(data, start)))
+        return _integer(out, at, read_i32(data, start))
     if kind == 17:
-        at = _integer(out, put(out, at, _TIMESTAMP), int32(data, start + 4) & 0xFFFFFFFF)
+        at = _integer(out, put(out, at, _TIMESTAMP), read_i32(data, start + 4) & 0xFFFFFFFF)
         at = put(out, write_separator(out, at, spaced), _INCREMENT)
-        at = _integer(out, at, int32(data, start) & 0xFFFFFFFF)
+        at = _integer(out, at, read_i32(data, start) & 0xFFFFFFFF)
         out[at], out[at + 1] = 125, 125
         return at + 2
     if kind == 18:
         if profile in (DOCUMENT, CANONICAL):
-            return _close(out, _integer(out, put(out, at, _LONG), int64(data, start)))
-        return _integer(out, at, int64(data, start))
+            return _close(out, _integer(out, put(out, at, _LONG), np.int64(read_u64(data, start))))
+        return _integer(out, at, np.int64(read_u64(data, start)))
     if kind == 19:
         return _close(out, _decimal128(data, start, out, put(out, at, _DECIMAL)))
     return put(out, at, _MIN_KEY) if kind == 255 else put(out, at, _MAX_KEY)

@@ -2,18 +2,19 @@
 
 One event gives one record, positioned by cluster time and index (:mod:`.position`). A rename gives two more
 for its new name: an end of what was there, and a signal that all of its rows came without events. An event
-whose bytes are broken becomes a record of kind ``quarantine`` at its place in the stream; the events beside
-it are not affected. ``dropDatabase`` follows the drops of its collections, and ``invalidate`` what caused it,
-so these two change nothing; they are kept as kind ``schema`` without a table.
+that is broken at its top level becomes a record of kind ``quarantine`` at its place in the stream; the events
+beside it are not affected. (What is broken inside its document, decoding finds.) ``dropDatabase`` follows the
+drops of its collections, and ``invalidate`` what caused it, so these two change nothing; they are kept as
+kind ``schema`` without a table.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from airflow_cdc_provider.changes.record import (
     SNAPSHOT,
 )
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.arrow import column_of, fixed_width_binary, span_column
 from airflow_cdc_provider.sources.mongodb.bson import (
     FAULTS,
@@ -40,29 +42,16 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     split_documents,
     validate_all,
 )
-from airflow_cdc_provider.sources.mongodb.change_event import (
-    DELETE,
-    DROP_OPERATION,
-    INSERT,
-    RENAME,
-    RENAMED_TO,
-    REPLACE,
-    UPDATE_OPERATION,
-    Facts,
-    Located,
-    locate,
-    namespace_in,
-    number_namespaces,
-    read_facts,
-)
+from airflow_cdc_provider.sources.mongodb.change_event import Facts, number_namespaces, read_facts
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
 
 log = logging.getLogger(__name__)
 
-_OF_ROWS: Final = (INSERT, UPDATE_OPERATION, REPLACE, DELETE)
-_OF_COLLECTIONS: Final = (DROP_OPERATION, RENAME)
+_OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLACE, change_event.DELETE)
+_OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
+_KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 
 
@@ -130,35 +119,25 @@ def read_events(
     Raises:
         CorruptInput: With ``strict``: the first broken event, its place and what is wrong.
     """
-    faults = np.zeros(len(spans), np.int64)
-    places = np.zeros(len(spans), np.int64)
-    validate_all(data, spans.starts, spans.ends, faults, places)
-    whole = faults == 0
-    located = locate(data, np.where(whole, spans.starts, -1), np.where(whole, spans.ends, -1))
-    facts = read_facts(data, located, first_index)
-    if not facts.complete.all():
-        _report(faults, places, spans, np.flatnonzero(~facts.complete), strict)
-    namespaces, codes = number_namespaces(data, facts.databases, facts.collections)
+    facts = read_facts(data, spans, first_index)
+    _report(data, spans, facts, strict)
+    namespaces, codes = number_namespaces(data, facts.namespaces)
     captured = np.array([bool(name) and is_captured(name, selects) for name in namespaces], np.bool_)
     of_rows = facts.complete & np.isin(facts.operations, _OF_ROWS)
-    of_collections = facts.complete & np.isin(facts.operations, _OF_COLLECTIONS)
-    kinds = np.select([~facts.complete, of_rows, of_collections], [QUARANTINE, CHANGE, DROP], default=SCHEMA)
-    taken = np.where(of_rows | of_collections, captured[codes] if len(codes) else False, True)
-    rows = np.flatnonzero(taken)
-    tables = pa.DictionaryArray.from_arrays(
-        pa.array(codes[rows].astype(np.int32), mask=~(of_rows | of_collections)[rows]),
-        pa.array([name or None for name in namespaces], pa.string()),
-    )
-    key_kinds = np.where(of_rows, facts.id_kinds, 0)[rows]
+    of_tables = facts.complete & np.isin(facts.operations, _OF_COLLECTIONS) | of_rows
+    kinds = np.where(of_rows, 0, np.where(of_tables, 1, np.where(facts.complete, 2, 3))).astype(np.int8)
+    rows = np.flatnonzero(~of_tables | captured[codes]) if len(codes) else codes
     position = fixed_width_binary(positions(facts.times[rows], facts.indexes[rows]))
+    key_kinds = np.where(of_rows, facts.ids.kinds, 0)[rows]
+    keys = canonical_keys(data, key_kinds, facts.ids.starts[rows], facts.ids.ends[rows])
     records = pa.RecordBatch.from_arrays(
         [
-            tables.cast(pa.string()),
-            pa.array(kinds[rows].tolist(), pa.string()),
+            _named(codes[rows], namespaces, of_tables[rows]),
+            _named(kinds[rows], _KINDS, None),
             pa.repeat(pa.scalar(ORIGIN), len(rows)),
             position,
             pa.repeat(pa.scalar(0, pa.int64()), len(rows)),
-            column_of(pa.binary(), *canonical_keys(data, key_kinds, *facts.ids[rows].T), key_kinds > 0),
+            column_of(pa.binary(), *keys, key_kinds > 0),
             pc.if_else(pa.array(of_rows[rows]), position, pa.scalar(None, pa.binary())),
             pa.array(facts.committed_us[rows], mask=~facts.complete[rows]).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), len(rows)).cast(_TIMESTAMP),
@@ -168,12 +147,10 @@ def read_events(
         ],
         schema=CHANGE_SCHEMA,
     )
-    renames = np.flatnonzero(facts.complete & (facts.operations == RENAME))
-    return (
-        _with_targets(data, spans, located, facts, records, rows, renames, selects)
-        if len(renames)
-        else records
-    )
+    renames = np.flatnonzero(facts.complete & (facts.operations == change_event.RENAME))
+    if not len(renames):
+        return records
+    return _with_targets(data, spans, facts, records, rows, renames, captured_us, selects)
 
 
 def snapshot_records(
@@ -237,49 +214,65 @@ def positions(times: Ints, indexes: Ints) -> npt.NDArray[np.uint8]:
     return out
 
 
-def _report(faults: Ints, places: Ints, spans: Spans, broken: Ints, strict: bool) -> None:
+def _named(
+    codes: npt.NDArray[Any], names: Sequence[str], has: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Make a text column of numbers of names, null where ``has`` says so."""
+    indexes = pa.array(codes, mask=None if has is None else ~has)
+    return pa.DictionaryArray.from_arrays(indexes, pa.array(names, pa.string())).cast(pa.string())
+
+
+def _report(data: Bytes, spans: Spans, facts: Facts, strict: bool) -> None:
+    """Say which events are broken; with ``strict``, look at all of them to their leaves and fail."""
+    looked_at = np.arange(len(spans)) if strict else np.flatnonzero(~facts.complete)
+    if not len(looked_at):
+        return
+    faults, places = np.zeros((2, len(looked_at)), np.int64)
+    validate_all(data, spans.starts[looked_at], spans.ends[looked_at], faults, places)
+    broken = np.flatnonzero((faults != 0) | ~facts.complete[looked_at])
+    if not len(broken):
+        return
     first = int(broken[0])
+    event = int(looked_at[first])
     text = FAULTS[int(faults[first])] or "it has no cluster time or operation"
-    where = f"event {first} at byte {int(spans.starts[first])}, fault at byte {int(places[first])}: {text}"
+    where = f"event {event} at byte {int(spans.starts[event])}, fault at byte {int(places[first])}: {text}"
     if strict:
         raise CorruptInput(
             "a change event is broken",
             found=where,
             remedy="without the option advanced.strict it is set apart and the rest goes on",
         )
-    log.warning(
-        "%d of %d change events are broken and set apart; the first: %s", len(broken), len(spans), where
-    )
+    log.warning("%d of %d change events are set apart; the first: %s", len(broken), len(spans), where)
 
 
 def _with_targets(
     data: Bytes,
     spans: Spans,
-    located: Located,
     facts: Facts,
     records: pa.RecordBatch,
     rows: Ints,
     renames: Ints,
+    captured_us: int,
     selects: Callable[[str], bool],
 ) -> pa.RecordBatch:
     """Add what renames do to their targets, each right after its event, at its position and one byte more."""
     batches = []
     done = 0
-    for row in renames:
-        name = namespace_in(data, located.starts[row, RENAMED_TO], located.ends[row, RENAMED_TO])
+    for event in renames:
+        name = facts.renamed_to.name(data, int(event))
         if not name or not is_captured(name, selects):
             continue
-        at = int(np.searchsorted(rows, row, side="right"))
+        at = int(np.searchsorted(rows, event, side="right"))
         batches.append(records.slice(done, at - done))
         done = at
-        place = positions(facts.times[row : row + 1], facts.indexes[row : row + 1]).tobytes()
+        place = positions(facts.times[event : event + 1], facts.indexes[event : event + 1]).tobytes()
         common = {
             "source_table": name,
             "origin": ORIGIN,
             "generation": 0,
-            "committed_at": int(facts.committed_us[row]),
-            "captured_at": records.column("captured_at")[0].value if len(records) else None,
-            "payload": data[spans.starts[row] : spans.ends[row]].tobytes(),
+            "committed_at": int(facts.committed_us[event]),
+            "captured_at": captured_us,
+            "payload": data[spans.starts[event] : spans.ends[event]].tobytes(),
         }
         ended = {**common, "kind": DROP, "position": place + b"\x01"}
         arrived = {**common, "kind": SIGNAL, "position": place + b"\x02"}
@@ -290,18 +283,18 @@ def _with_targets(
 
 def _transactions(data: Bytes, facts: Facts, rows: Ints) -> pa.Array:
     """Name transactions and retryable writes by session UUID and number: ``<32 hex digits>:<number>``."""
-    starts, ends = facts.sessions[rows].T
-    has = np.flatnonzero(starts >= 0)
+    has = np.flatnonzero(facts.sessions.kinds[rows])
     if not len(has):
         return pa.nulls(len(rows), pa.string())
-    numbers = facts.txn_numbers[rows]
     texts: list[str | None] = [None] * len(rows)
     last: tuple[bytes, int] | None = None
     name = ""
     for row in has:  # events of a transaction follow each other
-        identity = (data[starts[row] : ends[row]].tobytes(), int(numbers[row]))
+        event = rows[row]
+        session = data[facts.sessions.starts[event] : facts.sessions.ends[event]].tobytes()
+        identity = (session, int(facts.txn_numbers[event]))
         if identity != last:
             last = identity
-            name = f"{identity[0].hex()}:{identity[1]}"
+            name = f"{session.hex()}:{identity[1]}"
         texts[row] = name
     return pa.array(texts, pa.string())

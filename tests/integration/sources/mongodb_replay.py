@@ -81,7 +81,7 @@ class Replay:
         return [row for batch in self.batches for row in batch.to_pylist()]
 
     def rows(self, table: str) -> list[bytes]:
-        """Return the documents that live: of all contributions to a key the greatest generation and version."""
+        """Return the documents that live: the greatest generation and version of each key."""
         codec = self.source.codec(table)
         best: dict[bytes, tuple[tuple[int, bytes], bytes | None]] = {}
         fences = self.fences.get(table, ())

@@ -1,4 +1,4 @@
-"""The MongoDB source against a real replica set: what is reconciled equals what ``find`` returns, byte by byte."""
+"""The MongoDB source against a real replica set: what is reconciled equals what ``find`` returns."""
 
 from __future__ import annotations
 

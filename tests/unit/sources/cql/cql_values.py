@@ -118,21 +118,22 @@ def types(*, depth: int = 2) -> st.SearchStrategy[CqlType]:
     )
 
 
-def values(cql_type: CqlType, *, ordered: bool = True) -> st.SearchStrategy[bytes]:
-    """Draw native bytes of a type; sets and maps in the order that Cassandra keeps."""
+def values(cql_type: CqlType, *, empties: bool = True) -> st.SearchStrategy[bytes]:
+    """Draw native bytes of a type, sets and maps in Cassandra's order; with ``empties`` also empty values."""
+    values_of = functools.partial(values, empties=empties)
     name, inside = cql_type.name, cql_type.parameters
     if name in SCALARS:
-        return SCALARS[name] | st.just(b"") if name in EMPTY_ALLOWED else SCALARS[name]
+        return SCALARS[name] | st.just(b"") if empties and name in EMPTY_ALLOWED else SCALARS[name]
     if name in ("list", "set"):
-        elements = st.lists(values(inside[0]), max_size=3)
+        elements = st.lists(values_of(inside[0]), max_size=3)
         if name == "set":
             elements = elements.map(functools.partial(_sorted, inside[0]))
         return elements.map(lambda v: struct.pack(">i", len(v)) + parts([*v]))
     if name == "map":
-        entries = st.lists(st.tuples(values(inside[0]), values(inside[1])), max_size=3)
+        entries = st.lists(st.tuples(values_of(inside[0]), values_of(inside[1])), max_size=3)
         return entries.map(functools.partial(_map_bytes, inside[0]))
     if name in ("tuple", "udt"):
-        fields = [st.none() | values(t) for t in inside]
+        fields = [st.none() | values_of(t) for t in inside]
         return st.builds(
             lambda v, n: parts(list(v[:n]) if all(x is None for x in v[n:]) else list(v)),
             st.tuples(*fields),
@@ -141,7 +142,7 @@ def values(cql_type: CqlType, *, ordered: bool = True) -> st.SearchStrategy[byte
     from airflow_cdc_provider.sources.cql.types import fixed_length
 
     fixed = fixed_length(inside[0])
-    element = values(inside[0]).filter(lambda v: fixed < 0 or len(v) == fixed)
+    element = values_of(inside[0]).filter(lambda v: fixed < 0 or len(v) == fixed)
     return st.lists(element, min_size=cql_type.dimensions, max_size=cql_type.dimensions).map(
         lambda v: b"".join(x if fixed >= 0 else uvint(len(x)) + x for x in v)
     )

@@ -110,7 +110,7 @@ def test_a_target_may_be_a_collection_with_dots() -> None:
     ("scope", "name"), [("database", ""), ("database", "a.b"), ("collection", "a"), ("collection", "")]
 )
 def test_a_target_that_does_not_fit_the_scope_is_refused(scope: Any, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="source.target"):
+    with pytest.raises(ConfigurationError, match=r"source\.target"):
         target(MongodbOptions(scope=scope, target=name))
 
 

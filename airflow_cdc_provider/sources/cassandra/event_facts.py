@@ -1,0 +1,195 @@
+"""What the cell rows of updates say beside values: liveness, deletions, expiry, cells that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.cells import (
+    CELL_COMPLEX_DELETION,
+    CELL_EXPIRING,
+    CELL_HEADER_BYTES,
+    CELL_TOMBSTONE,
+    ROW_DELETION,
+    ROW_HEADER_BYTES,
+    ROW_LIVENESS,
+)
+from airflow_cdc_provider.sources.cassandra.sink import STATE_END, Sink
+from airflow_cdc_provider.sources.cql.schema import Column
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What contributions say beside values. By contribution, or by contribution and column.
+
+    ``states``    cell rows in which removed elements that are to be shown pass for live ones
+    ``inserted``  whether it has row liveness that its deletion doesn't cover
+    ``deleted``, ``deleted_at``  its deletion, write time in us
+    ``survives``  whether something is later than its deletion
+    ``latest``    greatest write time
+    ``live``, ``dead``  number of cells, without those that the deletion covers
+    ``emptied``   whether the collection was deleted whole
+    ``expires``, ``expiry``  whether all live cells expire in the same second, and which
+    ``dead_at``   greatest write time of dead cells
+    """
+
+    states: NDArray[np.uint8]
+    inserted: NDArray[np.bool_]
+    deleted: NDArray[np.bool_]
+    deleted_at: NDArray[np.int64]
+    survives: NDArray[np.bool_]
+    latest: NDArray[np.int64]
+    live: NDArray[np.int64]
+    dead: NDArray[np.int64]
+    emptied: NDArray[np.bool_]
+    expires: NDArray[np.bool_]
+    expiry: NDArray[np.int64]
+    dead_at: NDArray[np.int64]
+
+
+_SIMPLE: Final = 0
+_SET: Final = 1
+_MAP: Final = 2
+_OTHER: Final = 3
+
+
+def collect_facts(
+    sink: Sink, rows: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]
+) -> Facts:
+    """Walk the cell rows of a sink.
+
+    Args:
+        sink: Decoded updates. Cells that their row's own deletion covers get a column id that no table has.
+        rows: Its contributions.
+        slots: By column id, the column's place in ``cells``, -1 for none.
+        cells: Static and regular columns.
+    """
+    shapes = np.array(
+        [
+            {"set": _SET, "map": _MAP}.get(c.type.name, _OTHER) if c.type.multi_cell else _SIMPLE
+            for c in cells
+        ],
+        np.int64,
+    )
+    ends = np.ascontiguousarray(rows[:, STATE_END])
+    size = (len(rows), max(len(cells), 1))
+    facts = Facts(
+        states=sink.states[: ends[-1] if len(ends) else 0].copy(),
+        inserted=np.zeros(len(rows), np.bool_),
+        deleted=np.zeros(len(rows), np.bool_),
+        deleted_at=np.zeros(len(rows), np.int64),
+        survives=np.zeros(len(rows), np.bool_),
+        latest=np.full(len(rows), np.iinfo(np.int64).min),
+        live=np.zeros(size, np.int64),
+        dead=np.zeros(size, np.int64),
+        emptied=np.zeros(size, np.bool_),
+        expires=np.zeros(size, np.bool_),
+        expiry=np.zeros(size, np.int64),
+        dead_at=np.zeros(size, np.int64),
+    )
+    _collect(
+        sink.states,
+        facts.states,
+        ends,
+        slots,
+        shapes,
+        facts.inserted,
+        facts.deleted,
+        facts.deleted_at,
+        facts.survives,
+        facts.latest,
+        facts.live,
+        facts.dead,
+        facts.emptied,
+        facts.expires,
+        facts.expiry,
+        facts.dead_at,
+    )
+    return facts
+
+
+@njit(cache=True, nogil=True)
+def _little(data: NDArray[np.uint8], at: int, width: int) -> Any:
+    value = np.uint64(0)
+    for i in range(width):
+        value |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    return np.int64(value)
+
+
+@njit(cache=True, nogil=True)
+def _collect(  # type: ignore[no-untyped-def]
+    plain,
+    states,
+    ends,
+    slots,
+    shapes,
+    inserted,
+    deleted,
+    deleted_at,
+    survives,
+    latest,
+    live,
+    dead,
+    emptied,
+    expires,
+    expiry,
+    dead_at,
+):
+    """Walk all cell rows twice: count and compare, then mark in ``states`` what is to pass for live.
+
+    In both arrays cells that the row's own deletion covers get a column id that no table has.
+    """
+    begin = np.int64(0)
+    for row in range(len(ends)):
+        flags = plain[begin + 1]
+        if flags & ROW_DELETION:
+            deleted[row] = True
+            deleted_at[row] = _little(plain, begin + 24, 8)
+            latest[row] = max(latest[row], deleted_at[row])
+        if flags & ROW_LIVENESS:
+            time = _little(plain, begin + 8, 8)
+            latest[row] = max(latest[row], time)
+            if not deleted[row] or time > deleted_at[row]:
+                inserted[row] = True
+                survives[row] = True
+        count = _little(plain, begin + 44, 4)
+        first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
+        at = first
+        for _ in range(count):
+            column, mark = _little(plain, at, 2), plain[at + 2]
+            time, ending = _little(plain, at + 8, 8), _little(plain, at + 16, 8)
+            after = at + CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
+            latest[row] = max(latest[row], time)
+            slot = slots[column] if column < len(slots) else np.int64(-1)
+            if deleted[row] and time <= deleted_at[row]:
+                plain[at], plain[at + 1], states[at], states[at + 1] = 255, 255, 255, 255
+            elif slot >= 0:
+                survives[row] = True
+                if mark & CELL_COMPLEX_DELETION:
+                    emptied[row, slot] = True
+                elif mark & CELL_TOMBSTONE:
+                    dead_at[row, slot] = max(dead_at[row, slot], time) if dead[row, slot] else time
+                    dead[row, slot] += 1
+                else:
+                    expiring = mark & CELL_EXPIRING != 0
+                    if live[row, slot] == 0:
+                        expires[row, slot], expiry[row, slot] = expiring, ending
+                    elif not expiring or expiry[row, slot] != ending:
+                        expires[row, slot] = False
+                    live[row, slot] += 1
+            at = after
+        at = first
+        for _ in range(count):
+            column, mark = _little(plain, at, 2), plain[at + 2]
+            slot = slots[column] if column < len(slots) else np.int64(-1)
+            if slot >= 0 and mark & CELL_TOMBSTONE:
+                shape = shapes[slot]
+                if shape == _MAP or (shape == _SET and live[row, slot] == 0):
+                    states[at + 2] = mark & ~CELL_TOMBSTONE & 0xFF
+            at += CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
+        begin = ends[row]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.cassandra.check import (
+    NodeSettings,
+    check_capture,
+    check_consistency,
+    check_folder,
+    read_settings,
+)
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+
+MIB = 1 << 20
+
+
+def _levels(findings: list[Finding], subject: str) -> list[str]:
+    return [f.level for f in findings if f.subject.startswith(subject)]
+
+
+@pytest.mark.covers("CAS-SETUP-03")
+@pytest.mark.parametrize(
+    ("used", "blocks", "level", "words"),
+    [
+        (1, True, "ok", "1 MiB of 10 MiB"),
+        (8, True, "warning", "8 MiB of 10 MiB"),
+        (10, True, "error", "writes to tables with cdc = true fail"),
+        (12, False, "error", "the oldest segments are being deleted"),
+    ],
+)
+def test_a_full_cdc_raw_is_told_before_and_when_writes_fail(
+    tmp_path: Path, used: int, blocks: bool, level: str, words: str
+) -> None:
+    with (tmp_path / "CommitLog-7-1.log").open("wb") as file:
+        file.truncate(used * MIB)
+    settings = {"n": NodeSettings(cdc_enabled=True, total_space_bytes=10 * MIB, blocks_writes=blocks)}
+    findings = list(check_folder(CassandraOptions(cdc_raw=str(tmp_path)), settings))
+    (space,) = [f for f in findings if f.subject.startswith("space")]
+    assert (space.level, words in space.message) == (level, True)
+    assert bool(space.remedy) == (level != "ok")
+
+
+def test_each_nodes_folder_is_looked_at(tmp_path: Path) -> None:
+    for node, size in (("a", 1), ("b", 10)):
+        (tmp_path / node).mkdir()
+        with (tmp_path / node / "CommitLog-7-1.log").open("wb") as file:
+            file.truncate(size * MIB)
+    settings = {"n": NodeSettings(total_space_bytes=10 * MIB)}
+    findings = list(check_folder(CassandraOptions(cdc_raw=str(tmp_path)), settings))
+    assert _levels(findings, "space of a") == ["ok"]
+    assert _levels(findings, "space of b") == ["error"]
+
+
+def test_a_folder_that_is_not_there_or_not_declared_is_an_error(tmp_path: Path) -> None:
+    for options in (CassandraOptions(), CassandraOptions(cdc_raw=str(tmp_path / "gone"))):
+        (finding,) = check_folder(options, {})
+        assert (finding.level, bool(finding.remedy)) == ("error", True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_files_that_can_not_be_read_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "CommitLog-7-1.log").touch(mode=0o000)
+    findings = list(check_folder(CassandraOptions(cdc_raw=str(tmp_path)), {}))
+    assert _levels(findings, "cdc_raw") == ["error"]
+
+
+@pytest.mark.covers("CAS-SETUP-01")
+@pytest.mark.parametrize(
+    ("settings", "levels"),
+    [
+        (NodeSettings(True, 0, True), ["ok"]),
+        (NodeSettings(False, 0, True), ["error"]),
+        (NodeSettings(), ["warning"]),
+        (NodeSettings(True, 0, False), ["ok", "warning"]),
+    ],
+)
+def test_a_node_that_does_not_capture_is_an_error(settings: NodeSettings, levels: list[str]) -> None:
+    findings = list(check_capture({"10.0.0.1": settings}))
+    assert [f.level for f in findings] == levels
+    assert all("10.0.0.1" in f.subject for f in findings)
+
+
+def test_settings_are_read_in_the_words_of_each_version() -> None:
+    old = {"cdc_enabled": "true", "cdc_total_space_in_mb": "100"}
+    assert read_settings(old) == NodeSettings(True, 100 * MIB, None)
+    new = {"cdc_enabled": "false", "cdc_total_space": "2GiB", "cdc_block_writes": "false"}
+    assert read_settings(new) == NodeSettings(False, 2048 * MIB, False)
+    assert read_settings({"cdc_total_space": "much"}) == NodeSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "sound"), [("ALL", True), ("local_quorum", True), ("ANY", False), ("X", False)]
+)
+def test_a_consistency_level_must_be_one_for_reads(name: str, sound: bool) -> None:
+    assert (list(check_consistency(name)) == []) == sound
