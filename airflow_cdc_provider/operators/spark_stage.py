@@ -16,6 +16,7 @@ What it guarantees:
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -253,7 +254,7 @@ class SparkStageOperator(SparkSubmitOperator):
             settings.setdefault("spark.pyspark.python", sys.executable)
         self.conf = settings
         variables = dict(self.env_vars or {})
-        if not _is_managed(self._spark_master()):
+        if self._starts_with_our_environment():
             variables.setdefault("PATH", search_path())
         self.env_vars = variables
 
@@ -266,10 +267,9 @@ class SparkStageOperator(SparkSubmitOperator):
                 expected="a connection of type spark",
                 remedy=f"airflow connections add {self.spark_conn_id} --conn-type spark --conn-host local[2]",
             ) from error
-        check_submit(
-            self._spark_binary or self._spark_connection.extra_dejson.get("spark-binary") or "spark-submit",
-            self.env_vars or {},
-        )
+        binary = self._spark_binary or self._spark_connection.extra_dejson.get("spark-binary")
+        path = search_path() if self._starts_with_our_environment() else os.environ.get("PATH", os.defpath)
+        check_submit(binary or "spark-submit", self.env_vars or {}, path)
 
     def _spark_master(self) -> str:
         return self._spark_connection.host or ""
@@ -277,6 +277,14 @@ class SparkStageOperator(SparkSubmitOperator):
     def _runs_here(self) -> bool:
         mode = self._deploy_mode or self._spark_connection.extra_dejson.get("deploy-mode") or "client"
         return bool(mode == "client")
+
+    def _starts_with_our_environment(self) -> bool:
+        """Tell whether ``env_vars`` reach the submitting process; YARN and Kubernetes get them instead."""
+        managed = ("yarn", "k8s")
+        connection = self._spark_connection
+        return self._runs_here() and not (
+            self._spark_master().startswith(managed) or str(connection.conn_type).startswith(managed)
+        )
 
     def _reconnects(self, context: Context) -> bool:
         store: Any = context.get("task_state_store")
@@ -360,10 +368,6 @@ def _if_known(connector: ConnectorLike) -> Connector | None:
     if isinstance(connector, str) and "{{" in connector:
         return None
     return to_connector(connector)
-
-
-def _is_managed(master: str) -> bool:
-    return master.startswith(("yarn", "k8s"))
 
 
 def _small(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
