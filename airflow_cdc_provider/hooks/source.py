@@ -141,7 +141,7 @@ class CdcHook(BaseHook):
             )
         return self.normalize(
             {
-                "host": connection.host or "",
+                "host": ",".join(host.strip() for host in (connection.host or "").split(",")),
                 "port": connection.port or self.default_port,
                 "login": connection.login or "",
                 "password": connection.password or "",

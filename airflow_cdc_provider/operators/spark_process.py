@@ -17,17 +17,18 @@ _NAMES_AN_ERROR: Final = re.compile(
 )
 
 
-def check_submit(binary: str, variables: Mapping[str, Any]) -> None:
+def check_submit(binary: str, variables: Mapping[str, Any], path: str) -> None:
     """Refuse to start what can't start.
 
     Args:
         binary: Name of the program that submits.
         variables: Environment that the task sets for it.
+        path: Where it is searched, unless that environment has a PATH.
 
     Raises:
         ConfigurationError: There is no such program, or no Java for it.
     """
-    path = str(variables.get("PATH") or search_path())
+    path = str(variables.get("PATH") or path)
     if shutil.which(binary, path=path) is None:
         raise ConfigurationError(
             f"there is no {binary} on this worker's PATH",

@@ -16,6 +16,7 @@ What it guarantees:
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -70,6 +71,9 @@ class SparkStageOperator(SparkSubmitOperator):
     """
 
     stage: ClassVar[Stage]
+    captures: ClassVar[bool] = False
+    """Whether the stage appends to the changes table, so that its asset gets an event. The others only look
+    at its state: a DAG that merges may be scheduled on the asset without starting itself again."""
     changes_mirrors: ClassVar[bool] = False
     """Whether the stage writes mirrors, so that tables get asset events."""
 
@@ -94,14 +98,18 @@ class SparkStageOperator(SparkSubmitOperator):
         work_folder: str | None = None,
         keep_run_folder: bool = False,
         jars: str | None = None,
-        name: str = "",
-        application: str = "",
+        name: str | None = None,
+        application: str | None = None,
         **kwargs: Any,
     ) -> None:
         declared = _if_known(connector)
         if declared is not None:
-            kwargs["outlets"] = [*(kwargs.get("outlets") or ()), *self._outlets(declared)]
-        super().__init__(conn_id=spark_conn_id, jars=jars, name=name, application=application, **kwargs)
+            for side, assets in self._assets(declared).items():
+                kwargs[side] = [*(kwargs.get(side) or ()), *assets]
+        super().__init__(conn_id=spark_conn_id, jars=jars, **kwargs)
+        # Not given, they stay None, which the page of rendered templates leaves out.
+        self.name = name  # type: ignore[assignment]
+        self.application = application  # type: ignore[assignment]
         self.connector = connector
         self.tables = tables
         self.source_conn_id = source_conn_id
@@ -162,13 +170,14 @@ class SparkStageOperator(SparkSubmitOperator):
         if events is None or not self.outlets:
             return
         about = {"stage": self.stage, "run_id": context["dag_run"].run_id}
-        events[changes_asset(connector)].extra = {
-            **about,
-            "changes": result.changes,
-            "batches": result.batches,
-            "lag_seconds": result.lag_seconds,
-            "offset": _small(result.offset),
-        }
+        if self.captures:
+            events[changes_asset(connector)].extra = {
+                **about,
+                "changes": result.changes,
+                "batches": result.batches,
+                "lag_seconds": result.lag_seconds,
+                "offset": _small(result.offset),
+            }
         if self.changes_mirrors:
             for table in result.tables:
                 if table.rows_written or table.rows_removed:
@@ -245,7 +254,7 @@ class SparkStageOperator(SparkSubmitOperator):
             settings.setdefault("spark.pyspark.python", sys.executable)
         self.conf = settings
         variables = dict(self.env_vars or {})
-        if not _is_managed(self._spark_master()):
+        if self._starts_with_our_environment():
             variables.setdefault("PATH", search_path())
         self.env_vars = variables
 
@@ -258,10 +267,9 @@ class SparkStageOperator(SparkSubmitOperator):
                 expected="a connection of type spark",
                 remedy=f"airflow connections add {self.spark_conn_id} --conn-type spark --conn-host local[2]",
             ) from error
-        check_submit(
-            self._spark_binary or self._spark_connection.extra_dejson.get("spark-binary") or "spark-submit",
-            self.env_vars or {},
-        )
+        binary = self._spark_binary or self._spark_connection.extra_dejson.get("spark-binary")
+        path = search_path() if self._starts_with_our_environment() else os.environ.get("PATH", os.defpath)
+        check_submit(binary or "spark-submit", self.env_vars or {}, path)
 
     def _spark_master(self) -> str:
         return self._spark_connection.host or ""
@@ -269,6 +277,14 @@ class SparkStageOperator(SparkSubmitOperator):
     def _runs_here(self) -> bool:
         mode = self._deploy_mode or self._spark_connection.extra_dejson.get("deploy-mode") or "client"
         return bool(mode == "client")
+
+    def _starts_with_our_environment(self) -> bool:
+        """Tell whether ``env_vars`` reach the submitting process; YARN and Kubernetes get them instead."""
+        managed = ("yarn", "k8s")
+        connection = self._spark_connection
+        return self._runs_here() and not (
+            self._spark_master().startswith(managed) or str(connection.conn_type).startswith(managed)
+        )
 
     def _reconnects(self, context: Context) -> bool:
         store: Any = context.get("task_state_store")
@@ -303,9 +319,12 @@ class SparkStageOperator(SparkSubmitOperator):
         )
 
     @classmethod
-    def _outlets(cls, connector: Connector) -> list[Any]:
-        changes = changes_asset(connector)
-        return [changes, mirrors_alias(connector)] if cls.changes_mirrors else [changes]
+    def _assets(cls, connector: Connector) -> dict[str, list[Any]]:
+        changes = [changes_asset(connector)]
+        mirrors = [mirrors_alias(connector)] if cls.changes_mirrors else []
+        if cls.captures:
+            return {"inlets": [], "outlets": [*changes, *mirrors]}
+        return {"inlets": changes, "outlets": mirrors}
 
 
 def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, Any]:
@@ -349,10 +368,6 @@ def _if_known(connector: ConnectorLike) -> Connector | None:
     if isinstance(connector, str) and "{{" in connector:
         return None
     return to_connector(connector)
-
-
-def _is_managed(master: str) -> bool:
-    return master.startswith(("yarn", "k8s"))
 
 
 def _small(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -33,6 +33,7 @@ class CdcSyncOperator(SparkStageOperator):
     """
 
     stage = "sync"
+    captures = True
     changes_mirrors = True
     template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "force_merge")
 
@@ -54,6 +55,7 @@ class CdcCaptureOperator(SparkStageOperator):
     """
 
     stage = "capture"
+    captures = True
 
     def __init__(self, *, batch_bytes: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -102,6 +104,7 @@ class CdcSnapshotOperator(SparkStageOperator):
     """
 
     stage = "snapshot"
+    captures = True
     changes_mirrors = True
     template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "mode")
 

@@ -60,7 +60,6 @@ class CdcStreamOperator(SparkStageOperator):
     """
 
     stage = "stream"
-    changes_mirrors = True
 
     def __init__(
         self,

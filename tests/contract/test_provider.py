@@ -163,6 +163,16 @@ def test_a_connector_is_taken_as_object_mapping_or_path(tmp_path: Path) -> None:
     assert CdcSyncOperator(task_id="sync", connector="{{ params.file }}").outlets == []
 
 
+def test_only_stages_that_capture_produce_the_changes_asset() -> None:
+    """Else a DAG that merges, scheduled on the asset, would start itself again and again."""
+    producing = set()
+    for cls in OPERATORS:
+        operator: Any = make(cls)
+        if any(outlet.name == "cdc/shop/changes" for outlet in operator.outlets):
+            producing.add(cls.__name__)
+    assert producing == {"CdcSyncOperator", "CdcCaptureOperator", "CdcSnapshotOperator"}
+
+
 def test_parsing_a_dag_imports_nothing_heavy() -> None:
     names = [*modules("operators", "sensors"), "airflow_cdc_provider.pipeline", "airflow_cdc_provider.assets"]
     heavy = ["pyspark", "pyarrow", "numba", "numpy", "pandas", "cassandra", "pymongo", "bson", "py4j"]

@@ -12,6 +12,7 @@ from typing import Any
 from airflow.configuration import conf
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.sdk.exceptions import ParamValidationError
 
 
 def main(dag_id: str, run_conf: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +24,10 @@ def main(dag_id: str, run_conf: dict[str, Any]) -> dict[str, Any]:
     sync_bag_to_db(bag, "dags-folder", None)
     dag = bag.get_dag(dag_id)
     assert dag is not None, f"no DAG {dag_id} among {sorted(bag.dag_ids)}"
-    run = dag.test(run_conf=run_conf)
+    try:
+        run = dag.test(run_conf=run_conf)
+    except ParamValidationError as error:
+        return {"state": "refused", "error": str(error)}
     return {"state": str(run.state), **_recorded(dag_id, run.run_id)}
 
 
