@@ -172,7 +172,9 @@ def test_pending_changes_are_counted_per_table_and_kind(changes: ChangesTable) -
     lake = changes.lake
     state = changes.append_batch(rows(lake, "s.a", captured="2026-01-01 10:00:00"), at(1), changes.state())
     state = changes.append_batch(rows(lake, "s.a", "s.b", captured="2026-01-01 11:00:00"), at(2), state)
-    changes.append_batch(rows(lake, "s.a", kind=record.SNAPSHOT, captured="2026-01-01 12:00:00"), at(3), state)
+    changes.append_batch(
+        rows(lake, "s.a", kind=record.SNAPSHOT, captured="2026-01-01 12:00:00"), at(3), state
+    )
 
     def hour(number: int) -> datetime:
         return datetime(2026, 1, 1, number, tzinfo=UTC)

@@ -78,9 +78,7 @@ def test_the_first_commit_goes_into_an_empty_table(table: IcebergTable) -> None:
 
 def test_rows_are_deleted_before_others_are_added(table: IcebergTable) -> None:
     head = table.commit(table.head(), append=people(table.spark, 1, 2, 3), properties={"cdc.n": "1"})
-    table.commit(
-        head, delete="id = 1", append=people(table.spark, 1, name="b"), properties={"cdc.n": "2"}
-    )
+    table.commit(head, delete="id = 1", append=people(table.spark, 1, name="b"), properties={"cdc.n": "2"})
     assert found(table.read()) == [(1, "b"), (2, "a"), (3, "a")]
 
 
@@ -91,7 +89,9 @@ def test_rows_are_deleted_by_keys(table: IcebergTable, column: str) -> None:
     frame = keys(spark, 3, 4, 99)
     if column == "dotted.name":
         frame = frame.select(functions.expr("concat('d', cast(k as string))").alias("k"))
-    table.commit(head, delete_keys=(column, frame), append=people(spark, 4, name="b"), properties={"cdc.n": "2"})
+    table.commit(
+        head, delete_keys=(column, frame), append=people(spark, 4, name="b"), properties={"cdc.n": "2"}
+    )
     assert found(table.read()) == sorted([(i, "a") for i in range(20) if i not in {3, 4}] + [(4, "b")])
 
 

@@ -88,7 +88,9 @@ def catalog(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     if not jars():
-        pytest.skip("Iceberg's and SQLite's jars are neither in the local Maven repository nor to be had by mvn")
+        pytest.skip(
+            "Iceberg's and SQLite's jars are neither in the local Maven repository nor to be had by mvn"
+        )
     yield tmp_path
 
 

@@ -54,7 +54,9 @@ class Writer:
         )
         time.sleep(max(0.0, at - time.time()))
         try:
-            self.state = self.changes.append_batch(rows, {"stream": {"v": 1, "position": begin + ROWS}}, self.state)
+            self.state = self.changes.append_batch(
+                rows, {"stream": {"v": 1, "position": begin + ROWS}}, self.state
+            )
         except CdcError as error:
             return {"error": error.code}
         return {"batch": self.state.batch}
