@@ -1,8 +1,8 @@
 """Capture before a Cassandra node runs out of room for change segments.
 
 The first task waits until the node's ``cdc_raw`` is a quarter full. Its segments are then brought to where
-Spark reads them, which frees ``cdc_raw``; after the sync, what was captured is cleared away. The transfer tasks
-run where the folder is: give them a ``queue`` of a worker on the node.
+Spark reads them, which frees ``cdc_raw``; after the sync, what was captured is cleared away. The transfer
+tasks run where the folder is: give them a ``queue`` of a worker on the node.
 """
 
 from __future__ import annotations
@@ -25,12 +25,17 @@ with DAG(
     params={
         "cdc_raw": Param("/var/lib/cassandra/cdc_raw", type="string", title="cdc_raw of the node"),
         "host_id": Param("", type="string", title="Host id of the node"),
+        "max_used_ratio": Param(0.25, type="number", title="Capture when this part of it is used"),
     },
     tags=["cdc"],
     doc_md=__doc__,
 ):
     filling = CdcRawSpaceSensor(
-        task_id="filling", cdc_raw=CDC_RAW, max_used_ratio=0.25, poke_interval=30, deferrable=True
+        task_id="filling",
+        cdc_raw=CDC_RAW,
+        max_used_ratio="{{ params.max_used_ratio }}",
+        poke_interval=30,
+        deferrable=True,
     )
     bring = CommitLogTransferOperator(task_id="bring", connector=SHOP, cdc_raw=CDC_RAW, host_id=HOST_ID)
     sync = CdcSyncOperator(task_id="sync", connector=SHOP)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+import pyarrow as pa
+
 ConnectType = Literal[
     "boolean",
     "int8",
@@ -113,3 +115,42 @@ TRANSACTION: Final = struct(
     version=1,
 )
 """The field ``transaction`` of Debezium's envelopes."""
+
+_ARROW_TYPES: Final[dict[Any, ConnectType]] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int8",
+    pa.int16(): "int16",
+    pa.int32(): "int32",
+    pa.int64(): "int64",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.utf8(): "string",
+    pa.large_utf8(): "string",
+    pa.binary(): "bytes",
+    pa.large_binary(): "bytes",
+}
+
+
+def schema_of(field: pa.Field) -> ConnectSchema:
+    """Return the Connect schema of an Arrow field: optional, like all inside it.
+
+    Args:
+        field: Its metadata ``connect.name`` names the schema, with the version after a colon.
+    """
+    label = (field.metadata or {}).get(b"connect.name", b"").decode()
+    name, _, version = label.partition(":")
+    common: dict[str, Any] = {
+        "optional": True,
+        "name": name,
+        "version": int(version) if version else None,
+    }
+    kind = field.type
+    if kind in _ARROW_TYPES:
+        return ConnectSchema(_ARROW_TYPES[kind], **common)
+    if pa.types.is_map(kind):
+        return ConnectSchema(
+            "map", keys=schema_of(kind.key_field), items=schema_of(kind.item_field), **common
+        )
+    if pa.types.is_list(kind):
+        return ConnectSchema("array", items=schema_of(kind.value_field), **common)
+    return ConnectSchema("struct", fields=tuple((f.name, schema_of(f)) for f in kind), **common)

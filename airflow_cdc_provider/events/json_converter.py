@@ -8,6 +8,7 @@ escapes), bytes in base64, floating-point numbers by Java's rules and their NaN 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -71,8 +72,7 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     if kind == "struct":
         parts: list[pa.Array | str] = []
         for number, (name, field) in enumerate(schema.fields):
-            lead = quote(pa.array([name]))[0].as_py()
-            parts += [("{" if number == 0 else ",") + lead + ":", to_json(field, column.field(number))]
+            parts += [("{" if number == 0 else ",") + _member(name), to_json(field, column.field(number))]
         text = join(*parts, "}") if parts else pa.repeat(pa.scalar("{}", _TEXT), len(column))
         return _where_valid(column, text)
     if kind == "array" and schema.items:
@@ -91,6 +91,11 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     if kind in ("float", "double"):
         return _floats(column)
     return column.cast(_TEXT)
+
+
+@lru_cache(maxsize=4096)
+def _member(name: str) -> str:
+    return f"{quote(pa.array([name]))[0].as_py()}:"
 
 
 def _where_valid(column: pa.Array, text: pa.Array) -> pa.Array:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.hooks.source import CdcHook
 
 if TYPE_CHECKING:
-    from cassandra.cluster import Cluster, Session
+    from cassandra.cluster import Session
 
 
 class CassandraCdcHook(CdcHook):
@@ -43,13 +43,13 @@ class CassandraCdcHook(CdcHook):
 
     def get_conn(self) -> Session:
         """Return a session, the same one until :meth:`close`."""
-        return self._cluster.connect()
+        return self._session
 
     def close(self) -> None:
         """End the session and its threads."""
-        if "_cluster" in self.__dict__:
-            self._cluster.shutdown()
-            del self.__dict__["_cluster"]
+        if "_session" in self.__dict__:
+            self._session.cluster.shutdown()
+            del self.__dict__["_session"]
 
     def __enter__(self) -> Session:
         return self.get_conn()
@@ -81,49 +81,15 @@ class CassandraCdcHook(CdcHook):
         return f"Cassandra {row.release_version}, cluster {row.cluster_name}"
 
     @cached_property
-    def _cluster(self) -> Cluster:
-        return cluster(self.connection_values())
+    def _session(self) -> Session:
+        from airflow_cdc_provider.sources.cassandra.connect import open_session
+
+        return open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
 
 
-_STOCK_TLS = {"ca_certs": "tls_ca_file", "certfile": "tls_certificate_file", "keyfile": "tls_key_file"}
-
-
-def cluster(values: dict[str, Any], *, connect_timeout_seconds: float = 5.0) -> Cluster:
-    """Build the driver's cluster from a connection's values.
-
-    Args:
-        values: What :meth:`CassandraCdcHook.connection_values` returned.
-        connect_timeout_seconds: How long to wait for one node.
-    """
-    from cassandra.auth import PlainTextAuthProvider
-    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-    from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
-
-    extra = values["extra"]
-    datacenter = extra.get("local_datacenter")
-    nodes = DCAwareRoundRobinPolicy(local_dc=datacenter) if datacenter else RoundRobinPolicy()
-    options: dict[str, Any] = {
-        "contact_points": [host.strip() for host in values["host"].split(",") if host.strip()]
-        or ["127.0.0.1"],
-        "port": int(values["port"]),
-        "execution_profiles": {EXEC_PROFILE_DEFAULT: ExecutionProfile(TokenAwarePolicy(nodes))},
-        "connect_timeout": connect_timeout_seconds,
-    }
-    if values["login"]:
-        options["auth_provider"] = PlainTextAuthProvider(values["login"], values["password"])
-    if extra.get("tls"):
-        options["ssl_context"] = _tls(extra)
-        options["ssl_options"] = {"server_hostname": options["contact_points"][0]}
-    return Cluster(**options)
-
-
-def _tls(extra: dict[str, Any]) -> Any:
-    import ssl
-
-    context = ssl.create_default_context(cafile=extra.get("tls_ca_file"))
-    context.check_hostname = bool(extra.get("tls_check_hostname", True))
-    if extra.get("tls_certificate_file"):
-        context.load_cert_chain(
-            extra["tls_certificate_file"], extra.get("tls_key_file"), extra.get("tls_key_password")
-        )
-    return context
+_TIMEOUT_SECONDS: Final = 5.0
+_STOCK_TLS: Final = {
+    "ca_certs": "tls_ca_file",
+    "certfile": "tls_certificate_file",
+    "keyfile": "tls_key_file",
+}

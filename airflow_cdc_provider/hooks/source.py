@@ -15,7 +15,7 @@ from airflow.providers.common.compat.connection import get_async_connection, get
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_cdc_provider.connector.declaration import Connector, load_connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import redact
 
 if TYPE_CHECKING:
@@ -127,7 +127,9 @@ class CdcHook(BaseHook):
         try:
             return True, self.describe_server()
         except Exception as error:  # noqa: BLE001  # whatever a driver raises is the answer
-            text = redact(f"{type(error).__name__}: {error}", values)
+            text = redact(
+                str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}", values
+            )
             return False, " ".join(text.split())[:300]
 
     def _values(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:

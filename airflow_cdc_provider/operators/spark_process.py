@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+
+_NAMES_AN_ERROR: Final = re.compile(
+    r"(?:Exception in thread.*|Caused by: .*|[\\w.]+(?:Error|Exception)\\b.*)"
+)
 
 
 def check_submit(binary: str, variables: Mapping[str, Any]) -> None:
@@ -66,3 +71,10 @@ def kill(process: Any) -> None:
         process.kill()
     except psutil.NoSuchProcess:
         return
+
+
+def last_word(output: str) -> str:
+    """Return the line that says most about an end: the last that names an error, else the last of all."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
+    return (named or lines or ["no output"])[-1][:500]

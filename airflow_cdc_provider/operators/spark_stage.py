@@ -37,7 +37,13 @@ from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, St
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
-from airflow_cdc_provider.operators.spark_process import check_submit, kill, process_tree, search_path
+from airflow_cdc_provider.operators.spark_process import (
+    check_submit,
+    kill,
+    last_word,
+    process_tree,
+    search_path,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -234,6 +240,7 @@ class SparkStageOperator(SparkSubmitOperator):
         settings = dict(self.conf or {})
         local = self._spark_master().startswith("local")
         settings.setdefault("spark.pyspark.driver.python", sys.executable)
+        settings.setdefault("spark.log.level", "WARN")  # Spark's own lines would bury the job's
         if local:
             settings.setdefault("spark.pyspark.python", sys.executable)
         self.conf = settings
@@ -281,7 +288,14 @@ class SparkStageOperator(SparkSubmitOperator):
         if failure is not None:
             if isinstance(failure, ValueError):
                 raise ConfigurationError("the application can't be submitted", found=str(failure))
-            raise error_of("", redact(f"the Spark application failed: {failure}", secrets))
+            known = error_of("", redact(str(failure), secrets))
+            if type(known) is not CdcError:
+                raise known
+            raise CdcError(
+                "the Spark application failed",
+                found=redact(last_word(str(failure)), secrets),
+                remedy="its whole output stands above in this log",
+            )
         raise ConfigurationError(
             "the Spark application ended without a result",
             expected=f"file {self._folder.result_path}",

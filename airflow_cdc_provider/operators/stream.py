@@ -26,7 +26,7 @@ from airflow_cdc_provider.hooks.stream_application import Health, StreamFolder
 from airflow_cdc_provider.hooks.work_folder import stream_folder
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.operators.run_folder import RunFolder, unwritable
-from airflow_cdc_provider.operators.spark_process import kill, process_tree
+from airflow_cdc_provider.operators.spark_process import kill, last_word, process_tree
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 
 if TYPE_CHECKING:
@@ -285,7 +285,6 @@ def _same(folder: StreamFolder, wanted: Mapping[str, Any]) -> bool:
 
 def _tail(folder: StreamFolder) -> str:
     try:
-        text = folder.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return last_word(folder.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace"))
     except OSError:
         return "no log"
-    return text.strip().splitlines()[-1] if text.strip() else "an empty log"

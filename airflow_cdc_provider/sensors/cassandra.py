@@ -40,12 +40,12 @@ class CdcRawSpaceSensor(ObservingSensor):
         cassandra_yaml: Path of a node's ``cassandra.yaml`` to read folder and room from (templated).
         total_space_bytes: What a node allows; default: what ``cassandra_yaml`` says, else Cassandra's own
             rule, the lesser of 4096 MiB and an eighth of the volume.
-        max_used_ratio: Done at this part of the room; None for no such limit.
-        max_used_bytes: Done at this number of bytes; None for no such limit.
+        max_used_ratio: Done at this part of the room (templated); None for no such limit.
+        max_used_bytes: Done at this number of bytes (templated); None for no such limit.
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
-    template_fields: Sequence[str] = ("cdc_raw", "cassandra_yaml")
+    template_fields: Sequence[str] = ("cdc_raw", "cassandra_yaml", "max_used_ratio", "max_used_bytes")
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class CdcRawSpaceSensor(ObservingSensor):
         cdc_raw: str | None = None,
         cassandra_yaml: str | None = None,
         total_space_bytes: int | None = None,
-        max_used_ratio: float | None = 0.5,
-        max_used_bytes: int | None = None,
+        max_used_ratio: float | str | None = 0.5,
+        max_used_bytes: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -89,8 +89,8 @@ class CdcRawSpaceSensor(ObservingSensor):
         return CdcRawSpaceTrigger(
             cdc_raw=folder,
             total_space_bytes=total,
-            max_used_ratio=self.max_used_ratio,
-            max_used_bytes=self.max_used_bytes,
+            max_used_ratio=None if self.max_used_ratio is None else float(self.max_used_ratio),
+            max_used_bytes=None if self.max_used_bytes is None else int(self.max_used_bytes),
             poll_seconds=max(self.poke_interval, at_least),
         )
 

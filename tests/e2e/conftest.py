@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,21 +43,26 @@ class Airflow:
     def connect(self, conn_id: str, **values: Any) -> None:
         self.environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(values)
 
-    def run(self, dag_id: str, timeout_seconds: float = 300, **params: Any) -> Outcome:
+    def run(self, dag_id: str, timeout_seconds: float = 900, **params: Any) -> Outcome:
         """Run a DAG to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.run_dag", dag_id, json.dumps(params)],
-            env=self.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout_seconds,
-        )
-        log = done.stdout + done.stderr
-        (self.home / f"{dag_id}.log").write_text(log)
+        path = self.home / f"{dag_id}.log"
+        with path.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.e2e.run_dag", dag_id, json.dumps(params)],
+                env=self.environment,
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                pytest.fail(f"{dag_id} took over {timeout_seconds:.0f} s:\n{path.read_text()[-6000:]}")
+        log = path.read_text()
         try:
-            told = json.loads(done.stdout.strip().splitlines()[-1])
+            told = json.loads(log.strip().splitlines()[-1])
         except (IndexError, ValueError):
             pytest.fail(f"{dag_id} told nothing:\n{log[-6000:]}")
         return Outcome(told, log)
@@ -170,3 +176,15 @@ def shop(airflow: Airflow, cassandra_server: CassandraServer) -> Any:
     for number in range(50):
         session.execute("INSERT INTO shop.orders (id, amount) VALUES (%s, %s)", (number, number * 10))
     return session
+
+
+@pytest.fixture
+def landed(airflow: Airflow, cassandra_server: CassandraServer) -> Callable[[], None]:
+    """Bring the node's segments to the landing folder, as a transfer task does: ``landed()``."""
+    from airflow_cdc_provider.operators.segment_transfer import Transfer
+
+    def bring() -> None:
+        host = cassandra_server.host_id
+        Transfer(cassandra_server.cdc_raw, airflow.home / "landing" / host, host).run()
+
+    return bring

@@ -19,7 +19,7 @@ def main(dag_id: str, run_conf: dict[str, Any]) -> dict[str, Any]:
     bag = DagBag(conf.get("core", "dags_folder"), bundle_name="dags-folder")
     if bag.import_errors:
         return {"state": "import error", "errors": bag.import_errors}
-    DagBundlesManager().sync_bundles_to_db()
+    DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
     sync_bag_to_db(bag, "dags-folder", None)
     dag = bag.get_dag(dag_id)
     assert dag is not None, f"no DAG {dag_id} among {sorted(bag.dag_ids)}"

@@ -6,12 +6,17 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.hooks.cdc_raw import list_segments
 from tests.e2e.conftest import Airflow
+
+if TYPE_CHECKING:
+    from server_kit import CassandraServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration]
 
@@ -71,3 +76,35 @@ def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflo
         assert time.monotonic() < deadline, "SIGTERM ends it after its current commit"
         time.sleep(0.2)
     assert json.loads(state.read_text())["status"] == "stopped"
+
+
+def test_a_scheduled_sync_makes_mirrors_that_equal_the_source(
+    airflow: Airflow, shop: Any, landed: Callable[[], None]
+) -> None:
+    landed()
+    outcome = airflow.run("scheduled_sync").succeeded()
+    assert outcome.value("cdc_shop.check")["error"] == []
+    assert outcome.value("cdc_shop.sync")["tables"]["shop.orders"]["rows_written"] == 50
+    assert outcome.value("cdc_shop.verify")["tables"]["shop.orders"]["note"] == "equal"
+
+
+def test_a_filling_cdc_raw_is_brought_captured_and_cleared(
+    airflow: Airflow, shop: Any, cassandra_server: CassandraServer
+) -> None:
+    for number in range(1000, 1040):
+        shop.execute("INSERT INTO shop.orders (id, amount) VALUES (%s, %s)", (number, number))
+    cassandra_server.roll_segment(shop)
+    outcome = airflow.run(
+        "sync_when_cdc_raw_fills",
+        cdc_raw=str(cassandra_server.cdc_raw),
+        host_id=cassandra_server.host_id,
+        max_used_ratio=0.000001,
+    ).succeeded()
+    assert outcome.value("filling")["used_bytes"] > 0
+    assert outcome.value("bring")["copied"] >= 1
+    assert outcome.value("bring")["deleted"] >= 1, "finished segments leave cdc_raw"
+    assert outcome.value("sync")["changes"] >= 40
+    assert outcome.value("clear")["deleted"] >= 1, "captured segments leave the landing folder"
+    landing = airflow.home / "landing" / cassandra_server.host_id
+    left = [segment for segment in list_segments(str(landing.parent)) if segment.complete]
+    assert left == [], "what is finished was captured, and went"

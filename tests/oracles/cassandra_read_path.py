@@ -1,7 +1,7 @@
 """Cassandra's read path in plain Python: what the kernels must agree with.
 
-Written from ``cassandra-commitlog-format.md``, section 16, and the cell-row layout, with dictionaries and tuples and
-without a thought for speed. Shares no code with ``airflow_cdc_provider.lake.reconcile``.
+Written from ``cassandra-commitlog-format.md``, section 16, and the cell-row layout, with dictionaries and
+tuples and without a thought for speed. Shares no code with ``airflow_cdc_provider.lake.reconcile``.
 
 Two answers are given. :func:`visible` is what a reader sees, taken from all contributions as they are.
 :func:`kept` is what must be stored: all that can still matter, in one form.
@@ -49,19 +49,18 @@ class Cell:
         return not self.complex_deletion and not self.tombstone and not self.expired(now)
 
     def at(self, now: int) -> Cell:
-        return replace(self, tombstone=True, value=b"") if self.expired(now) else self
+        return replace(self, tombstone=True, value=b"", ttl=0) if self.expired(now) else self
 
     def rank(self, now: int, rules: str) -> tuple[Any, ...]:
         """The greatest rank wins. What follows the rules of the database makes the order total."""
-        value = self.at(now).value
+        value, ttl = self.at(now).value, self.at(now).ttl
         pure = self.tombstone and not self.expiring
         has_end = self.tombstone or self.expiring or self.complex_deletion
         end = self.end if has_end else NEVER
-        rest = (self.ttl, not self.uncertain, not self.tombstone)
         if rules == "3.11":
             signed = bytes(b ^ 0x80 for b in value)
-            return (self.time, not self.live(now), signed, end, pure, *rest)
-        return (self.time, self.tombstone or self.expiring, pure, end, value, *rest)
+            return (self.time, not self.live(now), self.uncertain, signed, end, pure, ttl)
+        return (self.time, self.tombstone or self.expiring, pure, end, self.uncertain, value, ttl)
 
 
 @dataclass(frozen=True)
@@ -441,7 +440,7 @@ def _disjoint(
         *sorted({p for low, high, _ in ranges for p in (low, high) if p is not None})
     ]
     result: list[tuple[bytes, bytes | None, Deletion]] = []
-    for low, high in zip(points, [*points[1:], None], strict=True):
+    for low, high in zip(points, [*points[1:], None][: len(points)], strict=True):
         assert low is not None
         over = [d for a, b, d in ranges if a <= low and (b is None or low < b)]
         strongest = max(over, default=None)

@@ -1,4 +1,4 @@
-"""Reconciliation: from contributions in any order to the rows that live and what must be remembered beside them.
+"""Reconciliation: from contributions in any order to the rows that live and what to remember beside them.
 
 Two functions, by how a source's contributions compete (:mod:`airflow_cdc_provider.changes.contribution`):
 :func:`reconcile_rows` where the greatest version of a row wins whole, :func:`reconcile_cells` where each cell

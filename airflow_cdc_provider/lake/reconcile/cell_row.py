@@ -1,11 +1,11 @@
 """Reading, checking and comparing cell rows in place: the byte kernels under :mod:`.cells`.
 
-The layout is :mod:`airflow_cdc_provider.changes.cells`. A cell row is named by where it starts and ends in one
-array of bytes, a cell by where it starts, so nothing is unpacked. :func:`check_cell_rows` walks every length
-once; all other kernels rely on it and never look at bytes that it hasn't passed.
+The layout is :mod:`airflow_cdc_provider.changes.cells`. A cell row is named by where it starts and ends in
+one array of bytes, a cell by where it starts, so nothing is unpacked. :func:`check_cell_rows` walks every
+length once; all other kernels rely on it and never look at bytes that it hasn't passed.
 
-One rule set decides which version of a cell wins (``cassandra-commitlog-format.md``, section 16, rule 3). Both
-are total orders, so any order of merging gives the same winner:
+One rule set decides which version of a cell wins (``cassandra-commitlog-format.md``, section 16, rule 3).
+Both are total orders, so any order of merging gives the same winner:
 
 ======= ===============================================================================================
 4.0     write time; tombstone or expiring over plain; tombstone over expiring; later local deletion time
@@ -13,8 +13,9 @@ are total orders, so any order of merging gives the same winner:
 3.11    write time; not live now over live; greater value, bytes signed; later local deletion time
 ======= ===============================================================================================
 
-An expired cell counts by its expiry and without its value. Ties beyond these can't be seen by a reader of the
-database; TTL, then certainty of the write time, settle them so that results don't depend on order.
+An expired cell counts by its expiry, without TTL and value: two that these told apart while they lived are
+the same now, whenever they are merged. A write time that is a lower bound wins over an equal exact one
+before values are looked at. TTL settles what is left, which no reader of the database can see.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
     ROW_UNCERTAIN,
 )
+from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Int, Numbers
 
 RULES_4_0: Final = 0
 RULES_3_11: Final = 1
@@ -67,14 +69,17 @@ kernel: Any = njit(cache=True, nogil=True)
 
 
 @kernel
-def read_u16(data, at):
-    """Read two bytes; unsigned indexes spare the check for negative ones."""
+def read_u16(data: Bytes, at: Int) -> Int:
+    """Read two bytes.
+
+    Bytes spelled out one by one are one move to LLVM; unsigned indexes spare the check for negative ones.
+    """
     i = np.uint64(at)
     return np.int64(data[i]) | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
 
 
 @kernel
-def read_u32(data, at):
+def read_u32(data: Bytes, at: Int) -> Int:
     """Read four bytes as a signed 64-bit number that isn't negative."""
     i = np.uint64(at)
     return (
@@ -86,37 +91,36 @@ def read_u32(data, at):
 
 
 @kernel
-def read_i32(data, at):
+def read_i32(data: Bytes, at: Int) -> Int:
     """Read four bytes as a signed number."""
-    value = read_u32(data, at)
-    return value - (np.int64(1) << np.int64(32)) if value >= np.int64(1) << np.int64(31) else value
+    return (read_u32(data, at) ^ np.int64(0x80000000)) - np.int64(0x80000000)
 
 
 @kernel
-def read_i64(data, at):
+def read_i64(data: Bytes, at: Int) -> Int:
     """Read eight bytes as a signed number."""
-    high = read_i32(data, at + 4)
-    return (high << np.int64(32)) | read_u32(data, at)
+    return read_u32(data, at) | (read_u32(data, at + 4) << np.int64(32))
 
 
 @kernel
-def write_u32(data, at, value):
+def write_u32(data: Bytes, at: Int, value: Int) -> None:
     """Write the low four bytes of a number."""
     i = np.uint64(at)
-    for k in range(4):
-        data[i + np.uint64(k)] = np.uint8((value >> np.int64(8 * k)) & np.int64(0xFF))
+    data[i] = np.uint8(value & np.int64(0xFF))
+    data[i + np.uint64(1)] = np.uint8((value >> np.int64(8)) & np.int64(0xFF))
+    data[i + np.uint64(2)] = np.uint8((value >> np.int64(16)) & np.int64(0xFF))
+    data[i + np.uint64(3)] = np.uint8((value >> np.int64(24)) & np.int64(0xFF))
 
 
 @kernel
-def write_i64(data, at, value):
+def write_i64(data: Bytes, at: Int, value: Int) -> None:
     """Write eight bytes."""
-    i = np.uint64(at)
-    for k in range(8):
-        data[i + np.uint64(k)] = np.uint8((value >> np.int64(8 * k)) & np.int64(0xFF))
+    write_u32(data, at, value)
+    write_u32(data, at + 4, value >> np.int64(32))
 
 
 @kernel
-def copy_bytes(source, start, target, at, length):
+def copy_bytes(source: Bytes, start: Int, target: Bytes, at: Int, length: Int) -> None:
     """Copy a run of bytes."""
     i = np.uint64(start)
     j = np.uint64(at)
@@ -125,8 +129,8 @@ def copy_bytes(source, start, target, at, length):
 
 
 @kernel
-def compare_bytes(left, a, a_length, right, b, b_length):
-    """Compare two runs of unsigned bytes; of two that agree the longer is greater. Returns -1, 0 or 1."""
+def compare_bytes(left: Bytes, a: Int, a_length: Int, right: Bytes, b: Int, b_length: Int) -> Int:
+    """Compare two runs of unsigned bytes: -1, 0 or 1. Of two that agree the longer is greater."""
     i = np.uint64(a)
     j = np.uint64(b)
     both = min(a_length, b_length)
@@ -142,8 +146,21 @@ def compare_bytes(left, a, a_length, right, b, b_length):
 
 
 @kernel
-def compare_signed_bytes(data, a, a_length, b, b_length):
-    """Compare as Java's ``ByteBuffer.compareTo`` does: like :func:`compare_bytes`, but 0x80 is the least byte."""
+def compare_values_at(column: Flat, a: Int, b: Int) -> Int:
+    """Compare two values of a column by their bytes."""
+    return compare_bytes(
+        column.data,
+        column.starts[a],
+        column.ends[a] - column.starts[a],
+        column.data,
+        column.starts[b],
+        column.ends[b] - column.starts[b],
+    )
+
+
+@kernel
+def compare_signed_bytes(data: Bytes, a: Int, a_length: Int, b: Int, b_length: Int) -> Int:
+    """Compare as Java's ``ByteBuffer.compareTo`` does: as :func:`compare_bytes`, but 0x80 is the least."""
     i = np.uint64(a)
     j = np.uint64(b)
     for k in range(min(a_length, b_length)):
@@ -155,55 +172,55 @@ def compare_signed_bytes(data, a, a_length, b, b_length):
 
 
 @kernel
-def order_of(a, b):
+def order_of(a: Int, b: Int) -> Int:
     """Return -1, 0 or 1 as ``a`` is less than, equal to or greater than ``b``."""
     return -1 if a < b else (1 if a > b else 0)
 
 
 @kernel
-def row_flags(data, row):
+def row_flags(data: Bytes, row: Int) -> Int:
     """Return the ``ROW_*`` flags of a cell row."""
     return np.int64(data[np.uint64(row + 1)])
 
 
 @kernel
-def first_cell(data, row):
+def first_cell(data: Bytes, row: Int) -> Int:
     """Return where the cells of a row begin."""
     return row + ROW_HEADER_BYTES + read_u32(data, row + 40)
 
 
 @kernel
-def cell_count(data, row):
+def cell_count(data: Bytes, row: Int) -> Int:
     """Return the number of cells of a row."""
     return read_u32(data, row + 44)
 
 
 @kernel
-def cell_column(data, cell):
+def cell_column(data: Bytes, cell: Int) -> Int:
     """Return the column id of a cell."""
     return read_u16(data, cell)
 
 
 @kernel
-def cell_flags(data, cell):
+def cell_flags(data: Bytes, cell: Int) -> Int:
     """Return the ``CELL_*`` flags of a cell."""
     return np.int64(data[np.uint64(cell + 2)])
 
 
 @kernel
-def cell_ttl(data, cell):
+def cell_ttl(data: Bytes, cell: Int) -> Int:
     """Return the TTL of a cell in seconds, 0 for none."""
     return read_i32(data, cell + 4)
 
 
 @kernel
-def cell_time(data, cell):
+def cell_time(data: Bytes, cell: Int) -> Int:
     """Return the write time of a cell in us."""
     return read_i64(data, cell + 8)
 
 
 @kernel
-def cell_end_time(data, cell):
+def cell_end_time(data: Bytes, cell: Int) -> Int:
     """Return a cell's local deletion time or expiry in epoch seconds, NEVER for a plain cell."""
     if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_EXPIRING | CELL_COMPLEX_DELETION):
         return read_i64(data, cell + 16)
@@ -211,25 +228,25 @@ def cell_end_time(data, cell):
 
 
 @kernel
-def path_length(data, cell):
+def path_length(data: Bytes, cell: Int) -> Int:
     """Return the length of a cell's path."""
     return read_u32(data, cell + 24)
 
 
 @kernel
-def value_length(data, cell):
+def value_length(data: Bytes, cell: Int) -> Int:
     """Return the length of a cell's value."""
     return read_u32(data, cell + 28)
 
 
 @kernel
-def next_cell(data, cell):
+def next_cell(data: Bytes, cell: Int) -> Int:
     """Return where the cell after this one begins."""
     return cell + CELL_HEADER_BYTES + path_length(data, cell) + value_length(data, cell)
 
 
 @kernel
-def is_expired(data, cell, now_seconds):
+def is_expired(data: Bytes, cell: Int, now_seconds: Int) -> bool:
     """Tell whether an expiring cell has run out; one that a former merge found so stays so."""
     flags = cell_flags(data, cell)
     return (flags & CELL_EXPIRING) != 0 and (
@@ -238,7 +255,7 @@ def is_expired(data, cell, now_seconds):
 
 
 @kernel
-def is_live(data, cell, now_seconds):
+def is_live(data: Bytes, cell: Int, now_seconds: Int) -> bool:
     """Tell whether a reader of the database sees this cell."""
     if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_COMPLEX_DELETION):
         return False
@@ -246,7 +263,7 @@ def is_live(data, cell, now_seconds):
 
 
 @kernel
-def compare_cell_places(data, a, b):
+def compare_cell_places(data: Bytes, a: Int, b: Int) -> Int:
     """Compare which cell two versions belong to: column, complex deletion first, path."""
     order = order_of(cell_column(data, a), cell_column(data, b))
     if order != 0:
@@ -265,7 +282,7 @@ def compare_cell_places(data, a, b):
 
 
 @kernel
-def compare_values(data, a, b, now_seconds, rules):
+def compare_values(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) -> Int:
     """Compare the values of two versions of one cell in the order of the rule set."""
     a_length = np.int64(0) if is_expired(data, a, now_seconds) else value_length(data, a)
     b_length = np.int64(0) if is_expired(data, b, now_seconds) else value_length(data, b)
@@ -277,7 +294,7 @@ def compare_values(data, a, b, now_seconds, rules):
 
 
 @kernel
-def compare_versions(data, a, b, now_seconds, rules):
+def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) -> Int:
     """Compare two versions of one cell: positive if ``a`` wins, 0 if they can't be told apart."""
     order = order_of(cell_time(data, a), cell_time(data, b))
     if order != 0:
@@ -288,8 +305,14 @@ def compare_versions(data, a, b, now_seconds, rules):
     b_end = cell_end_time(data, b)
     a_tombstone = np.int64((a_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
     b_tombstone = np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
+    a_uncertain = a_flags & CELL_UNCERTAIN
+    b_uncertain = b_flags & CELL_UNCERTAIN
     if rules == RULES_3_11:
-        order = order_of(np.int64(is_live(data, b, now_seconds)), np.int64(is_live(data, a, now_seconds)))
+        a_live = np.int64(is_live(data, a, now_seconds))
+        b_live = np.int64(is_live(data, b, now_seconds))
+        order = order_of(b_live, a_live)
+        if order == 0:
+            order = order_of(a_uncertain, b_uncertain)
         if order == 0:
             order = compare_values(data, a, b, now_seconds, rules)
         if order == 0:
@@ -297,40 +320,42 @@ def compare_versions(data, a, b, now_seconds, rules):
         if order == 0:
             order = order_of(a_tombstone, b_tombstone)
     else:
-        order = order_of(
-            np.int64((a_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) != 0),
-            np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) != 0),
-        )
+        a_has_end = np.int64((a_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) != 0)
+        b_has_end = np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) != 0)
+        order = order_of(a_has_end, b_has_end)
         if order == 0:
             order = order_of(a_tombstone, b_tombstone)
         if order == 0:
             order = order_of(a_end, b_end)
         if order == 0:
+            order = order_of(a_uncertain, b_uncertain)
+        if order == 0:
             order = compare_values(data, a, b, now_seconds, rules)
     if order == 0:
-        order = order_of(cell_ttl(data, a), cell_ttl(data, b))
-    if order == 0:
-        order = order_of(b_flags & CELL_UNCERTAIN, a_flags & CELL_UNCERTAIN)
-    if order == 0:
-        order = order_of(b_flags & CELL_TOMBSTONE, a_flags & CELL_TOMBSTONE)
+        a_ttl = np.int64(0) if is_expired(data, a, now_seconds) else cell_ttl(data, a)
+        b_ttl = np.int64(0) if is_expired(data, b, now_seconds) else cell_ttl(data, b)
+        order = order_of(a_ttl, b_ttl)
     return order
 
 
 @kernel
-def check_cell_rows(data, offsets, cells, contents):
+def check_cell_rows(
+    data: Bytes, starts: Numbers, ends: Numbers, cells: Numbers, contents: Bytes
+) -> tuple[Int, Int]:
     """Walk every length of every cell row.
 
     Args:
         data: All cell rows, one after another.
-        offsets: Where each begins and the last ends; they must lie inside ``data``.
+        starts: Where each begins.
+        ends: Where each ends; inside ``data``.
         cells: Filled with the number of cells of each.
         contents: Filled with ``HOLDS_*`` bits of each.
 
     Returns:
         The number of the first broken row and its place in :data:`FAULTS`; (-1, 0) if there is none.
     """
-    for number in range(len(offsets) - 1):
-        fault, count, holds = _check(data, offsets[number], offsets[number + 1])
+    for number in range(len(starts)):
+        fault, count, holds = _check(data, starts[number], ends[number])
         if fault != 0:
             return number, fault
         cells[number] = count
@@ -339,7 +364,7 @@ def check_cell_rows(data, offsets, cells, contents):
 
 
 @kernel
-def _check(data, row, end):
+def _check(data: Bytes, row: Int, end: Int) -> tuple[Int, Int, Int]:
     if end - row < ROW_HEADER_BYTES:
         return 1, 0, 0
     flags = row_flags(data, row)

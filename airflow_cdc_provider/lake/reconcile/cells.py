@@ -8,13 +8,14 @@ again with whatever arrives next: merging in any order, in any portions and any 
 For that, what a reader of the database doesn't see is kept:
 
 - a tombstone, a covering deletion: what is older must not come back. ``purge_before_seconds`` ends this;
-- an expired cell: it stays with write time, TTL and expiry, flagged both ``CELL_TOMBSTONE`` and
-  ``CELL_EXPIRING``, without its value. As the tombstone that a compaction makes of it, it would win ties that
-  it loses as an expiring cell, and the outcome would depend on when it was merged;
+- an expired cell: it stays with write time and expiry, flagged both ``CELL_TOMBSTONE`` and ``CELL_EXPIRING``,
+  without TTL and value. As the tombstone that a compaction makes of it, it would win ties that it loses as an
+  expiring cell, and the outcome would depend on when it was merged;
 - an expired row liveness, likewise.
 
-A row's own deletion, its collections' deletions and its dead cells are in its ``state``; deletions of partitions
-and ranges are on the side only, ranges cut to be disjoint. A deletion that a stronger one makes useless is gone.
+A row's own deletion, its collections' deletions and its dead cells are in its ``state``; deletions of
+partitions and ranges are on the side only, ranges cut to be disjoint. A deletion that a stronger one makes
+useless is gone.
 
 A row in state ``ROW_UNCERTAIN`` without ``ROW_LIVENESS`` has the time of its reading, in us, in place of the
 liveness' write time: what is older is in doubt (:mod:`.doubts`).
@@ -34,7 +35,6 @@ from airflow_cdc_provider.changes.contribution import (
     LIVE_ROW_SCHEMA,
     RANGE_DELETION,
     ROW,
-    STATIC,
 )
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile.cell_row import (
@@ -45,7 +45,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     check_cell_rows,
 )
 from airflow_cdc_provider.lake.reconcile.flat import (
-    Numbers,
     flat,
     large_binary,
     numbers,
@@ -56,13 +55,11 @@ from airflow_cdc_provider.lake.reconcile.flat import (
 from airflow_cdc_provider.lake.reconcile.order import order_contributions
 from airflow_cdc_provider.lake.reconcile.partition import (
     NONE,
-    Batch,
-    Outcome,
     outcome_for,
     reconcile_partitions,
 )
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
-from airflow_cdc_provider.lake.reconcile.row_merge import Settings
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Numbers, Outcome, Settings
 
 RULES: Final = {"4.0": RULES_4_0, "3.11": RULES_3_11}
 
@@ -78,8 +75,8 @@ def reconcile_cells(
     """Reconcile cell-level contributions of one table.
 
     Args:
-        contributions: ``CONTRIBUTION_SCHEMA``, in any order, with any copies. For each key that occurs, all that
-            is known of it: pending changes, the mirror's rows (as scope ``ROW``), the side table.
+        contributions: ``CONTRIBUTION_SCHEMA``, in any order, with any copies. For each key that occurs, all
+            that is known of it: pending changes, the mirror's rows (as scope ``ROW``), the side table.
         now_seconds: Epoch second at which expiry is judged.
         rules: Tie rules, ``4.0`` (and later) or ``3.11``.
         min_generation: The table's generation: contributions of a lower one don't count. What comes out bears
@@ -88,8 +85,8 @@ def reconcile_cells(
             when nothing older than they are can arrive any more; None keeps all.
 
     Returns:
-        What lives and what the side table must hold, ordered by key (in an order of its own) and clustering. The
-        mirror's rows and the side table's rows of these keys are to be replaced by it.
+        What lives and what the side table must hold, ordered by key (in an order of its own) and clustering.
+        The mirror's rows and the side table's rows of these keys are to be replaced by it.
 
     Raises:
         CorruptInput: A cell row breaks its format, a key or cell row is null, or a scope is unknown.
@@ -104,23 +101,19 @@ def reconcile_cells(
     clustering_end = one_array(contributions["clustering_end"])
 
     states = flat(state)
-    starts = flat(clustering)
-    ends = flat(clustering_end)
     cells = np.empty(len(state), np.int64)
     contents = np.empty(len(state), np.uint8)
-    row, fault = check_cell_rows(states.data, states.offsets, cells, contents)
+    row, fault = check_cell_rows(*states, cells, contents)
     if fault:
         raise CorruptInput(f"The cell row of contribution {row} is broken", found=FAULTS[fault])
     batch = Batch(
         state=states.data,
-        row=states.offsets[:-1],
+        row=states.starts,
         contents=contents,
         scope=_scopes(scope),
         generation=numbers(generation),
-        clustering=starts.data,
-        clustering_at=starts.offsets,
-        clustering_end=ends.data,
-        clustering_end_at=ends.offsets,
+        clustering=flat(clustering),
+        clustering_end=flat(clustering_end),
         has_end=_has_value(clustering_end),
     )
     counting = (batch.generation >= min_generation) & (contents != HOLDS_NOTHING)
@@ -128,14 +121,14 @@ def reconcile_cells(
     if ranges.any():
         counting &= ~ranges | _is_range(clustering, clustering_end)
     order, levels = order_contributions(
-        flat(key), starts, batch.scope, np.flatnonzero(counting).astype(np.int64)
+        flat(key), batch.clustering, batch.scope, np.flatnonzero(counting).astype(np.int64)
     )
     settings = Settings(
         np.int64(now_seconds),
         np.int64(-NEVER if purge_before_seconds is None else purge_before_seconds),
         RULES[rules],
     )
-    outcome = outcome_for(len(state), int(ranges.sum()), int(states.offsets[-1] - states.offsets[0]))
+    outcome = outcome_for(len(state), int(ranges.sum()), int((states.ends - states.starts).sum()))
     reconcile_partitions(batch, order, levels, cells, settings, outcome)
     live_count, side_count, doubtful_count = (int(n) for n in outcome.counts)
     return Reconciled(

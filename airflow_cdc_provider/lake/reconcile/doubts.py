@@ -1,11 +1,11 @@
 """What a snapshot over CQL leaves open, and which later changes touch just that.
 
-A SELECT shows neither row liveness nor tombstones (``ROW_UNCERTAIN``), and before Cassandra 5.0 no write times of
-collection elements (``CELL_UNCERTAIN``: the write time is a lower bound). Until the time of that reading,
-anything may lie hidden; what was written later is decided as ever. So a row is in doubt if
+A SELECT shows neither row liveness nor tombstones (``ROW_UNCERTAIN``), and before Cassandra 5.0 no write
+times of collection elements (``CELL_UNCERTAIN``: the write time is a lower bound). Until the time of that
+reading, anything may lie hidden; what was written later is decided as ever. So a row is in doubt if
 
-1. it lost its last live cell, but not through a deletion that is later than the reading: a hidden liveness may
-   keep it alive (it counts as live until it is read again);
+1. it lost its last live cell, but not through a deletion that is later than the reading: a hidden liveness
+   may keep it alive (it counts as live until it is read again);
 2. a cell lives that the reading did not show though it was written before: a hidden tombstone may cover it;
 3. an element of uncertain write time gave way to something written before the reading, and differs from it.
 
@@ -37,10 +37,31 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     kernel,
     next_cell,
 )
+from airflow_cdc_provider.lake.reconcile.shapes import (
+    Batch,
+    Bytes,
+    Deletion,
+    Flags,
+    Int,
+    Liveness,
+    Numbers,
+    Settings,
+)
 
 
 @kernel
-def doubtful_cells(batch, order, low, high, cells, count, active, found, uncertain, settings):
+def doubtful_cells(
+    batch: Batch,
+    order: Numbers,
+    low: Int,
+    high: Int,
+    cells: Numbers,
+    count: Int,
+    active: Deletion,
+    found: Liveness,
+    uncertain: bool,
+    settings: Settings,
+) -> bool:
     """Tell whether a cell of a row is in doubt: cases 2 and 3 above.
 
     Args:
@@ -87,7 +108,16 @@ def doubtful_cells(batch, order, low, high, cells, count, active, found, uncerta
 
 
 @kernel
-def _gave_way(data, row, cells, count, covered, covering_us, read_us, settings):
+def _gave_way(
+    data: Bytes,
+    row: Int,
+    cells: Numbers,
+    count: Int,
+    covered: Flags,
+    covering_us: Numbers,
+    read_us: Int,
+    settings: Settings,
+) -> bool:
     number = 0
     cell = first_cell(data, row)
     for _ in range(cell_count(data, row)):
@@ -109,7 +139,17 @@ def _gave_way(data, row, cells, count, covered, covering_us, read_us, settings):
 
 
 @kernel
-def _shows_older(batch, order, low, high, cells, count, covered, read_us, settings):
+def _shows_older(
+    batch: Batch,
+    order: Numbers,
+    low: Int,
+    high: Int,
+    cells: Numbers,
+    count: Int,
+    covered: Flags,
+    read_us: Int,
+    settings: Settings,
+) -> bool:
     data = batch.state
     explained = np.zeros(count, np.bool_)
     for place in range(low, high):

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.exceptions import CorruptInput
-
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
+from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Numbers
 
 _MOST_BYTES: Final = 2**31 - 1
-
-
-class Flat(NamedTuple):
-    """A binary column: value ``i`` is ``data[offsets[i]:offsets[i + 1]]``; a null is empty."""
-
-    data: Bytes
-    offsets: Numbers
 
 
 def one_array(column: pa.ChunkedArray | pa.Array, type_: pa.DataType | None = None) -> Any:
@@ -41,15 +33,9 @@ def _empty(column: pa.ChunkedArray) -> Any:
 
 
 def flat(array: Any) -> Flat:
-    """View a large binary array as flat arrays without a copy; nulls must be told from its validity."""
-    if array.null_count:
-        array = array.fill_null(b"")
-    _, offsets, data = array.buffers()
-    if len(array) == 0:
-        return Flat(_read_only(np.empty(0, np.uint8)), _read_only(np.zeros(1, np.int64)))
-    places = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
-    values = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
-    return Flat(_read_only(values), _read_only(places))
+    """View a large binary array as flat arrays, its bytes without a copy; a null becomes empty."""
+    data, starts, ends, valid = binary_slices(array)
+    return Flat(_read_only(data), _read_only(starts), _read_only(np.where(valid, ends, starts)))
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_cdc_provider.changes.contribution import (
     PARTITION_DELETION,
@@ -17,8 +16,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel
-from airflow_cdc_provider.lake.reconcile.flat import Bytes, Flat, Numbers
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, kernel
+from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Hashes, Int, Numbers
 
 SAME_ROW: Final = 0
 NEW_ROW: Final = 1
@@ -44,13 +43,13 @@ def order_contributions(
         hash_bits: How many bits of the hash to use; fewer only make it slower.
 
     Returns:
-        Numbers of the chosen ones in order, and for each whether it begins a new key (``NEW_KEY``), a new row of
-        the same key (``NEW_ROW``) or goes on with the same (``SAME_ROW``).
+        Numbers of the chosen ones in order, and for each whether it begins a new key (``NEW_KEY``), a new
+        row of the same key (``NEW_ROW``) or goes on with the same (``SAME_ROW``).
     """
     hashes = np.empty(len(chosen), np.uint64)
     ranks = np.empty(len(chosen), np.uint64)
-    _hash_keys(key.data, key.offsets, chosen, np.uint64(64 - hash_bits), hashes)
-    _rank_clusterings(clustering.data, clustering.offsets, scope, chosen, ranks)
+    _hash_keys(key, chosen, np.uint64(64 - hash_bits), hashes)
+    _rank_clusterings(clustering, scope, chosen, ranks)
     by_hash = np.argsort(hashes)
     if _longest_run(hashes[by_hash]) > _LONG_RUN:
         by_hash = np.lexsort((ranks, hashes))
@@ -60,21 +59,21 @@ def order_contributions(
     return order, levels
 
 
-def _longest_run(hashes: npt.NDArray[np.uint64]) -> int:
+def _longest_run(hashes: Hashes) -> int:
     begins = np.flatnonzero(hashes[1:] != hashes[:-1])
     return int(np.diff(begins, prepend=-1, append=len(hashes) - 1).max(initial=0))
 
 
 @kernel
-def _hash_keys(data, offsets, chosen, shift, hashes):
+def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> None:
     for place in range(len(chosen)):
-        at = np.uint64(offsets[chosen[place]])
-        end = np.uint64(offsets[chosen[place] + 1])
+        at = np.uint64(key.starts[chosen[place]])
+        end = np.uint64(key.ends[chosen[place]])
         value = np.uint64(0x9E3779B97F4A7C15) ^ (end - at)
         while at < end:
             word = np.uint64(0)
             for k in range(min(np.uint64(8), end - at)):
-                word |= np.uint64(data[at + np.uint64(k)]) << np.uint64(8 * k)
+                word |= np.uint64(key.data[at + np.uint64(k)]) << np.uint64(8 * k)
             value = (value ^ word) * np.uint64(0xD6E8FEB86659FD93)
             value ^= value >> np.uint64(32)
             at += np.uint64(8)
@@ -83,23 +82,25 @@ def _hash_keys(data, offsets, chosen, shift, hashes):
 
 
 @kernel
-def _rank_clusterings(data, offsets, scope, chosen, ranks):
+def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Hashes) -> None:
     # Two bits of what it speaks of, then the first 62 bits of the clustering.
     for place in range(len(chosen)):
         member = chosen[place]
         rank = np.uint64(0)
         if scope[member] == ROW or scope[member] == RANGE_DELETION:
-            at = np.uint64(offsets[member])
-            length = offsets[member + 1] - offsets[member]
+            at = np.uint64(clustering.starts[member])
+            length = clustering.ends[member] - clustering.starts[member]
             for k in range(8):
                 rank <<= np.uint64(8)
                 if k < length:
-                    rank |= np.uint64(data[at + np.uint64(k)])
+                    rank |= np.uint64(clustering.data[at + np.uint64(k)])
         ranks[place] = (rank >> np.uint64(2)) | (_RANKS[scope[member]] << np.uint64(62))
 
 
 @kernel
-def _settle(key, clustering, hashes, ranks, order, levels):
+def _settle(
+    key: Flat, clustering: Flat, hashes: Hashes, ranks: Hashes, order: Numbers, levels: Bytes
+) -> None:
     spare_order = np.empty(len(order), np.int64)
     spare_ranks = np.empty(len(order), np.uint64)
     low = np.int64(0)
@@ -107,7 +108,7 @@ def _settle(key, clustering, hashes, ranks, order, levels):
         high = low + 1
         one_key = True
         while high < len(order) and hashes[high] == hashes[low]:
-            one_key = one_key and _compare(key, order[low], order[high]) == 0
+            one_key = one_key and compare_values_at(key, order[low], order[high]) == 0
             high += 1
         if not one_key:
             high = _least_key_first(key, ranks, order, low, high)
@@ -115,40 +116,28 @@ def _settle(key, clustering, hashes, ranks, order, levels):
         levels[low] = NEW_KEY
         for place in range(low + 1, high):
             same = ranks[place] == ranks[place - 1] and (
-                not _has_clustering(ranks[place]) or _compare(clustering, order[place - 1], order[place]) == 0
+                not _has_clustering(ranks[place])
+                or compare_values_at(clustering, order[place - 1], order[place]) == 0
             )
             levels[place] = SAME_ROW if same else NEW_ROW
         low = high
 
 
 @kernel
-def _compare(column, a, b):
-    offsets = column.offsets
-    return compare_bytes(
-        column.data,
-        offsets[a],
-        offsets[a + 1] - offsets[a],
-        column.data,
-        offsets[b],
-        offsets[b + 1] - offsets[b],
-    )
-
-
-@kernel
-def _has_clustering(rank):
+def _has_clustering(rank: Int) -> bool:
     return (rank >> np.uint64(63)) != 0
 
 
 @kernel
-def _least_key_first(key, ranks, order, low, high):
+def _least_key_first(key: Flat, ranks: Hashes, order: Numbers, low: Int, high: Int) -> Int:
     # Different keys of one hash: the members of the least key come to the front, the rest has its turn later.
     least = order[low]
     for place in range(low + 1, high):
-        if _compare(key, order[place], least) < 0:
+        if compare_values_at(key, order[place], least) < 0:
             least = order[place]
     end = low
     for place in range(low, high):
-        if _compare(key, order[place], least) == 0:
+        if compare_values_at(key, order[place], least) == 0:
             order[place], order[end] = order[end], order[place]
             ranks[place], ranks[end] = ranks[end], ranks[place]
             end += 1
@@ -156,7 +145,15 @@ def _least_key_first(key, ranks, order, low, high):
 
 
 @kernel
-def _sort(clustering, ranks, order, low, high, spare_ranks, spare_order):
+def _sort(
+    clustering: Flat,
+    ranks: Hashes,
+    order: Numbers,
+    low: Int,
+    high: Int,
+    spare_ranks: Hashes,
+    spare_order: Numbers,
+) -> None:
     # Short runs by insertion, then runs merged two at a time.
     for begin in range(low, high, _SHORT_RUN):
         for place in range(begin + 1, min(begin + _SHORT_RUN, high)):
@@ -182,7 +179,16 @@ def _sort(clustering, ranks, order, low, high, spare_ranks, spare_order):
 
 
 @kernel
-def _merge(clustering, ranks, order, begin, middle, end, spare_ranks, spare_order):
+def _merge(
+    clustering: Flat,
+    ranks: Hashes,
+    order: Numbers,
+    begin: Int,
+    middle: Int,
+    end: Int,
+    spare_ranks: Hashes,
+    spare_order: Numbers,
+) -> None:
     i = begin
     j = middle
     at = begin
@@ -199,7 +205,7 @@ def _merge(clustering, ranks, order, begin, middle, end, spare_ranks, spare_orde
 
 
 @kernel
-def _precedes(clustering, a_rank, a, b_rank, b):
+def _precedes(clustering: Flat, a_rank: Int, a: Int, b_rank: Int, b: Int) -> bool:
     if a_rank != b_rank:
         return a_rank < b_rank
-    return _has_clustering(a_rank) and _compare(clustering, a, b) < 0
+    return _has_clustering(a_rank) and compare_values_at(clustering, a, b) < 0

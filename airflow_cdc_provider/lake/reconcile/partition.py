@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -14,85 +14,27 @@ from airflow_cdc_provider.changes.contribution import (
     STATIC,
 )
 from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes, kernel
-from airflow_cdc_provider.lake.reconcile.flat import Bytes, Numbers
 from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW
 from airflow_cdc_provider.lake.reconcile.ranges import OPEN, compare_bounds, disjoint_ranges
 from airflow_cdc_provider.lake.reconcile.row_merge import (
-    Deletion,
-    Scratch,
     greater_deletion,
     merge_row,
+    no_deletion,
     read_deletion,
     write_deletion,
 )
+from airflow_cdc_provider.lake.reconcile.shapes import (
+    Batch,
+    Bytes,
+    Deletion,
+    Int,
+    Numbers,
+    Outcome,
+    Scratch,
+    Settings,
+)
 
 NONE: Final = np.int64(-1)
-
-
-class Batch(NamedTuple):
-    """Contributions as flat arrays, each with a number.
-
-    Args:
-        state: All cell rows, checked.
-        row: Where each begins.
-        contents: ``HOLDS_*`` bits of each.
-        scope: Its scope.
-        generation: Its generation.
-        clustering: All clusterings.
-        clustering_at: Where each begins and the last ends.
-        clustering_end: All upper bounds of ranges.
-        clustering_end_at: Where each begins and the last ends.
-        has_end: Whether it has one.
-    """
-
-    state: Bytes
-    row: Numbers
-    contents: Bytes
-    scope: Bytes
-    generation: Numbers
-    clustering: Bytes
-    clustering_at: Numbers
-    clustering_end: Bytes
-    clustering_end_at: Numbers
-    has_end: Bytes
-
-
-class Outcome(NamedTuple):
-    """Room for what comes of a batch; ``counts`` tells how much was used.
-
-    Args:
-        live: Cell rows of live rows.
-        live_at: Where each begins and the last ends; an empty one is a partition of which only statics live.
-        live_member: A contribution that has the row's key and clustering.
-        live_static: Number of the partition's static row on the side, NONE for none.
-        live_expires: Next second at which something expires, NEVER for none.
-        live_generation: Its generation.
-        side: Cell rows of the side table.
-        side_at: Where each begins and the last ends.
-        side_scope: Scope of each.
-        side_member: A contribution that has its key.
-        side_start: Bound that is its clustering, NONE for an empty one.
-        side_end: Bound that is its clustering_end, NONE for none.
-        side_generation: Its generation.
-        doubtful: A contribution that has the key, for each doubtful key.
-        counts: Numbers of live rows, side rows, doubtful keys.
-    """
-
-    live: Bytes
-    live_at: Numbers
-    live_member: Numbers
-    live_static: Numbers
-    live_expires: Numbers
-    live_generation: Numbers
-    side: Bytes
-    side_at: Numbers
-    side_scope: Bytes
-    side_member: Numbers
-    side_start: Numbers
-    side_end: Numbers
-    side_generation: Numbers
-    doubtful: Numbers
-    counts: Numbers
 
 
 def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
@@ -125,7 +67,9 @@ def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
 
 
 @kernel
-def reconcile_partitions(batch, order, levels, cells, settings, out):
+def reconcile_partitions(
+    batch: Batch, order: Numbers, levels: Bytes, cells: Numbers, settings: Settings, out: Outcome
+) -> None:
     """Reconcile all partitions of a batch.
 
     Args:
@@ -159,7 +103,7 @@ def reconcile_partitions(batch, order, levels, cells, settings, out):
 
 
 @kernel
-def _largest_row(order, levels, cells):
+def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, Int]:
     most_cells = np.int64(0)
     most_members = np.int64(0)
     row_cells = np.int64(0)
@@ -176,9 +120,19 @@ def _largest_row(order, levels, cells):
 
 
 @kernel
-def _reconcile_partition(batch, order, levels, low, high, generation, settings, scratch, out):
+def _reconcile_partition(
+    batch: Batch,
+    order: Numbers,
+    levels: Bytes,
+    low: Int,
+    high: Int,
+    generation: Int,
+    settings: Settings,
+    scratch: Scratch,
+    out: Outcome,
+) -> bool:
     place = low
-    partition = Deletion(False, np.int64(0), np.int64(0))
+    partition = no_deletion()
     while place < high and batch.scope[order[place]] == PARTITION_DELETION:
         partition = greater_deletion(read_deletion(batch.state, batch.row[order[place]]), partition)
         place += 1
@@ -248,7 +202,7 @@ def _reconcile_partition(batch, order, levels, low, high, generation, settings, 
 
 
 @kernel
-def _add_live(out, member, static, expires, generation, end):
+def _add_live(out: Outcome, member: Int, static: Int, expires: Int, generation: Int, end: Int) -> None:
     number = out.counts[0]
     out.live_member[number] = member
     out.live_static[number] = static
@@ -259,7 +213,9 @@ def _add_live(out, member, static, expires, generation, end):
 
 
 @kernel
-def _add_side(out, scope, member, start, end_bound, generation, end):
+def _add_side(
+    out: Outcome, scope: Int, member: Int, start: Int, end_bound: Int, generation: Int, end: Int
+) -> None:
     number = out.counts[1]
     out.side_scope[number] = scope
     out.side_member[number] = member

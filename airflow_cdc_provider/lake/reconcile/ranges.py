@@ -1,8 +1,9 @@
 """Range deletions of one partition, made disjoint: the strongest deletion over each stretch of clusterings.
 
-What Cassandra's ``RangeTombstoneList`` holds after all deletions are added. The result doesn't depend on how the
-deletions were cut or ordered, so it can be stored and merged again. A bound is given by number: below the number
-of contributions it is a ``clustering``, from there on a ``clustering_end``; :data:`OPEN` has no end.
+What Cassandra's ``RangeTombstoneList`` holds after all deletions are added. The result doesn't depend on how
+the deletions were cut or ordered, so it can be stored and merged again. A bound is given by number: below
+the number of contributions it is a ``clustering``, from there on a ``clustering_end``; :data:`OPEN` has no
+end.
 """
 
 from __future__ import annotations
@@ -12,43 +13,44 @@ from typing import Final
 import numpy as np
 
 from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel
-from airflow_cdc_provider.lake.reconcile.row_merge import Deletion, read_deletion, supersedes
+from airflow_cdc_provider.lake.reconcile.row_merge import no_deletion, read_deletion, supersedes
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Int, Numbers
 
 OPEN: Final = np.int64(-1)
 
 
 @kernel
-def compare_bounds(batch, a, b):
+def compare_bounds(batch: Batch, a: Int, b: Int) -> Int:
     """Compare two bounds by their bytes; an open end is greater than all."""
-    if a == OPEN or b == OPEN:
-        return np.int64(b != OPEN) - np.int64(a != OPEN)
+    if a == OPEN:
+        return np.int64(b != OPEN)
+    if b == OPEN:
+        return np.int64(-1)
     count = len(batch.row)
-    a_data = batch.clustering if a < count else batch.clustering_end
-    a_offsets = batch.clustering_at if a < count else batch.clustering_end_at
-    b_data = batch.clustering if b < count else batch.clustering_end
-    b_offsets = batch.clustering_at if b < count else batch.clustering_end_at
-    a_number = a if a < count else a - count
-    b_number = b if b < count else b - count
-    return np.int64(
-        compare_bytes(
-            a_data,
-            a_offsets[a_number],
-            a_offsets[a_number + 1] - a_offsets[a_number],
-            b_data,
-            b_offsets[b_number],
-            b_offsets[b_number + 1] - b_offsets[b_number],
-        )
+    a_column = batch.clustering if a < count else batch.clustering_end
+    b_column = batch.clustering if b < count else batch.clustering_end
+    i = a if a < count else a - count
+    j = b if b < count else b - count
+    return compare_bytes(
+        a_column.data,
+        a_column.starts[i],
+        a_column.ends[i] - a_column.starts[i],
+        b_column.data,
+        b_column.starts[j],
+        b_column.ends[j] - b_column.starts[j],
     )
 
 
 @kernel
-def end_of(batch, member):
+def end_of(batch: Batch, member: Int) -> Int:
     """Return the upper bound of a contribution's range."""
     return np.int64(len(batch.row) + member) if batch.has_end[member] else OPEN
 
 
 @kernel
-def disjoint_ranges(batch, order, low, high, partition):
+def disjoint_ranges(
+    batch: Batch, order: Numbers, low: Int, high: Int, partition: Deletion
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Make the range deletions ``order[low:high]``, sorted by start, disjoint.
 
     Args:
@@ -79,7 +81,7 @@ def disjoint_ranges(batch, order, low, high, partition):
     begun = np.int64(0)
     ended = np.int64(0)
     stretches = np.int64(0)
-    current = Deletion(False, np.int64(0), np.int64(0))
+    current = no_deletion()
     while begun < count or ended < count:
         point = end_of(batch, by_end[ended])
         if begun < count and compare_bounds(batch, members[begun], point) < 0:
@@ -93,7 +95,7 @@ def disjoint_ranges(batch, order, low, high, partition):
             ended += 1
         while open_count > 0 and compare_bounds(batch, end_of(batch, heap[0]), point) <= 0:
             open_count = _pop(batch, heap, open_count)
-        strongest = Deletion(False, np.int64(0), np.int64(0))
+        strongest = no_deletion()
         if open_count > 0:
             strongest = read_deletion(batch.state, batch.row[heap[0]])
         if current.present and strongest != current:
@@ -111,7 +113,7 @@ def disjoint_ranges(batch, order, low, high, partition):
 
 
 @kernel
-def _stronger(batch, a, b):
+def _stronger(batch: Batch, a: Int, b: Int) -> bool:
     deletion = read_deletion(batch.state, batch.row[a])
     return supersedes(
         deletion.present, deletion.time_us, deletion.seconds, read_deletion(batch.state, batch.row[b])
@@ -119,7 +121,7 @@ def _stronger(batch, a, b):
 
 
 @kernel
-def _push(batch, heap, count, member):
+def _push(batch: Batch, heap: Numbers, count: Int, member: Int) -> Int:
     at = count
     while at > 0 and _stronger(batch, member, heap[(at - 1) // 2]):
         heap[at] = heap[(at - 1) // 2]
@@ -129,7 +131,7 @@ def _push(batch, heap, count, member):
 
 
 @kernel
-def _pop(batch, heap, count):
+def _pop(batch: Batch, heap: Numbers, count: Int) -> Int:
     count -= 1
     member = heap[count]
     at = 0
@@ -146,7 +148,7 @@ def _pop(batch, heap, count):
 
 
 @kernel
-def _sorted_by_end(batch, members):
+def _sorted_by_end(batch: Batch, members: Numbers) -> Numbers:
     source = members.copy()
     target = np.empty_like(source)
     width = 1

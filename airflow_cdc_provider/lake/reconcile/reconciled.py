@@ -20,7 +20,8 @@ class Reconciled:
         live: ``LIVE_ROW_SCHEMA``: every row that lives.
         side: ``CONTRIBUTION_SCHEMA``: all that the side table must hold for these keys so that a later
             reconciliation of ``live``, ``side`` and new contributions is exact.
-        doubtful_keys: Binary keys whose state the data can't decide, each once: to be read again at the source.
+        doubtful_keys: Binary keys whose state the data can't decide, each once: to be read again at the
+            source.
     """
 
     live: pa.Table

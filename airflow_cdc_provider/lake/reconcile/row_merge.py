@@ -3,22 +3,21 @@
 Four steps, each over references to cells (where a cell starts) and none over copies:
 
 1. the header: greatest row deletion, greatest liveness;
-2. the cells: each contribution's cells are sorted already, so runs are merged two at a time until one is left,
-   keeping the winner of each cell;
+2. the cells: each contribution's cells are sorted already, so runs are merged two at a time until one is
+   left, keeping the winner of each cell;
 3. what deletions cover goes, and of the rest it is told what lives;
 4. what remains is written as one cell row.
 
-A row known from a SELECT only (``ROW_UNCERTAIN``) has an unknown liveness at the time of reading, which stands in
-the place of the liveness' write time. It competes there with the known ones by time: a later known one settles
-it, a later deletion ends it, and until then the row lives.
+A row known from a SELECT only (``ROW_UNCERTAIN``) has an unknown liveness at the time of reading, which
+stands in the place of the liveness' write time. It competes there with the known ones by time: a later known
+one settles it, a later deletion ends it, and until then the row lives.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -62,53 +61,35 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     write_u32,
 )
 from airflow_cdc_provider.lake.reconcile.doubts import doubtful_cells
+from airflow_cdc_provider.lake.reconcile.shapes import (
+    Batch,
+    Bytes,
+    Deletion,
+    Int,
+    Liveness,
+    Numbers,
+    Scratch,
+    Settings,
+)
 
 EXPIRED_LIVENESS_TTL: Final = 2147483647
 """TTL of a liveness that Cassandra's views write as a tombstone; it never lives."""
 
 
-class Settings(NamedTuple):
-    """What a merge is judged by.
-
-    Args:
-        now_seconds: The moment at which expiry is judged.
-        purge_seconds: Tombstones and expired cells of before this second go.
-        rules: ``RULES_*``.
-    """
-
-    now_seconds: int
-    purge_seconds: int
-    rules: int
-
-
-class Scratch(NamedTuple):
-    """Room for the cells of the largest row: two lists of references, and where runs begin; an empty list."""
-
-    cells: npt.NDArray[np.int64]
-    spare: npt.NDArray[np.int64]
-    runs: npt.NDArray[np.int64]
-    nothing: npt.NDArray[np.int64]
-
-
-class Liveness(NamedTuple):
-    """The liveness of a row; ``flag`` is ROW_LIVENESS, ROW_UNCERTAIN or 0 for none."""
-
-    flag: int
-    time_us: int
-    ttl: int
-    expires: int
-
-
-class Deletion(NamedTuple):
-    """A deletion; without ``present`` the rest is meaningless."""
-
-    present: bool
-    time_us: int
-    seconds: int
+@kernel
+def no_liveness() -> Liveness:
+    """Return the liveness of a row that has none."""
+    return Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
 
 
 @kernel
-def supersedes(present, time_us, seconds, other):
+def no_deletion() -> Deletion:
+    """Return the deletion of what isn't deleted."""
+    return Deletion(False, np.int64(0), np.int64(0))
+
+
+@kernel
+def supersedes(present: bool, time_us: Int, seconds: Int, other: Deletion) -> bool:
     """Tell whether a deletion is stronger than another one (section 16, rule 1)."""
     return present and (
         not other.present or time_us > other.time_us or (time_us == other.time_us and seconds > other.seconds)
@@ -116,7 +97,7 @@ def supersedes(present, time_us, seconds, other):
 
 
 @kernel
-def read_deletion(data, row):
+def read_deletion(data: Bytes, row: Int) -> Deletion:
     """Return the deletion in a cell row's header."""
     return Deletion(
         (row_flags(data, row) & ROW_DELETION) != 0, read_i64(data, row + 24), read_i64(data, row + 32)
@@ -124,19 +105,27 @@ def read_deletion(data, row):
 
 
 @kernel
-def greater_deletion(a, b):
+def greater_deletion(a: Deletion, b: Deletion) -> Deletion:
     """Return the stronger of two deletions."""
     return a if supersedes(a.present, a.time_us, a.seconds, b) else b
 
 
 @kernel
-def covers(deletion, time_us):
+def covers(deletion: Deletion, time_us: Int) -> bool:
     """Tell whether a deletion removes what was written at a time."""
     return deletion.present and time_us <= deletion.time_us
 
 
 @kernel
-def write_header(out, at, flags, liveness, deletion, clustering_length, cells):
+def write_header(
+    out: Bytes,
+    at: Int,
+    flags: Int,
+    liveness: Liveness,
+    deletion: Deletion,
+    clustering_length: Int,
+    cells: Int,
+) -> None:
     """Write the 48 bytes that begin a cell row; fields without meaning are written the same way always."""
     out[np.uint64(at)] = np.uint8(FORMAT)
     out[np.uint64(at + 1)] = np.uint8(flags)
@@ -152,19 +141,28 @@ def write_header(out, at, flags, liveness, deletion, clustering_length, cells):
 
 
 @kernel
-def write_deletion(out, at, deletion):
+def write_deletion(out: Bytes, at: Int, deletion: Deletion) -> Int:
     """Write a cell row that is only a deletion; returns its end."""
-    nothing = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
-    write_header(out, at, np.int64(ROW_DELETION), nothing, deletion, np.int64(0), np.int64(0))
+    write_header(out, at, np.int64(ROW_DELETION), no_liveness(), deletion, np.int64(0), np.int64(0))
     return at + ROW_HEADER_BYTES
 
 
 @kernel
-def merge_row(batch, order, low, high, above, settings, scratch, out, at):
+def merge_row(
+    batch: Batch,
+    order: Numbers,
+    low: Int,
+    high: Int,
+    above: Deletion,
+    settings: Settings,
+    scratch: Scratch,
+    out: Bytes,
+    at: Int,
+) -> tuple[Int, bool, Int, bool]:
     """Merge the cell rows ``order[low:high]`` of one row, or one static row, and write what remains.
 
     Args:
-        batch: The contributions (:class:`~airflow_cdc_provider.lake.reconcile.partition.Batch`).
+        batch: The contributions (:class:`~airflow_cdc_provider.lake.reconcile.shapes.Batch`).
         order: Numbers of contributions.
         low: First of the row's.
         high: After the last of them.
@@ -175,12 +173,12 @@ def merge_row(batch, order, low, high, above, settings, scratch, out, at):
         at: From where.
 
     Returns:
-        End of what was written (``at`` for nothing), whether the row lives, the second of its next expiry (NEVER
-        for none), and whether the data leave its state in doubt.
+        End of what was written (``at`` for nothing), whether the row lives, the second of its next expiry
+        (NEVER for none), and whether the data leave its state in doubt.
     """
     data = batch.state
     static = batch.scope[order[low]] == STATIC
-    own = Deletion(False, np.int64(0), np.int64(0))
+    own = no_deletion()
     for place in range(low, high):
         own = greater_deletion(read_deletion(data, batch.row[order[place]]), own)
     kept = supersedes(own.present, own.time_us, own.seconds, above)
@@ -189,7 +187,7 @@ def merge_row(batch, order, low, high, above, settings, scratch, out, at):
     found = _greatest_liveness(data, batch.row, order, low, high)
     liveness = found
     if found.flag == 0 or covers(active, found.time_us) or (static and found.flag == ROW_LIVENESS):
-        liveness = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+        liveness = no_liveness()
     uncertain = liveness.flag == ROW_UNCERTAIN
 
     cells, count = _merge_cells(batch, order, low, high, settings, scratch)
@@ -217,7 +215,7 @@ def merge_row(batch, order, low, high, above, settings, scratch, out, at):
             row_lives = True
             expires_at = min(expires_at, liveness.expires)
         elif liveness.expires < forgets:
-            liveness = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+            liveness = no_liveness()
     if kept and own.seconds < forgets:
         kept = False
 
@@ -235,8 +233,8 @@ def merge_row(batch, order, low, high, above, settings, scratch, out, at):
 
 
 @kernel
-def _greatest_liveness(data, rows, order, low, high):
-    best = Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
+def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Liveness:
+    best = no_liveness()
     for place in range(low, high):
         row = rows[order[place]]
         flags = row_flags(data, row)
@@ -255,7 +253,7 @@ def _greatest_liveness(data, rows, order, low, high):
 
 
 @kernel
-def _compare_liveness(a, b):
+def _compare_liveness(a: Liveness, b: Liveness) -> Int:
     order = order_of(a.time_us, b.time_us)
     if order == 0:
         order = order_of(b.flag, a.flag)
@@ -271,7 +269,9 @@ def _compare_liveness(a, b):
 
 
 @kernel
-def _merge_cells(batch, order, low, high, settings, scratch):
+def _merge_cells(
+    batch: Batch, order: Numbers, low: Int, high: Int, settings: Settings, scratch: Scratch
+) -> tuple[Numbers, Int]:
     data = batch.state
     source = scratch.cells
     target = scratch.spare
@@ -304,7 +304,16 @@ def _merge_cells(batch, order, low, high, settings, scratch):
 
 
 @kernel
-def _merge_two(data, source, begin, middle, end, target, filled, settings):
+def _merge_two(
+    data: Bytes,
+    source: Numbers,
+    begin: Int,
+    middle: Int,
+    end: Int,
+    target: Numbers,
+    filled: Int,
+    settings: Settings,
+) -> Int:
     i = begin
     j = middle
     while i < middle and j < end:
@@ -333,7 +342,9 @@ def _merge_two(data, source, begin, middle, end, target, filled, settings):
 
 
 @kernel
-def _keep_uncovered(data, cells, count, active, now_seconds):
+def _keep_uncovered(
+    data: Bytes, cells: Numbers, count: Int, active: Deletion, now_seconds: Int
+) -> tuple[Int, bool, Int]:
     kept = 0
     lives = False
     expires_at = np.int64(NEVER)
@@ -359,7 +370,9 @@ def _keep_uncovered(data, cells, count, active, now_seconds):
 
 
 @kernel
-def _write_cells(data, cells, count, now_seconds, forgets, out, end):
+def _write_cells(
+    data: Bytes, cells: Numbers, count: Int, now_seconds: Int, forgets: Int, out: Bytes, end: Int
+) -> tuple[Int, Int]:
     written = np.int64(0)
     for number in range(count):
         cell = cells[number]
@@ -370,6 +383,7 @@ def _write_cells(data, cells, count, now_seconds, forgets, out, end):
         if expired:
             copy_bytes(data, cell, out, end, length)
             out[np.uint64(end + 2)] = np.uint8(cell_flags(data, cell) | CELL_TOMBSTONE | CELL_EXPIRING)
+            write_u32(out, end + 4, np.int64(0))
             write_u32(out, end + 28, np.int64(0))
         else:
             length += value_length(data, cell)
@@ -380,8 +394,9 @@ def _write_cells(data, cells, count, now_seconds, forgets, out, end):
 
 
 @kernel
-def _namer(data, rows, order, low, high):
-    # Clusterings that are equal to the database can differ in bytes (decimal 1.0, 1.00): the greatest is shown.
+def _namer(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Int:
+    # Clusterings that are equal to the database can differ in bytes (decimal 1.0, 1.00): the greatest is
+    # shown.
     best = rows[order[low]]
     for place in range(low + 1, high):
         row = rows[order[place]]

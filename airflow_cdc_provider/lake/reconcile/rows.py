@@ -1,4 +1,4 @@
-"""Row-level reconciliation: of all contributions to a row the greatest ``(generation, version)`` wins whole."""
+"""Row-level reconciliation: of all contributions to a row the greatest (generation, version) wins whole."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
 )
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel, order_of
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, kernel, order_of
 from airflow_cdc_provider.lake.reconcile.flat import flat, numbers, one_array, reject_nulls, to_table
 from airflow_cdc_provider.lake.reconcile.order import SAME_ROW, order_contributions
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
+from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Numbers
 
 
 def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation: int = 0) -> Reconciled:
     """Reconcile row-level contributions of one table.
 
     Args:
-        contributions: ``CONTRIBUTION_SCHEMA``, all of scope ``ROW``, in any order, with any copies. For each key
-            that occurs, all that is known of it: pending changes, the mirror's rows, the side table.
+        contributions: ``CONTRIBUTION_SCHEMA``, all of scope ``ROW``, in any order, with any copies. For each
+            key that occurs, all that is known of it: pending changes, the mirror's rows, the side table.
         now_seconds: Not needed here; the same call serves cell-level sources.
         min_generation: The table's generation: contributions of a lower one don't count.
 
     Returns:
         The winners: upserts live, deletes are on the side; ordered by key (in an order of its own). Of equal
-        versions a delete wins, then the greater state, so that copies and order can't matter.
+        versions a delete wins, then the lesser state, so that copies and order can't matter; a null state is
+        the least, so a row read without its state stays what it is when a copy of it arrives.
 
     Raises:
         CorruptInput: A key or generation is null, or the scope is not ``ROW``.
@@ -59,7 +61,7 @@ def reconcile_rows(contributions: pa.Table, now_seconds: int, *, min_generation:
         scopes.view(np.uint8),
         np.flatnonzero(generations >= min_generation).astype(np.int64),
     )
-    winners = _winners(order, levels, generations, *flat(version), numbers(op), *flat(state))
+    winners = _winners(order, levels, generations, flat(version), numbers(op), flat(state))
     chosen = pa.array(winners)
     deleted = numbers(op)[winners] == DELETE
     columns: dict[str, Any] = {
@@ -86,7 +88,9 @@ def _where(columns: dict[str, Any], mask: Any) -> dict[str, Any]:
 
 
 @kernel
-def _winners(order, levels, generation, versions, version_at, op, states, state_at):
+def _winners(
+    order: Numbers, levels: Bytes, generation: Numbers, version: Flat, op: Bytes, state: Flat
+) -> Numbers:
     winners = np.empty(len(order), np.int64)
     count = 0
     for place in range(len(order)):
@@ -98,18 +102,11 @@ def _winners(order, levels, generation, versions, version_at, op, states, state_
         best = winners[count - 1]
         result = order_of(generation[member], generation[best])
         if result == 0:
-            result = _compare(versions, version_at, member, best)
+            result = compare_values_at(version, member, best)
         if result == 0:
             result = order_of(op[member], op[best])
         if result == 0:
-            result = _compare(states, state_at, member, best)
+            result = compare_values_at(state, best, member)
         if result > 0:
             winners[count - 1] = member
     return winners[:count]
-
-
-@kernel
-def _compare(data, offsets, a, b):
-    return compare_bytes(
-        data, offsets[a], offsets[a + 1] - offsets[a], data, offsets[b], offsets[b + 1] - offsets[b]
-    )

@@ -46,14 +46,18 @@ class LogFolder:
     Args:
         path: ``cdc_raw`` of one node, or a folder with one folder per node, named by its host id.
         node: Host id of the node, if its segments lie directly in the folder.
-        without_index: Read segments that have no index, to their end. For recordings only: on a live node
-            such a segment holds nothing for capture, or is not durable yet.
+        beyond_index: Read growing segments past what their index calls durable, and those that have none:
+            sooner, but a crash of the node can take back what was read.
+        trust_zero_checksum: Go on past a sync marker whose checksum was not written, in plain segments;
+            entries have checksums of their own. Cassandra's property is
+            ``cassandra.commitlog.allow_ignore_sync_crc``.
         strict: Fail on the first byte that can't be read instead of setting it apart.
     """
 
     path: str
     node: str = ""
-    without_index: bool = False
+    beyond_index: bool = False
+    trust_zero_checksum: bool = False
     strict: bool = False
 
 
@@ -112,9 +116,7 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
             position = node.position(file.segment)
             if position == WHOLE or not _usable(folder, file):
                 continue
-            end = min(file.index.end, file.size_bytes) if file.index else file.size_bytes
-            if file.path.endswith(".gz") and file.index:
-                end = file.index.end
+            end = file.index.end if file.index else file.size_bytes
             if end <= position:
                 continue
             unread += end - position
@@ -267,7 +269,7 @@ def _list(folder: LogFolder) -> Mapping[str, list[SegmentFile]]:
 
 
 def _usable(folder: LogFolder, file: SegmentFile) -> bool:
-    return file.complete or file.index is not None or folder.without_index
+    return file.complete or file.index is not None or folder.beyond_index
 
 
 def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
@@ -275,7 +277,7 @@ def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
     for file in files:
         if not _usable(folder, file):
             continue
-        if file.complete or file.index is None:
+        if file.complete:
             node = node.advance(file.segment, WHOLE)
             continue
         _, chain = _open(folder, file)
@@ -286,11 +288,10 @@ def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
 
 def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
     """Read a segment's header and follow its chain, as far as it is durable."""
-    complete = file.complete or file.index is None
     unknown = Descriptor(file.version, file.segment)
     with SegmentBytes(file.path) as source:
         beginning = source.read(0, _LONGEST_HEADER)
-        if not complete and not any(beginning[:20]):
+        if not file.complete and not any(beginning[:20]):
             return unknown, Chain((), (), 0)  # made a moment ago
         try:
             descriptor = read_descriptor(beginning, file.path)
@@ -299,11 +300,13 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
         if descriptor.segment != file.segment:
             return unknown, Chain((), [Damage(0, source.length, HEADER_MISMATCH, beginning)], 0)
         section_decoder(descriptor, file.path)
-        chain = walk_sections(source, descriptor, complete=complete)
+        chain = walk_sections(
+            source, descriptor, complete=file.complete, trust_zero_checksum=folder.trust_zero_checksum
+        )
         if file.index is None:
             return descriptor, chain
-        if not complete:
-            durable = [s for s in chain.sections if s.end <= file.index.end]
+        if not file.complete:
+            durable = [s for s in chain.sections if folder.beyond_index or s.end <= file.index.end]
             return descriptor, chain._replace(sections=durable)
         # After a crash the server writes the file's length there.
         if chain.end < file.index.end != source.length:

@@ -24,9 +24,9 @@ def open_session(
     """Connect to a cluster; ``session.cluster.shutdown()`` ends the connection.
 
     Args:
-        connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``, ``login``,
-            ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``,
-            ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``.
+        connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
+            ``login``, ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``,
+            ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``.
         timeout_seconds: How long to wait for one answer.
         raw_results: Results are pages of bytes (:mod:`.raw_results`), and the driver loads no metadata.
 

@@ -23,6 +23,11 @@ class CassandraAdvanced:
         "Token ranges that a table's snapshot is cut into, at least", 16, minimum=1
     )
     fetch_size: int = option("Rows per page of a snapshot read", 5000, minimum=1)
+    timestamps: Literal["timestamp", "milliseconds"] = option(
+        "How mirrors show CQL timestamps: as the lake's own type, or as int64 milliseconds, which alone hold "
+        "values beyond the year 294247",
+        "timestamp",
+    )
 
 
 @dataclass(frozen=True)

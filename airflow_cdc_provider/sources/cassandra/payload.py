@@ -38,7 +38,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from airflow_cdc_provider.changes.cell_row import read_cell_row, write_cell_row
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
+from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 VERSIONS: Final = (6, 7, 8)
 """Segment versions that can be read, which are also the tags of changes."""
@@ -120,3 +122,18 @@ def snapshot_prefix(columns: Sequence[str], *, static: bool = False) -> bytes:
     """
     names = b"".join(struct.pack("<H", len(name.encode())) + name.encode() for name in columns)
     return struct.pack("<BBH", SNAPSHOT_TAG, STATIC if static else ROW, len(names)) + names
+
+
+def state_payload(schema: TableSchema, state: bytes) -> bytes:
+    """Write the payload of a snapshot row from a state, whose column ids are the schema's.
+
+    Args:
+        schema: The table, its columns numbered.
+        state: A cell row of a row, not of statics.
+    """
+    names = {c.id: c.name for c in schema.regular}
+    row = read_cell_row(state)
+    used = sorted({cell.column for cell in row.cells})
+    places = {column: place for place, column in enumerate(used)}
+    cells = tuple(cell._replace(column=places[cell.column]) for cell in row.cells)
+    return snapshot_prefix([names[column] for column in used]) + write_cell_row(row._replace(cells=cells))

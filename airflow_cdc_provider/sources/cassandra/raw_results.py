@@ -1,4 +1,4 @@
-"""Results of queries as the bytes that the server sent: pages that kernels walk, without a Python object per value.
+"""Results of queries as the bytes that the server sent: pages for kernels to walk.
 
 Needs the driver; import it where a session is made, not at module level of what DAG files read.
 """

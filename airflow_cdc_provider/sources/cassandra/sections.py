@@ -130,7 +130,9 @@ def section_decoder(descriptor: Descriptor, path: str) -> SectionDecoder | None:
     return _DECODERS[descriptor.compression]
 
 
-def walk_sections(source: SegmentBytes, descriptor: Descriptor, *, complete: bool) -> Chain:
+def walk_sections(
+    source: SegmentBytes, descriptor: Descriptor, *, complete: bool, trust_zero_checksum: bool = False
+) -> Chain:
     """Follow the chain of markers. Reads markers only, and the lengths that lead compressed sections.
 
     Args:
@@ -139,6 +141,7 @@ def walk_sections(source: SegmentBytes, descriptor: Descriptor, *, complete: boo
         complete: Whether nothing can be added any more. If so a broken marker is damage, and the next marker
             whose checksum is right is looked for: the checksum covers segment id and offset, so it can't be
             mistaken. Else the chain simply ends there for now; its two words are not written at once.
+        trust_zero_checksum: In a plain segment, take a marker at its word when its checksum is zero.
     """
     sections: list[Section] = []
     damage: list[Damage] = []
@@ -148,7 +151,9 @@ def walk_sections(source: SegmentBytes, descriptor: Descriptor, *, complete: boo
         if len(words) < MARKER_BYTES:
             break
         stop, crc = _MARKER.unpack(words)
-        right = crc == _marker_crc(descriptor.segment, at)
+        right = crc == _marker_crc(descriptor.segment, at) or (
+            trust_zero_checksum and descriptor.plain and crc == 0 and stop != 0
+        )
         if not right and stop == 0 and crc == 0:
             break
         reason = 0 if right else MARKER_CHECKSUM

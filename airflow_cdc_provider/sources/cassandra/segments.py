@@ -14,6 +14,7 @@ import gzip
 import json
 import re
 import struct
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _INDEX_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)_cdc\.idx")
 _INDEX_TEXT: Final = re.compile(rb"(\d+)(\s+COMPLETED\s*)?")
 _HEADER: Final = struct.Struct(">iqH")
 _FIRST_WITH_INDEX: Final = 7
+_INDEX_TRIES: Final = 5
+_INDEX_PAUSE_SECONDS: Final = 0.002
 ONLY_NODE: Final = "node"
 """Origin of segments that lie directly in the folder, where no host id is declared."""
 
@@ -70,8 +73,10 @@ class SegmentFile:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing can be added any more."""
-        return self.version < _FIRST_WITH_INDEX or (self.index is not None and self.index.completed)
+        """Whether nothing can be added any more. A packed segment without an index is from a recording."""
+        if self.index is None:
+            return self.version < _FIRST_WITH_INDEX or self.path.endswith(".gz")
+        return self.index.completed
 
 
 def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentFile]]:
@@ -128,13 +133,16 @@ def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
 def _read_index(path: Path | None) -> tuple[Index | None, float]:
     if path is None:
         return None, 0.0
-    try:
-        text = path.read_bytes()
-        changed_at = path.stat().st_mtime
-    except FileNotFoundError:
-        return None, 0.0
-    match = _INDEX_TEXT.match(text)
-    return (Index(int(match[1]), match[2] is not None), changed_at) if match else (None, 0.0)
+    for _ in range(_INDEX_TRIES):
+        try:
+            text = path.read_bytes()
+            changed_at = path.stat().st_mtime
+        except FileNotFoundError:
+            return None, 0.0
+        if match := _INDEX_TEXT.match(text):
+            return Index(int(match[1]), match[2] is not None), changed_at
+        time.sleep(_INDEX_PAUSE_SECONDS)
+    return None, 0.0
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,21 @@
 """Rows of a SELECT, as the server sent them, to payloads of snapshot changes: the kernel of :mod:`.snapshot`.
 
-A page is ``rows`` times the values of the query's columns, each an int32 length (-1: null) and its bytes. The query
-asks for the partition key, the clustering, and each static and regular column; behind a column that has them come
-its WRITETIME and TTL, of a multi-cell column lists with one entry per element (Cassandra 5.0).
+A page is ``rows`` times the values of the query's columns, each an int32 length (-1: null) and its bytes.
+The query asks for the partition key, the clustering, and each static and regular column; behind a column
+that has them come its WRITETIME and TTL, of a multi-cell column lists with one entry per element (Cassandra
+5.0).
 
 What a SELECT doesn't show decides how cells are written (:mod:`airflow_cdc_provider.changes.cells`):
 
 * Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading.
 * Expiry: the second of reading plus the TTL that is left; it can be one second off.
 * Write times of elements before 5.0, and of counters: ``CELL_UNCERTAIN``.
-* Paths of list elements, in any version. A list is therefore written as if it had been written anew at the time of
-  reading (or at its latest element's write time, if that is later): a deletion of the whole, then elements one
-  microsecond later, whose paths are made up. They lie after those of all elements that can be prepended and before
-  those of all that can be appended from then on; :data:`MADE_UP_PATH_TAIL` tells them from real ones. A later change
-  of such a list by index, or a removal of elements, names paths that no snapshot knows.
+* Paths of list elements, in any version. A list is therefore written as if it had been written anew at the
+  time of reading (or at its latest element's write time, if that is later): a deletion of the whole, then
+  elements one microsecond later, whose paths are made up. They lie after those of all elements that can be
+  prepended and before those of all that can be appended from then on; :data:`MADE_UP_PATH_TAIL` tells them
+  from real ones. A later change of such a list by index, or a removal of elements, names paths that no
+  snapshot knows.
 """
 
 from __future__ import annotations
@@ -50,14 +52,15 @@ PLAIN: Final = 0
 COUNTER: Final = 1
 """Shape of a counter column: a value without either."""
 ELEMENTS: Final = 2
-"""Shape of a multi-cell column whose elements have WRITETIME and TTL; one of LIST, SET, MAP, UDT is its kind."""
+"""Shape of a multi-cell column whose elements have WRITETIME and TTL."""
 UNTIMED_ELEMENTS: Final = 3
 """Shape of a multi-cell column before Cassandra 5.0: a value without either."""
 
 _HUNDRED_NS_TO_2010 = (12_219_292_800 + 1_262_304_000) * 10_000_000
 _MADE_UP_TIME = -(-_HUNDRED_NS_TO_2010 // 2**32) * 2**32
-"""A time, in 100 ns since 1582, at whose sides Cassandra's own paths lie: it mirrors those of prepended elements at
-2010-01-01. A multiple of 2**32, so that an element's number fits into the first four bytes of the UUID."""
+"""A time in 100 ns since 1582. Cassandra's own paths of appended elements are later, those of prepended ones
+earlier (their times are mirrored at 2010-01-01). A multiple of 2**32, so that an element's number fits into
+the first four bytes of the UUID."""
 
 
 def _made_up_path() -> npt.NDArray[np.uint8]:
@@ -69,6 +72,7 @@ def _made_up_path() -> npt.NDArray[np.uint8]:
 
 
 _MADE_UP_PATH: Final = _made_up_path()
+_PATH_BYTES: Final = 16
 
 
 class SelectProgram(NamedTuple):
@@ -95,15 +99,15 @@ class SelectProgram(NamedTuple):
 class Records(NamedTuple):
     """What the kernel fills: bytes of keys and payloads, and where each record's end.
 
-    ``count`` holds the number of records, the bytes of keys and the bytes of payloads, written or not: what doesn't
-    fit is counted only, and then the page is read again with more room.
+    ``totals`` holds the number of records, the bytes of keys and the bytes of payloads, written or not: what
+    doesn't fit is counted only, and then the page is read again with more room.
     """
 
     keys: npt.NDArray[np.uint8]
     key_ends: npt.NDArray[np.int64]
     payloads: npt.NDArray[np.uint8]
     payload_ends: npt.NDArray[np.int64]
-    count: npt.NDArray[np.int64]
+    totals: npt.NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
@@ -116,7 +120,7 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
         rows: Number of rows in it.
         read_us: Time of reading, by the server's clock.
         read_seconds: The second from which TTLs count.
-        records: Where to write; ``count`` is set anew.
+        records: Where to write; ``totals`` is set anew.
 
     Returns:
         -1, or the number of the first row that breaks the format.
@@ -126,7 +130,7 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
         columns += 3 if shape in (PLAIN, ELEMENTS) else 1
     starts = np.empty(columns, np.int64)
     lengths = np.empty(columns, np.int64)
-    records.count[:] = 0
+    records.totals[:] = 0
     end = np.int64(data.size)
     at = np.int64(0)
     key_from = np.int64(0)
@@ -140,13 +144,14 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
         begins, ends = starts[0] - 4, starts[last] + max(lengths[last], 0)
         new_partition = key_to < 0 or not _same(data, key_from, key_to, begins, ends)
         key_from, key_to = begins, ends
+        ok = True
         if program.statics > 0 and new_partition:
-            if not _put_record(program, data, starts, lengths, True, read_us, read_seconds, records):
-                return np.int64(row)
+            ok = _put_record(program, data, starts, lengths, True, read_us, read_seconds, records)
         # A partition without rows shows as one whose clustering is null.
-        if program.clustering == 0 or lengths[program.partition] >= 0:
-            if not _put_record(program, data, starts, lengths, False, read_us, read_seconds, records):
-                return np.int64(row)
+        if ok and (program.clustering == 0 or lengths[program.partition] >= 0):
+            ok = _put_record(program, data, starts, lengths, False, read_us, read_seconds, records)
+        if not ok:
+            return np.int64(row)
     return np.int64(-1) if at == end else np.int64(rows)
 
 
@@ -155,7 +160,7 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
     """Append one record, unless it is a static row without values; returns False for malformed bytes."""
     out = records.payloads
     prefix = program.static_prefix if static else program.row_prefix
-    begin = records.count[2]
+    begin = records.totals[2]
     header = _put_bytes(out, begin, prefix, 0, prefix.size)
     at = header + ROW_HEADER_BYTES
     if not static:
@@ -176,7 +181,17 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
                 cells += 1
             else:
                 at, added = _put_elements(
-                    data, starts, lengths, place, shape, program.kinds[column], number, read_us, read_seconds, out, at
+                    data,
+                    starts,
+                    lengths,
+                    place,
+                    shape,
+                    program.kinds[column],
+                    number,
+                    read_us,
+                    read_seconds,
+                    out,
+                    at,
                 )
                 if added < 0:
                     return False
@@ -194,8 +209,8 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
         _put_number(out, header + 24, 0, 16)
         _put_number(out, header + 40, clustering_length, 4)
         _put_number(out, header + 44, cells, 4)
-    number = records.count[0]
-    key_end = records.count[1]
+    number = records.totals[0]
+    key_end = records.totals[1]
     for column in range(program.partition):
         length = lengths[column]
         if length < 0:
@@ -211,9 +226,9 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
     if number < records.key_ends.size:
         records.key_ends[number] = key_end
         records.payload_ends[number] = at
-    records.count[0] = number + 1
-    records.count[1] = key_end
-    records.count[2] = at
+    records.totals[0] = number + 1
+    records.totals[1] = key_end
+    records.totals[2] = at
     return True
 
 
@@ -241,7 +256,7 @@ def _put_cell(data, starts, lengths, place, shape, column, read_us, read_seconds
 def _put_elements(  # type: ignore[no-untyped-def]
     data, starts, lengths, place, shape, kind, column, read_us, read_seconds, out, at
 ):
-    """Append the cells of a multi-cell column; returns the place after them and their number, -1 if malformed."""
+    """Append a multi-cell column's cells; returns the place after them and their number, -1 if malformed."""
     value_at, value_end = starts[place], starts[place] + lengths[place]
     time_at, time_end, ttl_at, ttl_end = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     if shape == ELEMENTS:
@@ -313,7 +328,7 @@ def _latest(data, at, end, least):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
-    """Read one number of a list; ``missing`` if it is null or the list has ended. Returns it and the next place."""
+    """Read one number of a list, ``missing`` if it is null or there is none; and the next place."""
     if at >= end:
         return missing, end
     begin, length, after = next_part(data, at, end)
@@ -369,9 +384,9 @@ def _put_bytes(out, at, data, start, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _same(data, a, a_end, b, b_end):  # type: ignore[no-untyped-def]
-    if a_end - a != b_end - b:
-        return False
-    for i in range(a_end - a):
-        if data[a + i] != data[b + i]:
-            return False
-    return True
+    same = a_end - a == b_end - b
+    at = 0
+    while same and at < a_end - a:
+        same = data[a + at] == data[b + at]
+        at += 1
+    return same

@@ -1,16 +1,17 @@
 """Snapshots: tables read in full over CQL, by token ranges, each range on its own and as often as needed.
 
-Each row becomes one change of kind ``snapshot`` (and each partition's static row one more) that holds every value
-with its write time and TTL, so it merges with changes from the log by the database's own rules, whatever came first.
-Rows stay bytes from the socket to the payload (:mod:`.select_rows`).
+Each row becomes one change of kind ``snapshot`` (and each partition's static row one more) that holds every
+value with its write time and TTL, so it merges with changes from the log by the database's own rules,
+whatever came first. Rows stay bytes from the socket to the payload (:mod:`.select_rows`).
 
-Guarantees: every row that was there before the plan was made and stayed is read, at the consistency level asked for,
-or the reading fails. What is written meanwhile may be seen or not: the log has it. A range that is read again gives
-the rows as they are then. Expiry times can be off by one second.
+Guarantees: every row that was there before the plan was made and stayed is read, at the consistency level
+asked for,
+or the reading fails. What is written meanwhile may be seen or not: the log has it. A range that is read
+again gives the rows as they are then. Expiry times can be off by one second.
 
-Not guaranteed: deletions are not seen (a snapshot only adds), and paths of list elements, the liveness of rows and,
-before Cassandra 5.0, write times of elements are not known; merging marks what can't be decided without them as
-doubtful.
+Not guaranteed: deletions are not seen (a snapshot only adds), and paths of list elements, the liveness of
+rows and, before Cassandra 5.0, write times of elements are not known; merging marks what can't be decided
+without them as doubtful.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -92,7 +94,9 @@ def plan_ranges(
         partitioner = session.execute("SELECT partitioner FROM system.local").one().partitioner
         partitions, size_bytes = _estimate(session, table)
     if partitioner != PARTITIONER:
-        raise ConfigurationError("snapshots need another partitioner", expected=PARTITIONER, found=partitioner)
+        raise ConfigurationError(
+            "snapshots need another partitioner", expected=PARTITIONER, found=partitioner
+        )
     count = min(max(least_ranges, size_bytes // _BYTES_PER_RANGE), _MOST_RANGES)
     step = (1 << 64) // count
     bounds = [LEAST_TOKEN + i * step for i in range(count)] + [GREATEST_TOKEN]
@@ -100,7 +104,7 @@ def plan_ranges(
         table=table.full_name,
         ranges=[
             SnapshotRange(table.full_name, after, through, where, origin, position)
-            for after, through in zip(bounds, bounds[1:], strict=False)
+            for after, through in pairwise(bounds)
         ],
         position=position,
         origin="",
@@ -150,7 +154,9 @@ class SnapshotReader:
         if part.where:
             conditions += f" AND {part.where} ALLOW FILTERING"
         bounds = [[struct.pack(">q", token) for token in (part.after, part.through)]]
-        yield from self._read(schema, conditions, bounds, part.origin, part.position, part.after - LEAST_TOKEN)
+        yield from self._read(
+            schema, conditions, bounds, part.origin, part.position, part.after - LEAST_TOKEN
+        )
 
     def read_keys(
         self, table: str, keys: Sequence[bytes], origin: str = "", position: bytes = b""
@@ -300,7 +306,7 @@ def page_records(
         broken = read_page(program, content, rows, read_us, read_us // 1_000_000, records)
         if broken >= 0:
             raise CorruptInput(f"row {broken} of a page of {table} can't be read")
-        count, key_bytes, payload_bytes = (int(n) for n in records.count)
+        count, key_bytes, payload_bytes = (int(n) for n in records.totals)
         if payload_bytes <= room:
             break
         room = payload_bytes

@@ -91,8 +91,9 @@ def _join(cql_type: CqlType, elements: list[tuple[bytes, bytes]]) -> bytes:
         return b"".join(_part(fields.get(i)) for i in range(len(cql_type.fields)))
     order = compile_types([CqlType("timeuuid") if cql_type.name == "list" else cql_type.parameters[0]])
     elements = sorted(elements, key=lambda element: comparable_bytes(order, 0, element[0]))
-    shown = {"set": slice(0, 1), "list": slice(1, 2), "map": slice(0, 2)}[cql_type.name]
-    parts = [part for element in elements for part in element[shown]]
+    parts: list[bytes] = []
+    for path, value in elements:
+        parts += {"set": [path], "list": [value], "map": [path, value]}[cql_type.name]
     return struct.pack(">i", len(elements)) + b"".join(_part(p) for p in parts)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.sources.mongodb.bson import Bytes, Ints, gather
+
+_LARGEST: Final = int(np.iinfo(np.int32).max)
 
 
 def column_of(
@@ -27,7 +29,12 @@ def fixed_column(
 
 
 def span_column(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """Make a string or binary array of spans; null where a start is negative."""
+    """Make a string or binary array of spans; null where a start is negative.
+
+    Spans that follow each other without a gap are not copied.
+    """
+    if len(starts) and starts[0] >= 0 and ends[-1] <= _LARGEST and np.array_equal(starts[1:], ends[:-1]):
+        return column_of(kind, data, np.append(starts, ends[-1]).astype(np.int32), None)
     out, offsets = gather(data, starts, ends)
     return column_of(kind, out, offsets, starts >= 0)
 

@@ -122,10 +122,14 @@ def split_documents(data: Bytes) -> Spans:
 
     Contents are not looked at. A length that is no length ends the cut: what follows can't be located.
     """
-    count, stopped = _count_documents(data)
-    starts = np.empty(count, np.int64)
-    ends = np.empty(count, np.int64)
-    _cut_documents(data, starts, ends)
+    ends = np.empty(max(16, len(data) // 64), np.int64)
+    count, stopped = _cut_documents(data, 0, 0, ends)
+    while stopped < 0:
+        ends = np.concatenate([ends, np.empty(len(ends), np.int64)])
+        count, stopped = _cut_documents(data, count, int(ends[count - 1]), ends)
+    ends = ends[:count]
+    starts = np.zeros(count, np.int64)
+    starts[1:] = ends[:-1]
     return Spans(starts, ends, stopped)
 
 
@@ -145,16 +149,6 @@ def find_in_all(data: Bytes, starts: Ints, ends: Ints, name: bytes) -> tuple[Int
     """Find a top-level member in many documents: type (0: none), first byte and byte after of each."""
     kinds, value_starts, value_ends = (np.zeros(len(starts), np.int64) for _ in range(3))
     _find_in_all(data, starts, ends, np.frombuffer(name, np.uint8), kinds, value_starts, value_ends)
-    return kinds, value_starts, value_ends
-
-
-def find_path_in_all(data: Bytes, starts: Ints, ends: Ints, path: Sequence[str]) -> tuple[Ints, Ints, Ints]:
-    """Find the value at a path in many documents, as :func:`find_in_all` does; a negative start has none."""
-    names = [name.encode() for name in path]
-    offsets = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
-    kinds, value_starts, value_ends = (np.zeros(len(starts), np.int64) for _ in range(3))
-    joined = np.frombuffer(b"".join(names), np.uint8)
-    _find_path_in_all(data, starts, ends, joined, offsets, kinds, value_starts, value_ends)
     return kinds, value_starts, value_ends
 
 
@@ -181,12 +175,13 @@ def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np
 @njit(cache=True, nogil=True)
 def read_i32(data: Any, pos: int) -> Any:
     """Read a signed 32-bit number; the caller has checked the bounds."""
+    at = np.uint64(pos)  # unsigned, so that the four reads become one
     return np.int64(
         np.int32(
-            np.uint32(data[pos])
-            | (np.uint32(data[pos + 1]) << np.uint32(8))
-            | (np.uint32(data[pos + 2]) << np.uint32(16))
-            | (np.uint32(data[pos + 3]) << np.uint32(24))
+            np.uint32(data[at])
+            | (np.uint32(data[at + np.uint64(1)]) << np.uint32(8))
+            | (np.uint32(data[at + np.uint64(2)]) << np.uint32(16))
+            | (np.uint32(data[at + np.uint64(3)]) << np.uint32(24))
         )
     )
 
@@ -194,10 +189,22 @@ def read_i32(data: Any, pos: int) -> Any:
 @njit(cache=True, nogil=True)
 def read_u64(data: Any, pos: int) -> Any:
     """Read an unsigned 64-bit number; the caller has checked the bounds."""
+    at = np.uint64(pos)
     value = np.uint64(0)
     for i in range(8):
-        value |= np.uint64(data[pos + i]) << np.uint64(8 * i)
+        value |= np.uint64(data[at + np.uint64(i)]) << np.uint64(8 * i)
     return value
+
+
+@njit(cache=True, nogil=True)
+def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
+    """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
+    # Unsigned indexes make this a memory copy: with signed ones each byte is asked whether it counts from the end.
+    first = np.uint64(start)
+    place = np.uint64(at)
+    for i in range(np.uint64(end - start)):
+        out[place + i] = data[first + i]
+    return at + end - start
 
 
 @njit(cache=True, nogil=True)
@@ -231,38 +238,49 @@ def _document_end(data: Any, pos: int, end: int) -> Any:
     return pos + length
 
 
+def _fixed_sizes() -> npt.NDArray[np.int8]:
+    sizes = np.full(256, _UNKNOWN, np.int8)
+    sizes[[DOUBLE, DATE, TIMESTAMP, INT64]] = 8
+    sizes[[INT32, OBJECT_ID, BOOLEAN, DECIMAL128]] = (4, 12, 1, 16)
+    sizes[[NULL, UNDEFINED, MAX_KEY, MIN_KEY]] = 0
+    sizes[[STRING, CODE, SYMBOL, DOCUMENT, ARRAY, BINARY, REGEX, DB_POINTER, CODE_WITH_SCOPE]] = _VARIABLE
+    return sizes
+
+
+_UNKNOWN: Final = -1
+_VARIABLE: Final = -2
+_SIZES: Final = _fixed_sizes()
+
+
 @njit(cache=True, nogil=True)
-def value_end(data: Any, kind: int, pos: int, end: int) -> Any:  # one return per type
-    """Return the byte after a value, or BROKEN if it doesn't fit before ``end``.
+def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
+    """Return the byte after a value, or BROKEN if its type is unknown or it doesn't fit before ``end``.
 
     Documents are measured by their length alone.
     """
-    room = end - pos
-    if kind in (DOUBLE, DATE, TIMESTAMP, INT64):
-        return pos + 8 if room >= 8 else BROKEN
-    if kind == INT32:
-        return pos + 4 if room >= 4 else BROKEN
+    size = np.int64(_SIZES[kind & 0xFF])
+    if size >= 0:
+        return pos + size if end - pos >= size else BROKEN
+    if size == _UNKNOWN:
+        return BROKEN
     if kind in (STRING, CODE, SYMBOL):
         return _string_end(data, pos, end)
     if kind in (DOCUMENT, ARRAY):
         return _document_end(data, pos, end)
-    if kind == OBJECT_ID:
-        return pos + 12 if room >= 12 else BROKEN
-    if kind == BOOLEAN:
-        return pos + 1 if room >= 1 else BROKEN
-    if kind in (NULL, UNDEFINED, MAX_KEY, MIN_KEY):
-        return pos
+    return _other_end(data, kind, pos, end)
+
+
+@njit(cache=True, nogil=True)
+def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     if kind == BINARY:
-        if room < 5:
+        if end - pos < 5:
             return BROKEN
         length = read_i32(data, pos)
-        if length < 0 or length > room - 5:
+        if length < 0 or length > end - pos - 5:
             return BROKEN
         if data[pos + 4] == 2 and (length < 4 or read_i32(data, pos + 5) != length - 4):
             return BROKEN
         return pos + 5 + length
-    if kind == DECIMAL128:
-        return pos + 16 if room >= 16 else BROKEN
     if kind == REGEX:
         stop = name_end(data, pos, end)
         if stop < 0:
@@ -272,23 +290,21 @@ def value_end(data: Any, kind: int, pos: int, end: int) -> Any:  # one return pe
     if kind == DB_POINTER:
         stop = _string_end(data, pos, end)
         return stop + 12 if stop >= 0 and end - stop >= 12 else BROKEN
-    if kind == CODE_WITH_SCOPE:
-        if room < 14:
-            return BROKEN
-        length = read_i32(data, pos)
-        if length < 14 or length > room:
-            return BROKEN
-        stop = _string_end(data, pos + 4, pos + length)
-        if stop < 0 or _document_end(data, stop, pos + length) != pos + length:
-            return BROKEN
-        return pos + length
-    return BROKEN
+    if end - pos < 14:
+        return BROKEN
+    length = read_i32(data, pos)
+    if length < 14 or length > end - pos:
+        return BROKEN
+    stop = _string_end(data, pos + 4, pos + length)
+    if stop < 0 or _document_end(data, stop, pos + length) != pos + length:
+        return BROKEN
+    return pos + length
 
 
 @njit(cache=True, nogil=True)
 def is_known_type(kind: int) -> Any:
     """Tell whether a type byte is one of BSON's."""
-    return (0x01 <= kind <= 0x13) or kind in (MAX_KEY, MIN_KEY)
+    return _SIZES[kind & 0xFF] != _UNKNOWN
 
 
 @njit(cache=True, nogil=True)
@@ -417,60 +433,19 @@ def _find_in_all(
 
 
 @njit(cache=True, nogil=True)
-def find_path(data: Any, start: int, end: int, names: Any, name_offsets: Any) -> Any:
-    """Find a value by a dotted path, whose names stand in ``names`` cut by ``name_offsets``.
-
-    A number among them is an array's index, as the names of array members are numbers.
-    """
-    kind = np.int64(DOCUMENT)
-    pos = np.int64(start)
-    stop = np.int64(end)
-    for i in range(len(name_offsets) - 1):
-        if kind not in (DOCUMENT, ARRAY):
-            return np.int64(0), np.int64(0), np.int64(0)
-        kind, pos, stop = find(data, pos, stop, names[name_offsets[i] : name_offsets[i + 1]])
-        if kind == 0:
-            return kind, pos, stop
-    return kind, pos, stop
-
-
-@njit(cache=True, nogil=True)
-def _find_path_in_all(
-    data: Any,
-    starts: Any,
-    ends: Any,
-    names: Any,
-    offsets: Any,
-    kinds: Any,
-    value_starts: Any,
-    value_ends: Any,
-) -> None:
-    for i in range(len(starts)):
-        if starts[i] >= 0 and value_end(data, DOCUMENT, starts[i], ends[i]) == ends[i]:
-            kinds[i], value_starts[i], value_ends[i] = find_path(data, starts[i], ends[i], names, offsets)
-
-
-@njit(cache=True, nogil=True)
-def _count_documents(data: Any) -> Any:
-    pos = 0
-    count = 0
+def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
+    """Fill ends from ``count`` and ``pos`` on; return their number and where cutting stopped, -1 for no room."""
     size = len(data)
     while size - pos >= 5:
         length = read_i32(data, pos)
         if length < 5 or length > size - pos:
             break
+        if count == len(ends):
+            return count, -1
         pos += length
+        ends[count] = pos
         count += 1
     return count, pos
-
-
-@njit(cache=True, nogil=True)
-def _cut_documents(data: Any, starts: Any, ends: Any) -> None:
-    pos: Any = np.int64(0)
-    for i in range(len(starts)):
-        starts[i] = pos
-        pos += read_i32(data, pos)
-        ends[i] = pos
 
 
 @njit(cache=True, nogil=True)
@@ -509,7 +484,5 @@ def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
     for i in range(len(starts)):
-        start = starts[i]
-        place = offsets[i]
-        for j in range(offsets[i + 1] - place):  # a slice assignment costs ten times as much in Numba
-            out[place + j] = data[start + j]
+        if starts[i] >= 0:
+            copy_bytes(data, starts[i], ends[i], out, offsets[i])

@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.mongodb.arrow import binary_buffer, span_colum
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, Ints, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_event import FULL_DOCUMENT, locate, operations
-from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn
+from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn, read_columns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 MISFITS: Final = b"cdc.misfits"
@@ -163,9 +163,10 @@ class MongodbCodec:
             texts = write_values(data, _kinds(starts), starts, ends, ascii_only=False)
             arrays.append(texts.column)
             misfits["document"] = texts.not_utf8
-        for column in self.columns:
-            array, misfits[column.name] = column.read(data, starts, ends)
+        declared = read_columns(self.columns, data, starts, ends)
+        for column, (array, count) in zip(self.columns, declared, strict=True):
             arrays.append(array)
+            misfits[column.name] = count
         found = {name: count for name, count in misfits.items() if count}
         schema = self._schema.with_metadata({MISFITS: json.dumps(found).encode()}) if found else self._schema
         return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -23,7 +23,7 @@ json                            everything, as canonical Extended JSON
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,7 +50,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     UNDEFINED,
     Bytes,
     Ints,
-    find_path_in_all,
     read_i32,
     read_u64,
 )
@@ -68,6 +67,7 @@ from airflow_cdc_provider.sources.mongodb.numbers import (
     scaled_decimal,
     shortest_digits,
 )
+from airflow_cdc_provider.sources.mongodb.paths import Paths
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _OTHERS: Final = {
@@ -139,15 +139,7 @@ class DeclaredColumn:
             return pa.decimal128(*self._decimal)
         return _INTEGERS.get(self.type_name) or _OTHERS[self.type_name]
 
-    def read(self, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, int]:
-        """Read the column from valid documents; return it and the number of misfits.
-
-        Args:
-            data: The buffer.
-            starts: First byte of each document, -1 for none.
-            ends: Byte after each.
-        """
-        values = _Values(data, *find_path_in_all(data, starts, ends, self.path))
+    def _read(self, values: _Values) -> tuple[pa.Array, int]:
         if self._decimal is not None:
             return _decimals(values, *self._decimal)
         if self.type_name in _INTEGERS:
@@ -155,12 +147,32 @@ class DeclaredColumn:
         return _READERS[self.type_name](values)
 
 
+def read_columns(
+    columns: Sequence[DeclaredColumn], data: Bytes, starts: Ints, ends: Ints
+) -> list[tuple[pa.Array, int]]:
+    """Read columns from documents; return each with the number of its misfits.
+
+    Args:
+        columns: The columns.
+        data: The buffer.
+        starts: First byte of each document, -1 for none.
+        ends: Byte after each.
+    """
+    if not columns:
+        return []
+    found = Paths([column.path for column in columns]).find(data, starts, ends)
+    return [
+        column._read(_Values(data, found.kinds[row], found.starts[row], found.ends[row]))
+        for row, column in enumerate(columns)
+    ]
+
+
 @dataclass(frozen=True)
 class _Values:
     data: Bytes
-    kinds: Ints
-    starts: Ints
-    ends: Ints
+    kinds: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -246,11 +258,11 @@ def _dates(values: _Values) -> tuple[pa.Array, int]:
 
 def _binaries(values: _Values) -> tuple[pa.Array, int]:
     valid = (values.kinds == BINARY) | (values.kinds == OBJECT_ID)
-    starts = np.where(valid, values.starts, -1)
+    starts = np.where(valid, values.starts, -1).astype(np.int64)
     of_binary = values.kinds == BINARY
     starts[of_binary] += 5
     starts[of_binary] += np.where(values.data[starts[of_binary] - 1] == 2, 4, 0)
-    return span_column(pa.binary(), values.data, starts, values.ends), values.misfits(valid)
+    return span_column(pa.binary(), values.data, starts, values.ends.astype(np.int64)), values.misfits(valid)
 
 
 def _strings(values: _Values) -> tuple[pa.Array, int]:

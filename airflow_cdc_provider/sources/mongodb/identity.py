@@ -37,6 +37,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     SYMBOL,
     Bytes,
     Ints,
+    copy_bytes,
     name_end,
     read_i32,
     read_u64,
@@ -111,7 +112,7 @@ def append_key(
         return _append_scalar(data, kind, start, end, out, used - 1)
     pos = start + 4
     if kind == CODE_WITH_SCOPE:
-        used = _copy(data, start + 4, scope_start(data, start), out, used)
+        used = copy_bytes(data, start + 4, scope_start(data, start), out, used)
         pos = scope_start(data, start) + 4
     depth = 0
     stack[0] = end - 1
@@ -136,11 +137,11 @@ def append_key(
         out[used] = _tag(inner)
         used += 1
         if not in_array[depth]:
-            used = _copy(data, pos + 1, name + 1, out, used)
+            used = copy_bytes(data, pos + 1, name + 1, out, used)
         if inner in (DOCUMENT, ARRAY, CODE_WITH_SCOPE):
             pos = name + 1
             if inner == CODE_WITH_SCOPE:
-                used = _copy(data, pos + 4, scope_start(data, pos), out, used)
+                used = copy_bytes(data, pos + 4, scope_start(data, pos), out, used)
                 pos = scope_start(data, pos)
             depth += 1
             if depth >= MAX_DEPTH:
@@ -181,7 +182,7 @@ def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at:
         return _put_u64(bits if exact else np.uint64(value), out, used)
     if kind == DECIMAL128:
         return _append_decimal(read_u64(data, start + 8), read_u64(data, start), out, tag_at, used)
-    return _copy(data, start, end, out, used)
+    return copy_bytes(data, start, end, out, used)
 
 
 @njit(cache=True, nogil=True)
@@ -215,10 +216,3 @@ def _put_u64(value: Any, out: Any, used: int) -> Any:
     for i in range(8):
         out[used + i] = (value >> np.uint64(56 - 8 * i)) & np.uint64(0xFF)
     return used + 8
-
-
-@njit(cache=True, nogil=True)
-def _copy(data: Any, start: int, end: int, out: Any, used: int) -> Any:
-    for i in range(end - start):
-        out[used + i] = data[start + i]
-    return used + end - start

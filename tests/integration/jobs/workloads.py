@@ -39,6 +39,7 @@ def write_cassandra(session: Any, keyspace: str, seed: int, count: int) -> None:
     """Execute random statements; write times go back and forth, TTLs are long or already short."""
     rng = random.Random(seed)
     writers = [_plain, _wide, _bags, _keys_only]
+    session.encoder.mapping[tuple] = session.encoder.cql_encode_tuple  # else a tuple becomes a list
     for _ in range(count):
         statement, values = rng.choice(writers)(rng, keyspace)
         session.execute(statement, values)

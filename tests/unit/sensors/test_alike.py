@@ -57,19 +57,23 @@ def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -
     module, _, name = path.rpartition(".")
     trigger = getattr(importlib.import_module(module), name)(**json.loads(json.dumps(arguments)))
     assert trigger.serialize() == (path, arguments)
-    state = context.assets.found.get("cdc/shop/changes")
+    state = next(iter(context.assets.found.values()), None)
     kept = state.get("offset") if state else None
 
-    async def as_stored() -> Given:  # the triggerer would read it from the state store
-        return Given(offset=kept["offset"] if kept else None)
+    async def as_stored(connector: str) -> Any:  # the triggerer would read it from the state store
+        return kept["offset"] if kept else None
 
-    trigger.given = as_stored
+    own = importlib.import_module(module)
+    monkeypatch = pytest.MonkeyPatch()
+    if hasattr(own, "stored_offset_async"):
+        monkeypatch.setattr(own, "stored_offset_async", as_stored)
     later()
 
     async def first_event() -> Any:
         return await asyncio.wait_for(anext(aiter(trigger.run())), 10)
 
     event = asyncio.run(first_event()).payload
+    monkeypatch.undo()
     assert json.loads(json.dumps(event)) == event
     return make(deferrable=True).execute_complete(context, event)
 

@@ -1,4 +1,4 @@
-"""The recordings of a real Cassandra node, where they are beside the clone (shared/fixtures/cassandra)."""
+"""Recordings of a real Cassandra node: those in tests/fixtures, others where shared/ is beside the clone."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ import pytest
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import Schemas
 
-VARIANTS = ("v7-plain", "v7-lz4", "v7-zstd", "v7-encrypted", "v8-plain")
+VARIANTS = ("v7-plain", "v8-plain", "v7-lz4", "v7-zstd", "v7-encrypted")
+KEPT_VARIANTS = VARIANTS[:2]
+"""Variants whose rows are in tests/fixtures."""
+
+_TESTS = Path(__file__).resolve().parents[3]
 
 
 def recording(variant: str) -> Path:
-    """Return the folder of a variant, or skip the test."""
-    for parent in Path(__file__).resolve().parents:
-        folder = parent / "shared" / "fixtures" / "cassandra" / "A" / variant
-        if folder.is_dir():
+    """Return the folder of a variant that has rows, or skip the test."""
+    kept = _TESTS / "fixtures" / "cassandra" / "A" / variant
+    beside = (p / "shared" / "fixtures" / "cassandra" / "A" / variant for p in _TESTS.parents)
+    for folder in (kept, *beside):
+        if (folder / "rows").is_dir():
             return folder
-    pytest.skip("shared/fixtures/cassandra is not beside this clone")
+    pytest.skip(f"the recording {variant} is only in shared/fixtures, which is not beside this clone")
 
 
 def recorded_schemas(folder: Path) -> Schemas:
@@ -35,3 +40,8 @@ def recorded_rows(folder: Path, table: str) -> Iterator[dict[str, Any]]:
     with gzip.open(folder / "rows" / f"{table}.jsonl.gz", "rt") as lines:
         for line in lines:
             yield json.loads(line)
+
+
+def read_at_seconds(folder: Path) -> int:
+    """Return the second at which the server's rows were read."""
+    return int(json.loads((folder / "rows" / "_index.json").read_text())["read_at_s"])

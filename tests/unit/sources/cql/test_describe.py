@@ -15,7 +15,7 @@ from airflow_cdc_provider.sources.cql.types import parse_type
 from tests.unit.sources.cql.recordings import VARIANTS, recorded_schemas, recording
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, "v7-plain/midway"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_real_servers_text_gives_the_schema_that_its_own_tables_give(variant: str) -> None:
     folder = recording(variant)
     with gzip.open(folder / "schema.json.gz") as file:

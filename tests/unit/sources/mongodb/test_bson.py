@@ -17,7 +17,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     MAX_DEPTH,
     as_bytes,
     find_in_all,
-    find_path_in_all,
     gather,
     split_array,
     split_documents,
@@ -42,16 +41,6 @@ def fault(data: bytes) -> str:
     return FAULTS[number]
 
 
-def value_at(data: bytes, path: list[str]) -> Any:
-    """Read the value at a path with the kernels, decoded by PyMongo."""
-    one = np.array([0]), np.array([len(data)])
-    kinds, starts, ends = find_path_in_all(as_bytes(data), *one, path)
-    if not kinds[0]:
-        return ...
-    element = raw_element(int(kinds[0]), "v", data[starts[0] : ends[0]])
-    return bson.decode(raw_document(element), READ)["v"]
-
-
 @given(DOCUMENTS)
 def test_every_document_that_pymongo_writes_is_valid(document: dict[str, Any]) -> None:
     assert fault(bson.encode(document)) == ""
@@ -68,26 +57,6 @@ def test_damage_that_pymongo_refuses_is_found(
         except InvalidBSON as error:
             # PyMongo also refuses what isn't structure, such as names of no UTF-8.
             assert not any(word in str(error) for word in ("length", "eoo", "size", "end of"))
-
-
-@given(DOCUMENTS)
-def test_every_member_is_found_with_its_value(document: dict[str, Any]) -> None:
-    data = bson.encode(document)
-    for name, expected in bson.decode(data, READ).items():
-        assert repr(value_at(data, [name])) == repr(expected)
-    assert value_at(data, ["not a member"]) is ...
-
-
-def test_a_path_goes_through_documents_and_arrays() -> None:
-    data = bson.encode({"a": {"b": [{"c": 1}, {"c": 2}]}, "n": None})
-    assert value_at(data, ["a", "b", "1", "c"]) == 2
-    assert value_at(data, ["a", "b", "2", "c"]) is ...
-    assert value_at(data, ["n", "x"]) is ...
-
-
-def test_of_members_with_one_name_the_last_counts() -> None:
-    one, two = (raw_element(0x10, "dup", struct.pack("<i", n)) for n in (1, 2))
-    assert value_at(raw_document(one, two), ["dup"]) == 2
 
 
 def test_deprecated_types_are_valid() -> None:

@@ -6,15 +6,20 @@ import bson
 import pytest
 from bson import Timestamp
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.capture import (
+    ChangeStream,
     join_fragments,
     oldest_time,
     stream_pipeline,
     target,
     token_time,
 )
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, RawBatch
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 
 
 def test_fragments_join_to_the_event_with_the_last_token() -> None:
@@ -30,6 +35,34 @@ def test_fragments_join_to_the_event_with_the_last_token() -> None:
         ("fullDocument", {"x": 1}),
         ("fullDocumentBeforeChange", {"x": 0}),
     ]
+
+
+def split_batch(*fragments: tuple[int, int]) -> RawBatch:
+    """Build a batch of fragments (number, of how many) of one event."""
+    data = as_bytes(
+        b"".join(
+            bson.encode(
+                {
+                    "_id": {"_data": f"{number}"},
+                    "splitEvent": {"fragment": number, "of": of},
+                    "clusterTime": Timestamp(5, 1),
+                }
+            )
+            for number, of in fragments
+        )
+    )
+    return RawBatch(data, split_documents(data), b"", None)
+
+
+def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
+    start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
+    batches = iter([split_batch((1, 3), (3, 3))])
+    stream._place, stream._cursor = start, object()  # type: ignore[assignment]  # never asked
+    stream._next = lambda _: next(batches)  # type: ignore[method-assign]
+    with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
+        stream.plan(start, StreamPlace(9, 0), ReadLimit())
+    assert stream._place == start
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
-from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn
+from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn, read_columns
 from tests.unit.sources.mongodb.documents import (
     DECIMALS,
     DOUBLES,
@@ -34,7 +34,7 @@ def read(type_name: str, *values: Any, path: str = "v") -> tuple[list[Any], int]
     data = as_bytes(b"".join(documents))
     spans = split_documents(data)
     column = DeclaredColumn.parse("db.c", "x", f"{path} {type_name}")
-    array, misfits = column.read(data, spans.starts, spans.ends)
+    ((array, misfits),) = read_columns([column], data, spans.starts, spans.ends)
     array.validate(full=True)
     assert array.type == column.type
     return array.to_pylist(), misfits
@@ -192,4 +192,5 @@ def test_a_type_may_hold_spaces_and_capitals() -> None:
 def test_no_rows_give_an_empty_column() -> None:
     column = DeclaredColumn.parse("db.c", "x", "v string")
     empty = np.empty(0, np.int64)
-    assert len(column.read(as_bytes(struct.pack("<i", 0)), empty, empty)[0]) == 0
+    ((array, misfits),) = read_columns([column], as_bytes(struct.pack("<i", 0)), empty, empty)
+    assert (len(array), misfits) == (0, 0)

@@ -1,0 +1,157 @@
+"""Recordings of Cassandra: folders of commit-log segments to lines of events or rows. See :mod:`.offline`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.fence import Fence, add_fence
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import encode, to_lines
+from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.segments import list_segments
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.cassandra.tables import log_tables
+
+_ROWS_AT_ONCE: Final = 10_000
+
+
+def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+    """Write a recording's events in the order of the log; see :func:`.offline.event_lines`."""
+    source = _source(connector, recording)
+    schemas = {table: source.schemas.tables[table] for table in source.tables()}
+    decoders = {table: EventDecoder(schema) for table, schema in schemas.items()}
+    options = cassandra_envelope.EnvelopeOptions(
+        connector.topic_prefix,
+        connector.publish.version,
+        cluster_name(recording.path),
+        connector.publish.tombstones,
+        recording.now_ns,
+    )
+    for batch in _records(source, recording, damage):
+        rows: list[np.ndarray] = []
+        lines: list[pa.LargeStringArray] = []
+        for table in pc.unique(batch["source_table"]).drop_null().to_pylist():
+            places = np.flatnonzero(pc.equal(batch["source_table"], table).fill_null(False))
+            part = batch.take(pa.array(places))
+            decoded = decoders[table].decode(part)
+            _note(table, part, decoded.undecodable, decoded.reasons, damage)
+            if decoded.events.num_rows:
+                schema = schemas[table]
+                envelope = cassandra_envelope.build(decoded.events, schema.keyspace, schema.name, options)
+                records = encode(envelope, schemas=connector.publish.schemas)
+                rows.append(places[decoded.events["row"].take(records["row"]).to_numpy()])
+                lines.append(to_lines(records, ()))
+        if lines:
+            order = np.argsort(np.concatenate(rows), kind="stable")
+            yield pa.concat_arrays(lines).take(pa.array(order))
+
+
+def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+    """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
+    source = _source(connector, recording)
+    records = pa.Table.from_batches(_records(source, recording, damage), record.CHANGE_SCHEMA)
+    for table in source.tables():
+        if recording.table not in ("", table):
+            continue
+        codec = source.codec(table)
+        changes = records.filter(pc.equal(records["source_table"], table))
+        fences: Sequence[Fence] = ()
+        for row in changes.filter(pc.equal(changes["kind"], record.TRUNCATE)).to_pylist():
+            fences = add_fence(fences, row["origin"], row["position"])
+        contributions = []
+        for batch in changes.filter(pc.equal(changes["kind"], record.CHANGE)).to_batches():
+            decoded = codec.decode(batch, fences)
+            _note(table, batch, decoded.undecodable, decoded.reasons, damage)
+            contributions.append(decoded.contributions)
+        live = reconcile_cells(
+            pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA),
+            recording.now_ns // 1_000_000_000,
+            codec.rules,
+            min_generation=max((fence.generation for fence in fences), default=0),
+        ).live
+        for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            yield row_lines_of(table, codec.to_json(batch))
+
+
+def cluster_name(path: Path) -> str:
+    """Return the cluster's name by the ``cassandra.yaml`` in the folder or above it, empty without one."""
+    for file in (path / "cassandra.yaml", path.parent / "cassandra.yaml"):
+        if file.is_file():
+            values = yaml.safe_load(file.read_text())
+            return str(values.get("cluster_name") or "") if isinstance(values, dict) else ""
+    return ""
+
+
+def _source(connector: Connector, recording: Recording) -> CassandraSource:
+    """Build the source on the recording alone, without a connection."""
+    options = connector.source
+    assert isinstance(options, CassandraOptions)
+    schema = recording.schema or options.schema_file
+    return CassandraSource(
+        replace(options, cdc_raw=str(recording.path), schema_file=schema), {}, connector.selects
+    )
+
+
+def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:
+    """Read all segments; what can't be read is noted and left out.
+
+    Segments without any index are read whole: they were copied by hand.
+    """
+    node = source.options.node
+    tables = log_tables(source.schemas.tables.values(), source.tables())
+    files = [file for files in list_segments(recording.path, node).values() for file in files]
+    if not files:
+        raise ConfigurationError(
+            f"there is no recording at {recording.path}",
+            expected="a folder with CommitLog-*.log (or .log.gz) and *_cdc.idx files",
+        )
+    folder = LogFolder(
+        str(recording.path),
+        node,
+        beyond_index=all(file.index is None for file in files),
+        strict=damage.strict,
+    )
+    stop = head(folder)
+    start: Offset | None = None
+    while True:
+        plan = plan_segments(folder, tables, start, stop, ReadLimit())
+        for part in plan.partitions:
+            for batch in read_segments(part):
+                broken = pc.equal(batch["kind"], record.QUARANTINE)
+                for row in batch.filter(broken).to_pylist():
+                    damage.add(_place(row["origin"], row["position"]), row["schema_id"])
+                yield batch.filter(pc.invert(broken))
+        if plan.at_head or plan.end == start:
+            return
+        start = plan.end
+
+
+def _note(
+    table: str, part: pa.RecordBatch, undecodable: Sequence[int], reasons: Sequence[str], damage: Damage
+) -> None:
+    for row, reason in zip(undecodable, reasons, strict=True):
+        damage.add(f"{table}, {_place(part['origin'][row].as_py(), part['position'][row].as_py())}", reason)
+
+
+def _place(origin: str, position: bytes) -> str:
+    place = Position.unpack(position)
+    return f"node {origin}, segment {place.segment}, position {place.end}"

@@ -1,0 +1,302 @@
+"""What a capture from Cassandra needs, looked at one by one: each finding says what to do.
+
+Nothing here raises for what it finds, and nothing prints a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.cassandra.connect import contact_points, driver_errors, open_session
+from airflow_cdc_provider.sources.cassandra.snapshot import PARTITIONER
+from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
+from airflow_cdc_provider.sources.cql.system_schema import load
+from airflow_cdc_provider.sources.cql.types import quote_name
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+    from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+
+NEARLY_FULL: Final = 0.8
+"""Part of cdc_total_space from which on a warning is due."""
+
+_OLDEST_MAJOR: Final = 3
+_LARGEST_DEFAULT_SPACE: Final = 4096 << 20
+_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What ``system_views.settings`` of one node says; None for what it doesn't.
+
+    Args:
+        cdc_enabled: Whether the node captures.
+        total_space_bytes: Cap of its cdc_raw; 0 for the default of its volume.
+        blocks_writes: Whether writes fail when the cap is reached (else the oldest segments go).
+    """
+
+    cdc_enabled: bool | None = None
+    total_space_bytes: int | None = None
+    blocks_writes: bool | None = None
+
+
+def check_source(
+    options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+) -> Iterator[Finding]:
+    """Look at the cluster and at cdc_raw.
+
+    Args:
+        options: The source's options.
+        connection: The Airflow connection's values.
+        selects: Tells whether the declaration wants a table.
+    """
+    hosts = ", ".join(contact_points(connection))
+    settings: dict[str, NodeSettings] = {}
+    try:
+        session = open_session(connection, timeout_seconds=options.advanced.request_timeout_seconds)
+    except CdcError as error:
+        yield Finding("error", "connection", error.message, error.remedy or f"look at {hosts}")
+    else:
+        try:
+            yield Finding("ok", "connection", f"{hosts} answers")
+            yield from _guarded("version", lambda: check_version(session, options.advanced.rules))
+            settings = _node_settings(session)
+            yield from check_capture(settings)
+            yield from _guarded("schema", lambda: check_tables(session, load(session), selects))
+            yield from check_consistency(options.consistency)
+        finally:
+            session.cluster.shutdown()
+    yield from check_folder(options, settings)
+
+
+def _guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    try:
+        with driver_errors(f"looking at the {subject}"):
+            yield from look()
+    except CdcError as error:
+        yield Finding("error", subject, str(error), error.remedy or "see the message")
+
+
+def check_version(session: Session, rules: str) -> Iterator[Finding]:
+    """Check release and partitioner of the contacted node."""
+    row = session.execute("SELECT release_version, partitioner FROM system.local").one()
+    major = int(row.release_version.partition(".")[0])
+    name = f"Cassandra {row.release_version}"
+    if major < _OLDEST_MAJOR:
+        yield Finding("error", "version", f"{name} is too old", "use Cassandra 3.11 or later")
+    elif (major < 4) != (rules == "3.11"):
+        wanted = "3.11" if major < 4 else "4.0"
+        yield Finding(
+            "warning",
+            "version",
+            f"{name} breaks ties of equal write times by the rules of {wanted}, the connector by {rules}",
+            f"set source.advanced.rules to '{wanted}'",
+        )
+    else:
+        yield Finding("ok", "version", name)
+    if row.partitioner != PARTITIONER:
+        yield Finding(
+            "error",
+            "partitioner",
+            f"snapshots can't be cut by {row.partitioner}",
+            "set snapshot.mode to never; the log can be captured all the same",
+        )
+
+
+def check_capture(settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
+    """Check that every node captures, by its own settings."""
+    for host, node in settings.items():
+        subject = f"cdc_enabled on {host}"
+        if node.cdc_enabled is None:
+            yield Finding(
+                "warning",
+                subject,
+                "this node doesn't show its settings (Cassandra before 4.0)",
+                "make sure that its cassandra.yaml says cdc_enabled: true",
+            )
+        elif not node.cdc_enabled:
+            yield Finding(
+                "error",
+                subject,
+                "change data capture is off",
+                "set cdc_enabled: true in cassandra.yaml and restart the node",
+            )
+        else:
+            yield Finding("ok", subject, "true")
+        if node.blocks_writes is False:
+            yield Finding(
+                "warning",
+                f"cdc_block_writes on {host}",
+                "the node deletes the oldest segments when cdc_raw is full, read or not",
+                "capture often enough, enlarge cdc_total_space, or set cdc_block_writes: true",
+            )
+
+
+def check_tables(session: Session, schemas: Schemas, selects: Callable[[str], bool]) -> Iterator[Finding]:
+    """Check the selected tables: capture on, readable, of a kind that can be captured."""
+    selected = [t for t in schemas.tables.values() if not t.view and selects(t.full_name)]
+    captured = [t for t in selected if t.cdc]
+    if not captured:
+        yield Finding(
+            "error",
+            "tables",
+            "no table that the connector selects has cdc = true",
+            "correct tables and exclude_tables, or ALTER TABLE ... WITH cdc = true",
+        )
+    else:
+        yield Finding("ok", "tables", f"{len(captured)} with cdc = true")
+    for table in selected:
+        if not table.cdc:
+            yield Finding(
+                "warning",
+                table.full_name,
+                "it is selected but doesn't have cdc = true, so it is left out",
+                f"ALTER TABLE {_cql_name(table)} WITH cdc = true, or exclude it",
+            )
+    for table in captured:
+        yield from _check_table(session, schemas, table)
+
+
+def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iterator[Finding]:
+    keyspace = schemas.keyspaces.get(table.keyspace)
+    if keyspace is not None and not keyspace.durable_writes:
+        yield Finding(
+            "error",
+            table.full_name,
+            "its keyspace has durable_writes = false: writes never reach the commit log",
+            f"ALTER KEYSPACE {quote_name(table.keyspace)} WITH durable_writes = true",
+        )
+    if table.counter:
+        yield Finding(
+            "warning",
+            table.full_name,
+            "counters are not captured from the log; only snapshots bring them",
+            "exclude the table, or set snapshot.mode to always",
+        )
+    try:
+        with driver_errors(f"reading {table.full_name}"):
+            session.execute(
+                f"SELECT * FROM {_cql_name(table)} LIMIT 0 ALLOW FILTERING".replace("LIMIT 0 ", "")
+            )
+    except CdcError as error:
+        yield Finding(
+            "error",
+            table.full_name,
+            error.message + (f": {error.found}" if error.found else ""),
+            f"GRANT SELECT ON {_cql_name(table)} TO the connection's role",
+        )
+
+
+def check_consistency(name: str) -> Iterator[Finding]:
+    """Check that the consistency level exists for reads."""
+    from cassandra import ConsistencyLevel
+
+    known = {
+        n for n in ConsistencyLevel.name_to_value if n not in ("ANY", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL")
+    }
+    if name.upper() not in known:
+        yield Finding(
+            "error", "consistency", f"{name} is no level for reads", f"use one of {', '.join(sorted(known))}"
+        )
+
+
+def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
+    """Check that cdc_raw can be read, and how full it is."""
+    if not options.cdc_raw:
+        yield Finding("error", "cdc_raw", "no folder is declared", "set source.cdc_raw")
+        return
+    folder = Path(options.cdc_raw)
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        yield Finding(
+            "error",
+            "cdc_raw",
+            f"{folder} can't be read: {error.strerror}",
+            "mount the nodes' cdc_raw here, readable by the user that runs Spark",
+        )
+        return
+    unreadable = [e for e in entries if not os.access(e, os.R_OK)]
+    if unreadable:
+        yield Finding(
+            "error",
+            "cdc_raw",
+            f"{len(unreadable)} files of {folder} can't be read, among them {unreadable[0].name}",
+            "give the user that runs Spark the right to read them",
+        )
+    else:
+        yield Finding("ok", "cdc_raw", f"{folder} can be read")
+    nodes = [e for e in entries if e.is_dir()] or [folder]
+    cap = min(
+        (s.total_space_bytes for s in settings.values() if s.total_space_bytes is not None), default=None
+    )
+    blocks = any(s.blocks_writes is not False for s in settings.values())
+    for node in nodes:
+        yield from _check_space(node, cap, blocks=blocks)
+
+
+def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Finding]:
+    if cap is None:
+        return
+    if cap == 0:
+        cap = min(_LARGEST_DEFAULT_SPACE, shutil.disk_usage(folder).total // 8)
+    used = sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
+    subject = f"space of {folder.name}"
+    text = f"{used >> 20} MiB of {cap >> 20} MiB (cdc_total_space)"
+    remedy = "capture, then let the cleaner remove segments that were read; or enlarge cdc_total_space"
+    if used >= cap:
+        effect = (
+            "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
+        )
+        yield Finding("error", subject, f"{text}: {effect}", remedy)
+    elif used >= NEARLY_FULL * cap:
+        yield Finding("warning", subject, text, remedy)
+    else:
+        yield Finding("ok", subject, text)
+
+
+def _node_settings(session: Session) -> dict[str, NodeSettings]:
+    """Ask each node that is up for its own settings."""
+    found = {}
+    for host in session.cluster.metadata.all_hosts():
+        if host.is_up is False:
+            continue
+        try:
+            with driver_errors(f"asking {host.address} for its settings"):
+                rows = session.execute("SELECT name, value FROM system_views.settings", host=host)
+                found[host.address] = read_settings({row.name: row.value for row in rows})
+        except CdcError:
+            found[host.address] = NodeSettings()
+    return found
+
+
+def read_settings(values: Mapping[str, str | None]) -> NodeSettings:
+    """Read the settings that matter, in the words of 4.0 or of 4.1 and later."""
+    enabled, blocks = values.get("cdc_enabled"), values.get("cdc_block_writes")
+    space = values.get("cdc_total_space")
+    megabytes = values.get("cdc_total_space_in_mb")
+    if space is None and megabytes is not None:
+        space = f"{megabytes}MiB"
+    return NodeSettings(
+        cdc_enabled=None if enabled is None else enabled == "true",
+        total_space_bytes=None if space is None else _bytes(space),
+        blocks_writes=None if blocks is None else blocks == "true",
+    )
+
+
+def _bytes(text: str) -> int | None:
+    match = re.fullmatch(r"(\d+)\s*([KMG]?i?B)", text.strip())
+    return int(match.group(1)) * _UNITS[match.group(2)] if match and match.group(2) in _UNITS else None
+
+
+def _cql_name(table: TableSchema) -> str:
+    return f"{quote_name(table.keyspace)}.{quote_name(table.name)}"

@@ -1,0 +1,110 @@
+"""Decodes the changes of one table and shows its rows: what executors and the offline commands work with.
+
+Column ids in cell rows must outlive schema changes, so a mirror remembers them (:func:`remember_columns`).
+A column that
+was dropped and added again, and every column of a table that was made anew, gets a new id: cells of the old
+one, wherever they are still stored, are shown no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
+from airflow_cdc_provider.sources.cql.json_text import rows_to_json
+from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
+from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
+
+MEMORY_FORMAT: Final = 1
+
+
+@dataclass(frozen=True)
+class CassandraCodec:
+    """The codec of one table: see :class:`~airflow_cdc_provider.sources.base.Codec`. Picklable.
+
+    Args:
+        schema: The table, its columns numbered.
+        rules: Tie rules of the read path, ``4.0`` or ``3.11``.
+        types: Choices of lake types.
+    """
+
+    schema: TableSchema
+    rules: str = "4.0"
+    types: LakeTypes = field(default_factory=LakeTypes)
+
+    model: Literal["cell"] = field(default="cell", init=False)
+
+    @property
+    def table(self) -> str:
+        """``keyspace.table``."""
+        return self.schema.full_name
+
+    def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+        """Decode changes of kind ``change`` and ``snapshot`` to contributions."""
+        return self._decoder.decode(changes, fences)
+
+    def mirror_schema(self) -> pa.Schema:
+        """Return the mirror's columns, in the order of ``SELECT *``."""
+        return self._projection.schema
+
+    def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Show live rows as the mirror's columns."""
+        return self._projection.project(rows)
+
+    def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Show live rows as ``SELECT JSON *`` does."""
+        return rows_to_json(self.schema, rows)
+
+    @cached_property
+    def _decoder(self) -> UpdateDecoder:
+        return UpdateDecoder(self.schema)
+
+    @cached_property
+    def _projection(self) -> Projection:
+        return Projection(self.schema, self.types)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is compiled."""
+        return {f: getattr(self, f) for f in self.__dataclass_fields__}
+
+
+def remember_columns(schema: TableSchema) -> dict[str, Any]:
+    """Return the JSON from which :func:`recall_columns` gives columns the same ids again."""
+    return {
+        "v": MEMORY_FORMAT,
+        "table_id": schema.id,
+        "columns": {c.name: [c.id, _dropped_at(schema, c.name)] for c in (*schema.static, *schema.regular)},
+        "last_id": max((c.id for c in schema.columns), default=0),
+    }
+
+
+def recall_columns(schema: TableSchema, memory: Mapping[str, Any] | None) -> TableSchema:
+    """Number a table's columns as a mirror remembers them.
+
+    Args:
+        schema: The table as it is now.
+        memory: What :func:`remember_columns` gave, None for a new mirror.
+    """
+    if memory is None:
+        return number_columns(schema)
+    same_table = not schema.id or memory["table_id"] in ("", schema.id)
+    ids = {
+        name: number
+        for name, (number, dropped_at) in memory["columns"].items()
+        if same_table and _dropped_at(schema, name) == dropped_at
+    }
+    # No column has this name: it keeps the ids of columns that are gone from being given again.
+    return number_columns(schema, {**ids, "": int(memory["last_id"])})
+
+
+def _dropped_at(schema: TableSchema, name: str) -> int:
+    gone = schema.dropped.get(name)
+    return gone.dropped_at_us if gone else 0

@@ -1,0 +1,222 @@
+"""CQL values as Debezium's Cassandra connector shows them: Arrow columns, Connect's names as metadata.
+
+Starting point are the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`, timestamps as
+milliseconds). What differs from the lake's types:
+
+=================== ======================================================
+CQL                 event
+=================== ======================================================
+tinyint, smallint   int8, int16
+date                int32 days, ``io.debezium.time.Date``
+timestamp           int64 ms, ``io.debezium.time.Timestamp``
+decimal             double: **rounded**, as by Debezium's default
+varint              int64: the low 64 bits, as by Debezium's default
+duration            int64 ns with months of 30 days, ``io.debezium.time.NanoDuration``
+inet                text with a slash before the address
+uuid, timeuuid      text, ``io.debezium.data.Uuid``
+tuple, UDT          struct; Debezium can't read tables with UDTs
+=================== ======================================================
+
+Exact values are in the mirror.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, field_names
+from airflow_cdc_provider.sources.cql.schema import CqlType
+
+CONNECT_NAME: Final = b"connect.name"
+"""Metadata of a field: the name of its Connect schema; its version follows after a colon, if it has one."""
+
+LAKE_TYPES: Final = LakeTypes(timestamps="milliseconds")
+"""How a projection must show values for :func:`event_array`."""
+
+_SCALARS: Final = {
+    "ascii": pa.utf8(),
+    "bigint": pa.int64(),
+    "blob": pa.binary(),
+    "boolean": pa.bool_(),
+    "counter": pa.int64(),
+    "custom": pa.binary(),
+    "date": pa.int32(),
+    "decimal": pa.float64(),
+    "double": pa.float64(),
+    "duration": pa.int64(),
+    "empty": pa.binary(),
+    "float": pa.float32(),
+    "inet": pa.utf8(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "text": pa.utf8(),
+    "time": pa.int64(),
+    "timestamp": pa.int64(),
+    "timeuuid": pa.utf8(),
+    "tinyint": pa.int8(),
+    "uuid": pa.utf8(),
+    "varint": pa.int64(),
+}
+_NAMES: Final = {
+    "date": "io.debezium.time.Date:1",
+    "duration": "io.debezium.time.NanoDuration:1",
+    "timestamp": "io.debezium.time.Timestamp:1",
+    "timeuuid": "io.debezium.data.Uuid:1",
+    "uuid": "io.debezium.data.Uuid:1",
+}
+_JAVA_TYPES: Final = {
+    "ascii": "AsciiType",
+    "bigint": "LongType",
+    "blob": "BytesType",
+    "boolean": "BooleanType",
+    "counter": "CounterColumnType",
+    "date": "SimpleDateType",
+    "decimal": "DecimalType",
+    "double": "DoubleType",
+    "duration": "DurationType",
+    "empty": "EmptyType",
+    "float": "FloatType",
+    "inet": "InetAddressType",
+    "int": "Int32Type",
+    "list": "ListType",
+    "map": "MapType",
+    "set": "SetType",
+    "smallint": "ShortType",
+    "text": "UTF8Type",
+    "time": "TimeType",
+    "timestamp": "TimestampType",
+    "timeuuid": "TimeUUIDType",
+    "tinyint": "ByteType",
+    "tuple": "TupleType",
+    "uuid": "UUIDType",
+    "varint": "IntegerType",
+    "vector": "VectorType",
+}
+_PACKAGE: Final = "org.apache.cassandra.db.marshal."
+_DURATION_UNITS_NS: Final = {
+    "y": 360 * 86_400_000_000_000,
+    "mo": 30 * 86_400_000_000_000,
+    "w": 7 * 86_400_000_000_000,
+    "d": 86_400_000_000_000,
+    "h": 3_600_000_000_000,
+    "m": 60_000_000_000,
+    "s": 1_000_000_000,
+    "ms": 1_000_000,
+    "us": 1000,
+    "ns": 1,
+}
+_DURATION_PART: Final = re.compile(r"(\d+)(mo|ms|us|ns|y|w|d|h|m|s)")
+
+
+def event_field(name: str, cql_type: CqlType) -> pa.Field:
+    """Return the field that values of a type have in events."""
+    connect_name = _NAMES.get(cql_type.name, "")
+    if cql_type.name == "tuple":
+        connect_name = "".join(_java_class(p).removesuffix("Type") for p in cql_type.parameters) + "Tuple"
+    elif cql_type.name == "udt":
+        connect_name = cql_type.udt
+    metadata = {CONNECT_NAME: connect_name.encode()} if connect_name else None
+    return pa.field(name, _event_type(cql_type), metadata=metadata)
+
+
+def _event_type(cql_type: CqlType) -> pa.DataType:
+    if cql_type.name in _SCALARS:
+        return _SCALARS[cql_type.name]
+    inside = cql_type.parameters
+    if cql_type.name == "map" and pa.types.is_map(LAKE_TYPES.of(cql_type)):
+        key, value = event_field("key", inside[0]), event_field("value", inside[1])
+        return pa.map_(key.with_nullable(False), value)
+    if cql_type.name == "map":
+        entry = pa.struct([event_field("key", inside[0]), event_field("value", inside[1])])
+        return pa.list_(pa.field("element", entry))
+    if cql_type.name in ("list", "set", "vector"):
+        return pa.list_(event_field("element", inside[0]))
+    return pa.struct([event_field(n, t) for n, t in zip(field_names(cql_type), inside, strict=True)])
+
+
+def event_array(column: pa.Array, cql_type: CqlType) -> pa.Array:
+    """Show a column of a projection as events do.
+
+    Args:
+        column: As a projection with :data:`LAKE_TYPES` makes it: whole, not a slice.
+        cql_type: The type of its values.
+    """
+    name, inside, target = cql_type.name, cql_type.parameters, _event_type(cql_type)
+    if name == "decimal":
+        return _doubles(column)
+    if name == "varint":
+        return _low_64_bits(column)
+    if name == "duration":
+        return pa.array([_nanoseconds(text) for text in column.to_pylist()], target)
+    if name == "inet":
+        return pc.binary_join_element_wise("/", column, "")
+    if name == "date":
+        return column.view(target)
+    if name in _SCALARS:
+        return column.cast(target)
+    buffers = column.buffers()
+    if pa.types.is_map(column.type):
+        keys, values = event_array(column.keys, inside[0]), event_array(column.items, inside[1])
+        entries = pa.StructArray.from_arrays([keys, values], fields=[target.key_field, target.item_field])
+        return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
+    if name == "map":
+        entry = column.values
+        parts = [event_array(entry.field(i), inside[i]) for i in range(2)]
+        entries = pa.StructArray.from_arrays(parts, fields=list(target.value_type))
+        return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
+    if pa.types.is_list(column.type):
+        elements = event_array(column.values, inside[0])
+        return pa.Array.from_buffers(target, len(column), buffers[:2], children=[elements])
+    children = [event_array(column.field(i), t) for i, t in enumerate(inside)]
+    return pa.Array.from_buffers(target, len(column), buffers[:1], children=children)
+
+
+def java_type(cql_type: CqlType, *, descending: bool = False) -> str:
+    """Name a type as Cassandra's ``AbstractType.toString`` does, as events of range deletions need it."""
+    text = _PACKAGE + _java_class(cql_type)
+    if cql_type.parameters and cql_type.name != "udt":
+        text += "(" + ",".join(java_type(p) for p in cql_type.parameters) + ")"
+        if cql_type.frozen and cql_type.name in ("list", "set", "map"):
+            text = f"{_PACKAGE}FrozenType({text})"
+    return f"{_PACKAGE}ReversedType({text})" if descending else text
+
+
+def _java_class(cql_type: CqlType) -> str:
+    return _JAVA_TYPES.get(cql_type.name) or cql_type.udt.rpartition(".")[2]
+
+
+def _doubles(column: pa.Array) -> pa.Array:
+    try:
+        return column.cast(pa.float64())
+    except pa.ArrowInvalid:  # beyond what a double can hold
+        return pa.array([None if text is None else float(text) for text in column.to_pylist()], pa.float64())
+
+
+def _low_64_bits(column: pa.Array) -> pa.Array:
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if text is None else _wrap(int(text)) for text in column.to_pylist()], pa.int64()
+        )
+
+
+def _wrap(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _nanoseconds(text: str | None) -> int | None:
+    """Add up the parts of a duration as CQL writes it."""
+    if text is None:
+        return None
+    total = sum(int(n) * _DURATION_UNITS_NS[unit] for n, unit in _DURATION_PART.findall(text))
+    return _wrap(-total if text.startswith("-") else total)
+
+
+def empty_of(field: pa.Field) -> Any:
+    """Return the empty list or map of a field as a scalar."""
+    return pa.scalar([], field.type)

@@ -1,0 +1,509 @@
+"""Changes of one table as the columns of Debezium's events.
+
+What the parts of an update become::
+
+    row with liveness (INSERT)                    i
+    row without (UPDATE, single-column DELETE)    u
+    row deletion                                  d, and i or u besides if the update has later cells of it
+    static row                                    u, clustering columns null
+    range deletion                                r, with both ends
+    partition deletion                            d, clustering columns null
+
+A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires
+or was deleted) and ``set``.
+
+Debezium's connector goes wrong in places where this one does not: tables with UDTs or vectors, boundaries
+between ranges and sets in lists stop it or are left out; static rows give no event; a row or partition
+deletion hides the other rows of its update; removing elements of a set looks like adding them (here
+``deletion_ts`` is set, and beside added elements removed ones are not listed); the TTL of a collection is
+lost (here ``deletion_ts`` has it if all elements share it).
+
+As in Debezium's events, a row deletion lists static columns too, though it doesn't delete them; single
+elements of a list can't be told from the whole, nor can their removal be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.cells import (
+    CELL_COMPLEX_DELETION,
+    CELL_EXPIRING,
+    CELL_HEADER_BYTES,
+    CELL_TOMBSTONE,
+    ROW_DELETION,
+    ROW_HEADER_BYTES,
+    ROW_LIVENESS,
+)
+from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
+from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.sources.cassandra.decode import _decode_all, _reason
+from airflow_cdc_provider.sources.cassandra.event_types import (
+    LAKE_TYPES,
+    empty_of,
+    event_array,
+    event_field,
+    java_type,
+)
+from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.programs import Program, compile_tables
+from airflow_cdc_provider.sources.cassandra.sink import (
+    BOUND_HEADER_BYTES,
+    CHANGE,
+    LOWER,
+    ROWS_AT,
+    SCOPE,
+    STATE_END,
+    UPPER,
+    Sink,
+)
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.json_text import value_to_json
+from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+
+BOUND_TYPE: Final = pa.struct(
+    [
+        pa.field("method", pa.utf8()),
+        pa.field("values", pa.list_(pa.struct([(n, pa.utf8()) for n in ("name", "value", "type")]))),
+    ]
+)
+"""An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of clustering columns."""
+
+
+@dataclass(frozen=True)
+class CassandraEvents:
+    """What became of changes.
+
+    Args:
+        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``file`` and ``pos`` of
+            the entry, ``ts_us`` (greatest write time of the update), ``key`` (struct of the key columns),
+            ``after`` (struct of cells: key columns, regular and static ones), ``range_start``, ``range_end``.
+            Fields carry the names of their Connect schemas as metadata.
+        undecodable: Input rows left out because they are broken.
+        reasons: A text for each of them.
+    """
+
+    events: pa.RecordBatch
+    undecodable: Sequence[int] = ()
+    reasons: Sequence[str] = ()
+
+
+class EventDecoder:
+    """A table's schema compiled: make one for many batches.
+
+    Args:
+        schema: The table; its static and regular columns have their ids.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.schema = schema
+        self._program: Program = compile_tables([schema])
+        self._projection = Projection(schema, LAKE_TYPES)
+        self._cells = (*schema.regular, *schema.static)
+        self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
+        for slot, column in enumerate(self._cells):
+            self._slots[column.id] = slot
+
+    def decode(self, changes: pa.RecordBatch) -> CassandraEvents:
+        """Decode changes of the table; other kinds than ``change`` give no event.
+
+        Args:
+            changes: Batch of ``CHANGE_SCHEMA``.
+        """
+        chosen = np.flatnonzero(pc.equal(changes["kind"], CHANGE_KIND).to_numpy(zero_copy_only=False))
+        found = self._decode(changes.take(pa.array(chosen)))
+        rows = pa.array(chosen).take(found.events["row"])
+        return replace(
+            found,
+            events=found.events.set_column(0, "row", rows),
+            undecodable=tuple(int(chosen[row]) for row in found.undecodable),
+        )
+
+    def _decode(self, changes: pa.RecordBatch) -> CassandraEvents:
+        """Decode changes; one whose values don't fit their types is found by halving and left out."""
+        data, offsets, _ = binary_parts(changes.column("payload"))
+        sink, failures = _decode_all(data, offsets, self._program)
+        rows = sink.rows[: sink.cursor[ROWS_AT]]
+        facts = _facts(sink, rows, self._slots, self._cells)
+        try:
+            events = self._batch(changes, data, offsets, sink, rows, facts)
+        except (CorruptInput, ConfigurationError) as error:
+            count = len(changes)
+            if count == 1:
+                return CassandraEvents(self._decode(changes.slice(0, 0)).events, (0,), (error.message,))
+            first, second = (
+                self._decode(changes.slice(0, count // 2)),
+                self._decode(changes.slice(count // 2)),
+            )
+            later = second.events.set_column(0, "row", pc.add(second.events["row"], count // 2))
+            return CassandraEvents(
+                pa.concat_batches([first.events, later]),
+                (*first.undecodable, *(row + count // 2 for row in second.undecodable)),
+                (*first.reasons, *second.reasons),
+            )
+        failed = np.flatnonzero(failures[:, 0])
+        reasons = [
+            _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
+            for i in failed
+        ]
+        return CassandraEvents(events, tuple(failed.tolist()), tuple(reasons))
+
+    def _batch(
+        self,
+        changes: pa.RecordBatch,
+        data: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        sink: Sink,
+        rows: NDArray[np.int64],
+        facts: _Facts,
+    ) -> pa.RecordBatch:
+        change, scope = rows[:, CHANGE], rows[:, SCOPE]
+        values = self._values(changes, sink, rows, facts)
+        removes = (scope == PARTITION_DELETION) | ((scope == ROW) & facts.deleted)
+        says = (scope == STATIC) | ((scope == ROW) & (~facts.deleted | facts.survives))
+        is_range = scope == RANGE_DELETION
+        order = np.repeat(np.arange(len(rows)), removes.astype(int) + says + is_range)
+        second = np.concatenate([[False], order[1:] == order[:-1]])
+        event = _Event(
+            removes=removes[order] & ~second,
+            scope=scope[order],
+            deleted_at=facts.deleted_at[order],
+        )
+        index = pa.array(order)
+        op = np.where(facts.inserted[order] & (event.scope == ROW), "i", "u").astype(object)
+        op[event.removes] = "d"
+        op[event.scope == RANGE_DELETION] = "r"
+        latest = np.full(len(changes), np.iinfo(np.int64).min)
+        np.maximum.at(latest, change, facts.latest)
+        keys = (*self.schema.partition_key, *self.schema.clustering)
+        key_fields = [event_field(c.name, c.type) for c in keys]
+        key_values = [values[c.name].take(index) for c in keys]
+        after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
+        after += [
+            self._cell(c, slot, values[c.name].take(index), facts, order, event)
+            for slot, c in enumerate(self._cells)
+        ]
+        names = [c.name for c in (*keys, *self._cells)]
+        after_fields = [pa.field(n, a.type) for n, a in zip(names, after, strict=True)]
+        files, ends = _places(changes, data, offsets)
+        of_change = pa.array(change[order])
+        starts, stops = self._bounds(sink, rows, order, is_range)
+        return pa.RecordBatch.from_arrays(
+            [
+                of_change,
+                pa.array(op, pa.utf8()),
+                files.take(of_change),
+                ends.take(of_change),
+                pa.array(latest[change[order]]),
+                pa.StructArray.from_arrays(key_values, fields=key_fields),
+                pa.StructArray.from_arrays(after, fields=after_fields),
+                starts,
+                stops,
+            ],
+            ["row", "op", "file", "pos", "ts_us", "key", "after", "range_start", "range_end"],
+        )
+
+    def _values(
+        self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: _Facts
+    ) -> dict[str, pa.Array]:
+        """Show every row of every update; cells that it doesn't have are null."""
+        ends = np.concatenate(([0], rows[:, STATE_END]))
+        keys = changes.column("key").take(pa.array(rows[:, CHANGE]))
+
+        def shown(states: NDArray[np.uint8]) -> pa.RecordBatch:
+            state = binary_array(states, ends)
+            nothing = pa.scalar(None, state.type)
+            live = {
+                "key": keys,
+                "state": pc.if_else(pa.array(rows[:, SCOPE] == ROW), state, nothing),
+                "static_state": pc.if_else(pa.array(rows[:, SCOPE] == STATIC), state, nothing),
+            }
+            return self._projection.project(pa.RecordBatch.from_pydict(live))
+
+        whole = shown(facts.states)
+        arrays = {c.name: event_array(whole.column(c.name), c.type) for c in self.schema.columns}
+        dead_keys = [
+            column
+            for slot, column in enumerate(self._cells)
+            if column.type.multi_cell and column.type.name == "map" and facts.dead[:, slot].any()
+        ]
+        if dead_keys:
+            live = shown(sink.states)
+            for column in dead_keys:
+                present = event_array(live.column(column.name), column.type)
+                arrays[column.name] = _without_values(arrays[column.name], present)
+        return arrays
+
+    def _key_cell(self, column: Column, values: pa.Array, event: _Event) -> pa.Array:
+        clustering = column.kind == "clustering"
+        gone = event.removes & (event.scope == PARTITION_DELETION) & clustering
+        missing = clustering & np.isin(event.scope, (STATIC, RANGE_DELETION))
+        times = pa.array(event.deleted_at, mask=~gone)
+        return _cell_struct(event_field("value", column.type), values, times, ~missing)
+
+    def _cell(
+        self,
+        column: Column,
+        slot: int,
+        values: pa.Array,
+        facts: _Facts,
+        order: NDArray[np.int64],
+        event: _Event,
+    ) -> pa.Array:
+        live, dead = facts.live[order, slot], facts.dead[order, slot]
+        present = (live > 0) | (dead > 0) | facts.emptied[order, slot]
+        field = event_field("value", column.type)
+        if column.type.multi_cell and column.type.name in ("list", "set", "map"):
+            empty = present & ~event.removes & values.is_null().to_numpy(zero_copy_only=False)
+            if empty.any():
+                values = pc.if_else(pa.array(empty), empty_of(field), values)
+        if event.removes.any():
+            values = pc.if_else(pa.array(event.removes), pa.scalar(None, field.type), values)
+        removed = (column.type.name == "set") & column.type.multi_cell & (dead > 0) & (live == 0)
+        times = np.where(facts.expires[order, slot], facts.expiry[order, slot] * 1_000_000, event.deleted_at)
+        times = np.where(removed & ~event.removes, facts.dead_at[order, slot], times)
+        times = np.where(event.removes, event.deleted_at, times)
+        known = event.removes | facts.expires[order, slot] | removed
+        return _cell_struct(field, values, pa.array(times, mask=~known), present | event.removes)
+
+    def _bounds(
+        self, sink: Sink, rows: NDArray[np.int64], order: NDArray[np.int64], is_range: NDArray[np.bool_]
+    ) -> tuple[pa.Array, pa.Array]:
+        starts: list[dict[str, Any] | None] = [None] * len(order)
+        stops: list[dict[str, Any] | None] = [None] * len(order)
+        for place in np.flatnonzero(is_range[order]):  # few: ranges, not rows
+            lower, upper = (int(rows[order[place], c]) for c in (LOWER, UPPER))
+            after, values = self._bound(sink, lower)
+            starts[place] = {"method": "EXCL_START_BOUND" if after else "INCL_START_BOUND", "values": values}
+            after, values = self._bound(sink, upper) if upper >= 0 else (True, [])
+            stops[place] = {"method": "INCL_END_BOUND" if after else "EXCL_END_BOUND", "values": values}
+        return pa.array(starts, BOUND_TYPE), pa.array(stops, BOUND_TYPE)
+
+    def _bound(self, sink: Sink, at: int) -> tuple[bool, list[dict[str, str]]]:
+        """Read one end of a range: whether it lies after what begins with its values, and these."""
+        count = int.from_bytes(sink.bounds[at : at + 2].tobytes(), "little")
+        after = bool(sink.bounds[at + 2])
+        at += BOUND_HEADER_BYTES
+        values = []
+        for column in self.schema.clustering[:count]:
+            length = int.from_bytes(sink.bounds[at : at + 4].tobytes(), "little", signed=True)
+            value = sink.bounds[at + 4 : at + 4 + length].tobytes() if length >= 0 else None
+            at += 4 + max(length, 0)
+            shown = value_to_json(column.type, value)
+            text = shown[1:-1] if shown.startswith('"') else shown
+            kind = java_type(column.type, descending=column.descending)
+            values.append({"name": column.name, "value": text, "type": kind})
+        return after, values
+
+
+@dataclass(frozen=True)
+class _Event:
+    """Per event: whether it deletes a row or partition, its contribution's scope, the deletion's time."""
+
+    removes: NDArray[np.bool_]
+    scope: NDArray[np.int64]
+    deleted_at: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What contributions say beside values. By contribution, or by contribution and column.
+
+    ``states``    cell rows in which removed elements that are to be shown pass for live ones
+    ``inserted``  whether it has row liveness that its deletion doesn't cover
+    ``deleted``, ``deleted_at``  its deletion, write time in us
+    ``survives``  whether something is later than its deletion
+    ``latest``    greatest write time
+    ``live``, ``dead``  number of cells, without those that the deletion covers
+    ``emptied``   whether the collection was deleted whole
+    ``expires``, ``expiry``  whether all live cells expire in the same second, and which
+    ``dead_at``   greatest write time of dead cells
+    """
+
+    states: NDArray[np.uint8]
+    inserted: NDArray[np.bool_]
+    deleted: NDArray[np.bool_]
+    deleted_at: NDArray[np.int64]
+    survives: NDArray[np.bool_]
+    latest: NDArray[np.int64]
+    live: NDArray[np.int64]
+    dead: NDArray[np.int64]
+    emptied: NDArray[np.bool_]
+    expires: NDArray[np.bool_]
+    expiry: NDArray[np.int64]
+    dead_at: NDArray[np.int64]
+
+
+_SIMPLE: Final = 0
+_SET: Final = 1
+_MAP: Final = 2
+_OTHER: Final = 3
+
+
+def _facts(sink: Sink, rows: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]) -> _Facts:
+    shapes = np.array(
+        [
+            {"set": _SET, "map": _MAP}.get(c.type.name, _OTHER) if c.type.multi_cell else _SIMPLE
+            for c in cells
+        ],
+        np.int64,
+    )
+    ends = np.ascontiguousarray(rows[:, STATE_END])
+    size = (len(rows), max(len(cells), 1))
+    facts = _Facts(
+        states=sink.states[: ends[-1] if len(ends) else 0].copy(),
+        inserted=np.zeros(len(rows), np.bool_),
+        deleted=np.zeros(len(rows), np.bool_),
+        deleted_at=np.zeros(len(rows), np.int64),
+        survives=np.zeros(len(rows), np.bool_),
+        latest=np.full(len(rows), np.iinfo(np.int64).min),
+        live=np.zeros(size, np.int64),
+        dead=np.zeros(size, np.int64),
+        emptied=np.zeros(size, np.bool_),
+        expires=np.zeros(size, np.bool_),
+        expiry=np.zeros(size, np.int64),
+        dead_at=np.zeros(size, np.int64),
+    )
+    _collect(
+        sink.states,
+        facts.states,
+        ends,
+        slots,
+        shapes,
+        facts.inserted,
+        facts.deleted,
+        facts.deleted_at,
+        facts.survives,
+        facts.latest,
+        facts.live,
+        facts.dead,
+        facts.emptied,
+        facts.expires,
+        facts.expiry,
+        facts.dead_at,
+    )
+    return facts
+
+
+@njit(cache=True, nogil=True)
+def _little(data: NDArray[np.uint8], at: int, width: int) -> int:
+    value = np.uint64(0)
+    for i in range(width):
+        value |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    return np.int64(value)
+
+
+@njit(cache=True, nogil=True)
+def _collect(  # type: ignore[no-untyped-def]
+    plain,
+    states,
+    ends,
+    slots,
+    shapes,
+    inserted,
+    deleted,
+    deleted_at,
+    survives,
+    latest,
+    live,
+    dead,
+    emptied,
+    expires,
+    expiry,
+    dead_at,
+):
+    """Walk all cell rows twice: count and compare, then mark in ``states`` what is to pass for live.
+
+    In both arrays cells that the row's own deletion covers get a column id that no table has.
+    """
+    begin = np.int64(0)
+    for row in range(len(ends)):
+        flags = plain[begin + 1]
+        if flags & ROW_DELETION:
+            deleted[row] = True
+            deleted_at[row] = _little(plain, begin + 24, 8)
+            latest[row] = max(latest[row], deleted_at[row])
+        if flags & ROW_LIVENESS:
+            time = _little(plain, begin + 8, 8)
+            latest[row] = max(latest[row], time)
+            if not deleted[row] or time > deleted_at[row]:
+                inserted[row] = True
+                survives[row] = True
+        count = _little(plain, begin + 44, 4)
+        first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
+        at = first
+        for _ in range(count):
+            column, mark = _little(plain, at, 2), plain[at + 2]
+            time, ending = _little(plain, at + 8, 8), _little(plain, at + 16, 8)
+            after = at + CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
+            latest[row] = max(latest[row], time)
+            slot = slots[column] if column < len(slots) else np.int64(-1)
+            if deleted[row] and time <= deleted_at[row]:
+                plain[at], plain[at + 1], states[at], states[at + 1] = 255, 255, 255, 255
+            elif slot >= 0:
+                survives[row] = True
+                if mark & CELL_COMPLEX_DELETION:
+                    emptied[row, slot] = True
+                elif mark & CELL_TOMBSTONE:
+                    dead_at[row, slot] = max(dead_at[row, slot], time) if dead[row, slot] else time
+                    dead[row, slot] += 1
+                else:
+                    expiring = mark & CELL_EXPIRING != 0
+                    if live[row, slot] == 0:
+                        expires[row, slot], expiry[row, slot] = expiring, ending
+                    elif not expiring or expiry[row, slot] != ending:
+                        expires[row, slot] = False
+                    live[row, slot] += 1
+            at = after
+        at = first
+        for _ in range(count):
+            column, mark = _little(plain, at, 2), plain[at + 2]
+            slot = slots[column] if column < len(slots) else np.int64(-1)
+            if slot >= 0 and mark & CELL_TOMBSTONE:
+                shape = shapes[slot]
+                if shape == _MAP or (shape == _SET and live[row, slot] == 0):
+                    states[at + 2] = mark & ~CELL_TOMBSTONE & 0xFF
+            at += CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
+        begin = ends[row]
+
+
+def _cell_struct(
+    field: pa.Field, values: pa.Array, times: pa.Array, present: NDArray[np.bool_]
+) -> pa.StructArray:
+    return pa.StructArray.from_arrays(
+        [values, times, pa.array(present)],
+        fields=[field, pa.field("deletion_ts", pa.int64()), pa.field("set", pa.bool_())],
+        mask=pa.array(~present),
+    )
+
+
+def _places(
+    changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> tuple[pa.Array, pa.Array]:
+    """Name each change's segment file, and the logical position where its entry ends."""
+    positions = [Position.unpack(position) for position in changes.column("position").to_pylist()]
+    versions = data[offsets[:-1]].tolist() if positions else []
+    files = [f"CommitLog-{v}-{p.segment}.log" for v, p in zip(versions, positions, strict=True)]
+    return pa.array(files, pa.utf8()), pa.array([p.end for p in positions], pa.int64())
+
+
+def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:
+    """Return maps with null in place of the values of removed keys: of those that only ``everything`` has."""
+    shown = []
+    for entries, left in zip(everything.to_pylist(), live.to_pylist(), strict=True):
+        if entries is None:
+            shown.append(None)
+            continue
+        kept = {repr(key) for key, _ in left or ()}
+        shown.append([(key, value if repr(key) in kept else None) for key, value in entries])
+    return pa.array(shown, everything.type)

@@ -1,0 +1,227 @@
+"""The Cassandra source: commit-log segments from cdc_raw, schemas and snapshots over CQL; or all from files.
+
+With a connection the schema is the cluster's own; offline it is that of ``schema_file``. Segments are read
+from ``cdc_raw`` either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
+from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.cassandra import capture
+from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_columns, remember_columns
+from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
+from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
+from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, read_offset
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
+from airflow_cdc_provider.sources.cassandra.snapshot import SnapshotRange, SnapshotReader, plan_ranges
+from airflow_cdc_provider.sources.cassandra.tables import log_tables
+from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
+from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
+from airflow_cdc_provider.sources.cql.system_schema import load
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+    from airflow_cdc_provider.sources.base import Codec
+
+SNAPSHOT_ORIGIN = "snapshot"
+"""Feed of snapshot rows where no log is captured."""
+
+
+class CassandraSource:
+    """Implements :class:`~airflow_cdc_provider.sources.base.Source`.
+
+    Args:
+        options: The declaration's source part.
+        connection: The Airflow connection's values (:func:`~.connect.open_session`); empty offline.
+        selects: Tells whether the declaration wants a table.
+    """
+
+    type = "cassandra"
+
+    def __init__(
+        self, options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+    ) -> None:
+        self.options = options
+        self._connection = dict(connection)
+        self._selects = selects
+
+    def __repr__(self) -> str:
+        return f"CassandraSource({self.options!r})"
+
+    def check(self) -> list[Finding]:
+        """Look at cluster, tables, rights, and cdc_raw."""
+        if not self._connection:
+            return [Finding("ok", "connection", "none: offline"), *check_folder(self.options, {})]
+        return list(check_source(self.options, self._connection, self._selects))
+
+    def tables(self) -> list[str]:
+        """List the selected tables that have ``cdc = true``, sorted. Views are never among them."""
+        return sorted(
+            t.full_name
+            for t in self.schemas.tables.values()
+            if t.cdc and not t.view and self._selects(t.full_name)
+        )
+
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
+        """Return the decoder of a table by its present schema.
+
+        Raises:
+            SchemaUnknown: There is no such table.
+        """
+        return CassandraCodec(
+            recall_columns(self._schema(table), memory),
+            self.options.advanced.rules,
+            LakeTypes(self.options.advanced.timestamps),
+        )
+
+    def remember(self, codec: Codec) -> Mapping[str, Any]:
+        """Return the JSON with the column ids of a codec."""
+        assert isinstance(codec, CassandraCodec)
+        return remember_columns(codec.schema)
+
+    def start(self) -> Offset | None:
+        """Begin at the earliest segment: what it holds merges with a snapshot in any order."""
+        return None
+
+    def head(self) -> Offset:
+        """Return the place up to which all nodes' logs are durable."""
+        return capture.head(self._folder)
+
+    def earliest(self) -> Offset:
+        """Return the offset before all segments there are."""
+        return capture.earliest(self._folder)
+
+    def lag(self, offset: Offset | None) -> Lag:
+        """Tell what is in cdc_raw and not read."""
+        return capture.lag(self._folder, offset)
+
+    def validate_offset(self, offset: Offset) -> None:
+        """Refuse an offset of another form."""
+        capture.validate_offset(offset)
+
+    def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
+        """Cut the next batch out of the segments."""
+        tables = log_tables(self.schemas.tables.values(), self.tables())
+        return capture.plan_segments(self._folder, tables, start, head, limit)
+
+    def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+        """Return the function that reads one partition of a plan."""
+        return read_segments
+
+    def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
+        """Cut a table into token ranges; ``where`` is CQL that may follow ``AND``.
+
+        Raises:
+            ConfigurationError: There is no connection, or the cluster's partitioner has no such ranges.
+            SchemaUnknown: There is no such table.
+        """
+        origin, position = self._log_position()
+        return plan_ranges(
+            self._session,
+            self._schema(table),
+            least_ranges=self.options.advanced.ranges_per_snapshot,
+            where=where or "",
+            origin=origin,
+            position=position,
+        )
+
+    def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
+        """Return the function that reads one token range; it carries the connection's values."""
+        return self._snapshot_reader()
+
+    def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Read whole partitions again, by their keys, as snapshot changes."""
+        origin, position = self._log_position()
+        return self._snapshot_reader().read_keys(table, keys, origin, position)
+
+    def state_payload(self, codec: Codec, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes just this cell row."""
+        assert isinstance(codec, CassandraCodec)
+        return state_payload(codec.schema, state)
+
+    def row_count(self, table: str) -> int | None:
+        """Return None: Cassandra can't count a table without reading it."""
+        del table
+        return None
+
+    def close(self) -> None:
+        """End the connection."""
+        if "_session" in self.__dict__:
+            self._session.cluster.shutdown()
+            del self.__dict__["_session"]
+
+    @cached_property
+    def schemas(self) -> Schemas:
+        """The schema at first use: the cluster's, or that of the file.
+
+        Raises:
+            ConfigurationError: Neither is declared, or the file is missing.
+        """
+        if self._connection:
+            with driver_errors("reading the schema"):
+                return load(self._session)
+        if not self.options.schema_file:
+            raise ConfigurationError(
+                "there is no schema",
+                expected="a connection, or source.schema_file",
+                remedy="give what DESCRIBE KEYSPACE ... WITH INTERNALS prints as --schema",
+            )
+        try:
+            return parse_cql(Path(self.options.schema_file).read_text())
+        except OSError as error:
+            raise ConfigurationError(
+                f"the schema file {self.options.schema_file} can't be read", found=str(error.strerror)
+            ) from error
+
+    @cached_property
+    def _session(self) -> Session:
+        if not self._connection:
+            raise ConfigurationError("this needs a cluster", expected="source.conn_id", found="offline input")
+        return open_session(self._connection, timeout_seconds=self.options.advanced.request_timeout_seconds)
+
+    @property
+    def _folder(self) -> capture.LogFolder:
+        if not self.options.cdc_raw:
+            raise ConfigurationError("no segments can be found", expected="option source.cdc_raw")
+        # A recording may hold segments alone; a live node's index files are never all missing.
+        bare = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
+        return capture.LogFolder(
+            self.options.cdc_raw,
+            self.options.node,
+            beyond_index=bare,
+            strict=self.options.advanced.strict,
+        )
+
+    def _schema(self, table: str) -> TableSchema:
+        try:
+            return self.schemas.tables[table]
+        except KeyError:
+            raise SchemaUnknown(
+                f"there is no table {table}", expected=", ".join(self.tables()) or "a table with cdc = true"
+            ) from None
+
+    def _snapshot_reader(self) -> SnapshotReader:
+        tables = {name: self._schema(name) for name in self.tables()}
+        return SnapshotReader(self._connection, self.options, tables)
+
+    def _log_position(self) -> tuple[str, bytes]:
+        """Return a node and where its log stands: truncations up to there are older than what is read now."""
+        if self.options.cdc_raw:
+            for origin, node in sorted(read_offset(self.head()).items()):
+                segments = {**{last: WHOLE for _, last in node.done}, **node.open}
+                if segments:
+                    segment = max(segments)
+                    return origin, Position(segment, min(segments[segment], (1 << 32) - 1)).pack()
+        return SNAPSHOT_ORIGIN, Position(0, 0).pack()

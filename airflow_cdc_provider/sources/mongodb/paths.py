@@ -1,0 +1,188 @@
+"""Values at many dotted paths, found in one walk over each document.
+
+The paths are compiled to a tree of names, numbered depth first. The walk compares each member's name with the
+children of the tree's node that it stands at, goes into a document or array only if a path does, and passes over
+everything else by its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, Bytes, Ints, name_end, value_end
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Values of many paths: matrices with a row per path and a column per document.
+
+    Args:
+        kinds: BSON type, 0 where there is no value.
+        starts: First byte, where there is a value.
+        ends: Byte after.
+    """
+
+    kinds: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+
+@dataclass
+class _Node:
+    """A name on the way, with the number of the path that ends here, or -1."""
+
+    path: int = -1
+    children: dict[str, _Node] = field(default_factory=dict)
+
+
+class Paths:
+    """Compiled paths. Of several members with one name the last counts; a number is an array's index.
+
+    Args:
+        paths: Names on the way to each value; none of them empty.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._rows = {path: row for row, path in enumerate(dict.fromkeys(paths))}
+        self._order = [self._rows[path] for path in paths]
+        root = _Node()
+        for path, row in self._rows.items():
+            node = root
+            for name in path:
+                node = node.children.setdefault(name, _Node())
+            node.path = row
+        names = bytearray()
+        table: list[list[int]] = []
+        _number(root, b"", names, table)
+        self._names = np.frombuffer(bytes(names), np.uint8)
+        self._nodes = np.array(table, np.int32).reshape(-1, _COLUMNS)
+        self._depth = max(map(len, paths), default=0) + 1
+
+    def find(self, data: Bytes, starts: Ints, ends: Ints) -> Found:
+        """Find all values.
+
+        Args:
+            data: The buffer.
+            starts: First byte of each document, -1 for none.
+            ends: Byte after each.
+        """
+        shape = (len(self._rows), len(starts))
+        found = Found(np.zeros(shape, np.uint8), np.zeros(shape, np.int32), np.zeros(shape, np.int32))
+        arguments = (self._names, self._nodes, self._depth)
+        _walk(data, starts, ends, *arguments, found.kinds, found.starts, found.ends)
+        if self._order == list(range(len(self._rows))):
+            return found
+        return Found(found.kinds[self._order], found.starts[self._order], found.ends[self._order])
+
+
+# Columns of the table of nodes.
+_NAME: Final = 0
+_SIZE: Final = 1
+_PATH: Final = 2
+_BESIDE: Final = 3
+_BELOW: Final = 4
+_END: Final = 5
+_COLUMNS: Final = 6
+
+
+def _number(node: _Node, name: bytes, names: bytearray, table: list[list[int]]) -> int:
+    """Number a node and those below it, depth first; return its number."""
+    mine = len(table)
+    table.append([len(names), len(name), node.path, -1, -1, -1])
+    names += name
+    before = -1
+    for text, child in node.children.items():
+        number = _number(child, text.encode(), names, table)
+        if before < 0:
+            table[mine][_BELOW] = number
+        else:
+            table[before][_BESIDE] = number
+        before = number
+    table[mine][_END] = len(table)
+    return mine
+
+
+@njit(cache=True, nogil=True)
+def _walk(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    names: Any,
+    nodes: Any,
+    depth_needed: int,
+    kinds: Any,
+    value_starts: Any,
+    value_ends: Any,
+) -> None:
+    limits = np.empty(depth_needed + 1, np.int64)
+    firsts = np.empty(depth_needed + 1, np.int32)
+    for row in range(len(starts)):
+        if starts[row] < 0 or value_end(data, DOCUMENT, starts[row], ends[row]) != ends[row]:
+            continue
+        depth = 0
+        limits[0] = ends[row] - 1
+        firsts[0] = nodes[0, _BELOW]
+        pos = starts[row] + 4
+        while True:
+            limit = limits[depth]
+            if pos >= limit:
+                if depth == 0:
+                    break
+                depth -= 1
+                pos = limit + 1
+                continue
+            kind = np.int64(data[pos])
+            name = pos + 1
+            stop = name_end(data, name, limit)
+            after = value_end(data, kind, stop + 1, limit) if stop >= 0 else stop
+            if after < 0:
+                for path in range(len(kinds)):
+                    kinds[path, row] = 0
+                break
+            node = _child(data, name, stop - name, names, nodes, firsts[depth])
+            pos = after
+            if node < 0:
+                continue
+            _forget(nodes, node, kinds, row)
+            if nodes[node, _PATH] >= 0:
+                kinds[nodes[node, _PATH], row] = kind
+                value_starts[nodes[node, _PATH], row] = stop + 1
+                value_ends[nodes[node, _PATH], row] = after
+            if nodes[node, _BELOW] >= 0 and kind in (DOCUMENT, ARRAY):
+                depth += 1
+                limits[depth] = after - 1
+                firsts[depth] = nodes[node, _BELOW]
+                pos = stop + 5
+
+
+@njit(cache=True, nogil=True)
+def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) -> Any:
+    """Return the node with a name among a node and those beside it, -1 for none."""
+    while node >= 0:
+        if nodes[node, _SIZE] == size:
+            place = nodes[node, _NAME]
+            same = True
+            for i in range(size):
+                if data[start + i] != names[place + i]:
+                    same = False
+                    break
+            if same:
+                return node
+        node = nodes[node, _BESIDE]
+    return node
+
+
+@njit(cache=True, nogil=True)
+def _forget(nodes: Any, node: int, kinds: Any, row: int) -> None:
+    """Forget what an earlier member of the same name gave for the paths below."""
+    for other in range(node + 1, nodes[node, _END]):
+        if nodes[other, _PATH] >= 0:
+            kinds[nodes[other, _PATH], row] = 0

@@ -1,0 +1,351 @@
+"""The Cassandra source on a real node: snapshots, checks, schemas."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
+from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.cql.programs import compile_types
+from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
+from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
+from tests.unit.sources.cql.cql_values import SCALARS
+
+if TYPE_CHECKING:
+    from server_kit import CassandraServer
+
+pytestmark = pytest.mark.integration
+
+BuildSource = Callable[..., CassandraSource]
+
+
+@pytest.fixture
+def keyspace(cassandra_session: Any) -> Iterator[str]:
+    name = f"k{random.randrange(10**9)}"
+    create_cassandra(cassandra_session, name)
+    yield name
+    cassandra_session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
+def build(cassandra_server: CassandraServer, keyspace: str) -> Iterator[BuildSource]:
+    built: list[CassandraSource] = []
+
+    def source(*, connection: dict[str, Any] | None = None, **options: Any) -> CassandraSource:
+        declared = {
+            "type": "cassandra",
+            "cdc_raw": str(cassandra_server.cdc_raw),
+            "node": cassandra_server.host_id,
+            "consistency": "LOCAL_ONE",
+            **options,
+        }
+        connector = Connector.from_dict({"name": "c", "source": declared, "tables": [rf"{keyspace}\..*"]})
+        values = {"host": cassandra_server.host, "port": cassandra_server.port}
+        built.append(CassandraSource(connector.source, {**values, **(connection or {})}, connector.selects))
+        return built[-1]
+
+    yield source
+    for made in built:
+        made.close()
+
+
+def _snapshot(source: CassandraSource, table: str, where: str | None = None) -> pa.Table:
+    read = pickle.loads(pickle.dumps(source.snapshot_reader()))  # as Spark sends it  # noqa: S301
+    ranges = pickle.loads(pickle.dumps(source.plan_snapshot(table, where).ranges))  # noqa: S301
+    return pa.Table.from_batches([batch for part in ranges for batch in read(part)])
+
+
+def _texts(codec: CassandraCodec, changes: pa.Table, now_seconds: int | None = None) -> list[str]:
+    contributions = []
+    for batch in changes.to_batches():
+        decoded = codec.decode(batch, ())
+        assert decoded.undecodable == []
+        contributions.append(decoded.contributions)
+    live = reconcile_cells(pa.Table.from_batches(contributions), now_seconds or int(time.time())).live
+    for batch in live.combine_chunks().to_batches():
+        assert codec.project(batch).num_rows == batch.num_rows
+    return sorted(text for batch in live.to_batches() for text in codec.to_json(batch))
+
+
+def _selected(session: Any, table: str) -> list[str]:
+    return sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table}"))
+
+
+@pytest.mark.parametrize("fetch_size", [7, 5000])
+def test_a_snapshot_equals_the_table_whatever_the_pages(
+    build: BuildSource, cassandra_session: Any, keyspace: str, fetch_size: int
+) -> None:
+    write_cassandra(cassandra_session, keyspace, 1, count=400)
+    time.sleep(3)
+    source = build(advanced={"fetch_size": fetch_size, "ranges_per_snapshot": 5})
+    assert source.tables() == sorted(f"{keyspace}.{t}" for t in CASSANDRA_TABLES)
+    rows = 0
+    for table in source.tables():
+        changes = _snapshot(source, table)
+        assert _texts(source.codec(table), changes) == _selected(cassandra_session, table)
+        positions = changes.column("position").to_pylist()
+        assert len(set(positions)) == len(positions)
+        rows += len(changes)
+    assert rows > 30
+
+
+def test_snapshot_and_log_merge_in_any_order_for_all_but_lists(
+    build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    source = build()
+    write_cassandra(cassandra_session, keyspace, 2, count=300)
+    shots = {t: _snapshot(source, t) for t in source.tables()}
+    write_cassandra(cassandra_session, keyspace, 3, count=300)
+    time.sleep(3)
+    cassandra_server.roll_segment(cassandra_session)
+    from airflow_cdc_provider.sources.base import ReadLimit
+
+    plan = source.plan(None, source.head(), ReadLimit(1 << 40))
+    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    for table, shot in shots.items():
+        if table.endswith(".bags"):
+            continue
+        own = log.filter(pc.equal(log["source_table"], table))
+        both = pa.concat_tables([own, shot])
+        assert _texts(source.codec(table), both) == _selected(cassandra_session, table), table
+
+
+def test_write_times_and_expiries_are_those_of_the_server(
+    build: BuildSource, cassandra_session: Any, keyspace: str
+) -> None:
+    table = f"{keyspace}.plain"
+    cassandra_session.execute(f"INSERT INTO {table} (id, a) VALUES (1, 'x') USING TIMESTAMP -7")
+    cassandra_session.execute(f"UPDATE {table} USING TTL 1000 SET b = 5 WHERE id = 1")
+    expires = time.time() + 1000
+    source = build()
+    codec = source.codec(table)
+    (state,) = codec.decode(_snapshot(source, table).to_batches()[0], ()).contributions["state"].to_pylist()
+    times = {}
+    at = 48
+    while at < len(state):
+        column, _, _, _, time_us, seconds, _, length = struct.unpack_from("<HBBiqqII", state, at)
+        times[column] = (time_us, seconds)
+        at += 32 + length
+    ids = {c.name: c.id for c in codec.schema.regular}
+    assert times[ids["a"]][0] == -7
+    assert abs(times[ids["b"]][1] - expires) <= 2
+    now = int(time.time())
+    assert '"b": 5' in _texts(codec, _snapshot(source, table))[0]
+    assert '"b": null' in _texts(codec, _snapshot(source, table), now + 1010)[0]
+
+
+def test_a_filter_limits_the_snapshot(build: BuildSource, cassandra_session: Any, keyspace: str) -> None:
+    table = f"{keyspace}.wide"
+    for c1 in range(10):
+        cassandra_session.execute(f"INSERT INTO {table} (p, c1, c2, v) VALUES ('p', %s, '', 'v')", (c1,))
+    source = build()
+    assert len(_texts(source.codec(table), _snapshot(source, table, "c1 >= 4 AND c1 < 7"))) == 3
+    with pytest.raises(ConfigurationError, match="refused"):
+        _snapshot(source, table, "nosuch = 1")
+
+
+def test_whole_partitions_are_read_again_by_their_keys(
+    build: BuildSource, cassandra_session: Any, keyspace: str
+) -> None:
+    table = f"{keyspace}.wide"
+    for p in "abc":
+        cassandra_session.execute(f"INSERT INTO {table} (p, c1, c2, s) VALUES (%s, 1, '', 3)", (p,))
+    source = build()
+    changes = pa.Table.from_batches(source.read_keys(table, [b"a", b"c", b"gone"]))
+    assert set(changes["key"].to_pylist()) == {b"a", b"c"}
+    assert len(_texts(source.codec(table), changes)) == 2
+
+
+def test_every_type_is_shown_as_the_server_shows_it(
+    build: BuildSource, cassandra_session: Any, keyspace: str
+) -> None:
+    names = ["ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet"]
+    names += ["int", "smallint", "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varint"]
+    names += ["list<timestamp>", "set<decimal>", "map<inet, duration>", "map<uuid, frozen<list<text>>>"]
+    names += [
+        "frozen<map<frozen<map<int, int>>, text>>",
+        "tuple<int, frozen<set<float>>>",
+        "vector<double, 2>",
+    ]
+    columns = ", ".join(f"v{i} {name}" for i, name in enumerate(names))
+    cassandra_session.execute(f"CREATE TABLE {keyspace}.kinds (p int PRIMARY KEY, {columns}) WITH cdc = true")
+    extremes = [
+        ("date", ["-5877641-06-23", "5881580-07-11", "0000-01-01", "1969-12-31"]),
+        ("timestamp", ["9223372036854775", "-9223372036854775", "0", "-62135596800001"]),
+        ("decimal", ["1E+1000", "-0.00001", "0E-7", "123456789012345678901234567890.5"]),
+        ("double", ["NaN", "-Infinity", "4.9E-324", "1.7976931348623157E308"]),
+        ("float", ["1.4E-45", "3.4028235E38", "-0.0", "16777216"]),
+        ("inet", ["'::ffff:1.2.3.4'", "'2001:db8::1'", "'255.255.255.255'", "'::'"]),
+        ("varint", [str(2**200), str(-(2**64)), "0", "-1"]),
+        ("duration", ["-1y2mo3d4h5m6s7ms8us9ns", "0s", "P1Y", "106751d"]),
+        ("time", ["'23:59:59.999999999'", "'00:00:00'", "0", "1"]),
+    ]
+    for kind, values in extremes:
+        column = f"v{names.index(kind)}"
+        for p, value in enumerate(values):
+            literal = f"'{value}'" if kind == "date" else value
+            cassandra_session.execute(f"INSERT INTO {keyspace}.kinds (p, {column}) VALUES ({p}, {literal})")
+    nested = {
+        "list<timestamp>": "[0, 1, -1]",
+        "set<decimal>": "{10, 2, -3.5, 2.50}",
+        "map<inet, duration>": "{'1.2.3.4': 1d, '::1': 2h}",
+        "map<uuid, frozen<list<text>>>": "{00000000-0000-0000-0000-000000000001: ['a', '']}",
+        "frozen<map<frozen<map<int, int>>, text>>": "{{1: 2}: 'x'}",
+        "tuple<int, frozen<set<float>>>": "(null, {1.5, -2})",
+        "vector<double, 2>": "[1.5, -0.0]",
+    }
+    for kind, literal in nested.items():
+        statement = f"INSERT INTO {keyspace}.kinds (p, v{names.index(kind)}) VALUES (9, {literal})"
+        cassandra_session.execute(statement)
+    source = build()
+    table = f"{keyspace}.kinds"
+    assert _texts(source.codec(table), _snapshot(source, table)) == _selected(cassandra_session, table)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *sorted(SCALARS),
+        "frozen<list<int>>",
+        "frozen<set<decimal>>",
+        "frozen<map<text, double>>",
+        "frozen<tuple<varint, text>>",
+    ],
+)
+def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keyspace: str, kind: str) -> None:
+    from cassandra.query import BoundStatement
+
+    from tests.unit.sources.cql.cql_values import EMPTY_ALLOWED, values
+
+    rng = random.Random(kind)
+    cql_type = parse_type(kind)
+    programs = compile_types([cql_type])
+    for order in ("ASC", "DESC"):
+        name = f"{keyspace}.o{rng.randrange(10**6)}"
+        cassandra_session.execute(
+            f"CREATE TABLE {name} (p int, c {to_cql(cql_type)}, v int, PRIMARY KEY (p, c)) "
+            f"WITH CLUSTERING ORDER BY (c {order})"
+        )
+        insert = cassandra_session.prepare(f"INSERT INTO {name} (p, c, v) VALUES (0, ?, ?)")
+        drawn = [_draw(values(cql_type), rng) for _ in range(60)]
+        if kind not in EMPTY_ALLOWED:
+            drawn = [v for v in drawn if v]
+        for number, value in enumerate(drawn):
+            bound = BoundStatement(insert)
+            bound.values = [value, struct.pack(">i", number)]
+            cassandra_session.execute(bound)
+        shown = [row.v for row in cassandra_session.execute(f"SELECT v FROM {name}")]
+        descending = order == "DESC"
+        encoded = [comparable_bytes(programs, 0, v, descending=descending) for v in drawn]
+        # Of values that are equal to the server the last one stays.
+        last = {code: number for number, code in enumerate(encoded)}
+        assert shown == [last[code] for code in sorted(last)]
+
+
+def _draw(strategy: Any, rng: random.Random) -> bytes:
+    """Draw one example, without the machinery of a test."""
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    found: list[bytes] = []
+
+    @seed(rng.randrange(1 << 30))
+    @settings(max_examples=3, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def take(value: bytes) -> None:
+        found.append(value)
+
+    take()
+    return found[-1]
+
+
+def test_the_servers_describe_gives_the_schema_of_its_own_tables(
+    build: BuildSource, cassandra_session: Any, keyspace: str
+) -> None:
+    session = cassandra_session
+    session.execute(
+        f'CREATE TYPE {keyspace}."Odd ""T" (a int, "B" frozen<pair>)'.replace("<pair", f"<{keyspace}.pair")
+    )
+    session.execute(
+        f'CREATE TABLE {keyspace}."T" ("K" int PRIMARY KEY, u {keyspace}."Odd ""T", x text, y set<int>)'
+    )
+    session.execute(f'ALTER TABLE {keyspace}."T" DROP x')
+    session.execute(f'ALTER TABLE {keyspace}."T" DROP y')
+    session.execute(f'ALTER TABLE {keyspace}."T" ADD x text')
+    session.execute(f"CREATE INDEX ON {keyspace}.plain (a)")
+    described = session.execute(f"DESCRIBE KEYSPACE {keyspace} WITH INTERNALS")
+    text = "\n".join(row.create_statement for row in described)
+    from_text = parse_cql(text)
+    from_rows = build().schemas
+    wanted = {n: t for n, t in from_rows.tables.items() if t.keyspace == keyspace}
+    assert from_text.tables == wanted
+    assert set(wanted[f"{keyspace}.T"].dropped) == {"x", "y"}
+
+
+def _levels(findings: list[Finding], subject: str) -> list[str]:
+    return [f.level for f in findings if subject in f.subject]
+
+
+def test_a_sound_set_up_has_no_findings_but_good_ones(build: BuildSource) -> None:
+    findings = build().check()
+    assert {f.level for f in findings} == {"ok"}, findings
+    assert {f.subject.split(" on ")[0] for f in findings} >= {"connection", "version", "tables", "cdc_raw"}
+
+
+def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
+    build: BuildSource, cassandra_session: Any, keyspace: str, tmp_path: Any
+) -> None:
+    session = cassandra_session
+    session.execute(f"CREATE TABLE {keyspace}.off (a int PRIMARY KEY)")
+    session.execute(f"CREATE TABLE {keyspace}.count (a int PRIMARY KEY, c counter) WITH cdc = true")
+    session.execute(f"ALTER KEYSPACE {keyspace} WITH durable_writes = false")
+    source = build(cdc_raw=str(tmp_path / "missing"), consistency="ANY", advanced={"rules": "3.11"})
+    findings = source.check()
+    assert _levels(findings, f"{keyspace}.off") == ["warning"]
+    assert _levels(findings, f"{keyspace}.count") == ["error", "warning"]
+    assert _levels(findings, f"{keyspace}.plain") == ["error"]
+    assert _levels(findings, "cdc_raw") == ["error"]
+    assert _levels(findings, "consistency") == ["error"]
+    assert _levels(findings, "version") == ["warning"]
+    assert all(f.remedy for f in findings if f.level != "ok")
+    assert f"{keyspace}.off" not in source.tables()
+
+
+def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(build: BuildSource) -> None:
+    source = build(
+        connection={"port": 1, "login": "me", "password": "s3cret"}, advanced={"request_timeout_seconds": 1.0}
+    )
+    findings = source.check()
+    assert _levels(findings, "connection") == ["error"]
+    with pytest.raises(TransientError) as caught:
+        source.tables()
+    assert "s3cret" not in str(caught.value) + repr(findings) + repr(source) + repr(vars(caught.value))
+
+
+def test_a_secret_is_in_no_text_of_a_reader(build: BuildSource) -> None:
+    source = build(connection={"login": "me", "password": "s3cret"})
+    assert "s3cret" not in repr(source.snapshot_reader()) + repr(source)
+
+
+def test_unknown_tables_are_refused_by_name(build: BuildSource, keyspace: str) -> None:
+    source = build()
+    with pytest.raises(SchemaUnknown, match="nosuch"):
+        source.codec(f"{keyspace}.nosuch")
+    assert json.dumps(source.remember(source.codec(f"{keyspace}.plain")))
+    assert np.uint8(1) == 1

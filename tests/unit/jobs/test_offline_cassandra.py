@@ -1,0 +1,220 @@
+"""Events and rows of recordings: against Debezium's, Cassandra's own reader and its SELECT JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, row_lines, text_of
+from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "cassandra"
+DEBEZIUM = FIXTURES / "debezium-A"
+PLAIN = FIXTURES / "A" / "v7-plain"
+NOW_NS = 1_800_000_000_123_456_789
+NOT_CAPTURED = {"cnt": "counters", "plain_nocdc": "no CDC", "twin_by_w": "a view"}
+
+
+def recording(folder: Path, **more: Any) -> Recording:
+    return Recording(folder / "cdc_raw", str(folder / "schema.cql"), **{"now_ns": NOW_NS, **more})
+
+
+def printed(connector: Connector, source: Recording, damage: Damage | None = None) -> list[dict[str, Any]]:
+    lines = event_lines(connector, source, damage or Damage(strict=False))
+    return [json.loads(line) for line in b"".join(text_of(chunk) for chunk in lines).splitlines()]
+
+
+def plain_connector(**publish: Any) -> Connector:
+    return Connector.from_dict({"name": "a", "source": {"type": "cassandra"}, "publish": publish})
+
+
+@pytest.fixture(scope="module")
+def debezium_connector() -> Connector:
+    return from_debezium(
+        {
+            "connector.class": "io.debezium.connector.cassandra.CassandraConnector",
+            "topic.prefix": "cdc",
+            "key.converter.schemas.enable": "true",
+            "value.converter.schemas.enable": "true",
+        }
+    ).connector
+
+
+def without_variables(text: str) -> str:
+    """Blank what depends on the run: the building time, Debezium's version, the cluster's name."""
+    text = re.sub(r'("payload":\{"ts_ms":)\d+', r"\g<1>0", text)
+    text = re.sub(r'"version":"[^"]*Final"', '"version":""', text)
+    return re.sub(r'"cluster":"[^"]*"(?=,"file")', '"cluster":""', text)
+
+
+@pytest.mark.covers("CAS-READ-03", "CAS-READ-04")
+def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> None:
+    ours = [
+        without_variables(f'{{"topic":"{e["topic"]}","key":{e["key"]},"value":{e["value"]}}}')
+        for e in printed(debezium_connector, recording(DEBEZIUM))
+    ]
+    with gzip.open(DEBEZIUM / "events.jsonl.gz", "rt") as lines:
+        theirs = [without_variables(line.rstrip("\n")) for line in lines]
+    # Ours: removing 'x' from a set is not told as adding it, and a static column has an event.
+    (removal,) = [event for event in theirs if event not in ours]
+    assert '"s":{"value":["x"],"deletion_ts":null,"set":true}' in removal
+    mended = removal.replace('["x"],"deletion_ts":null', '["x"],"deletion_ts":1795247964838844')
+    (static,) = [event for event in ours if event not in theirs and event != mended]
+    assert '"c1":null,"c2":null,"v":null,"w":null,"st":{"value":42,"deletion_ts":null,"set":true}' in static
+    assert [event for event in ours if event != static] == [
+        mended if event == removal else event for event in theirs
+    ]
+
+
+def test_deletions_have_tombstones_only_on_request(debezium_connector: Connector) -> None:
+    source = recording(DEBEZIUM)
+    assert all(event["value"] for event in printed(debezium_connector, source))
+    events = printed(plain_connector(tombstones=True), source)
+    deletes = [i for i, e in enumerate(events) if e["value"] and json.loads(e["value"])["op"] == "d"]
+    assert len(deletes) == 4
+    for place in deletes:
+        assert events[place + 1]["value"] is None
+        assert events[place + 1]["key"] == events[place]["key"]
+
+
+def cassandras_own(folder: Path, version: int) -> dict[tuple[str, int, str], Counter[str]]:
+    """Count what each update holds, by Cassandra's own reader."""
+    found: dict[tuple[str, int, str], Counter[str]] = defaultdict(Counter)
+    with gzip.open(folder / "updates.jsonl.gz", "rt") as lines:
+        updates = [json.loads(line) for line in lines]
+    for update in updates:
+        if not update["cdc"] or update["table"] in NOT_CAPTURED:
+            continue
+        ops = found[f"CommitLog-{version}-{update['segment']}.log", update["end"], update["table"]]
+        ops["d"] += "partition_deletion" in update
+        ops["u"] += "static" in update
+        for part in update["unfiltered"]:
+            if "marker" in part:
+                ops["r"] += bool(part.get("open"))
+                continue
+            deleted = part["deletion"][0] if part.get("deletion") else None
+            ops["d"] += deleted is not None
+            times = [cell[1] for cell in part["cells"]]
+            times += [times_of[0] for _, times_of in part.get("complex_deletions", [])]
+            if part.get("liveness") and (deleted is None or part["liveness"][0] > deleted):
+                ops["i"] += 1
+            elif deleted is None or any(time > deleted for time in times):
+                ops["u"] += 1
+    return found
+
+
+@pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v7-lz4", 7), ("v8-plain", 8)])
+def test_every_part_of_every_update_has_its_event(variant: str, version: int) -> None:
+    folder = FIXTURES / "A" / variant
+    found: dict[tuple[str, int, str], Counter[str]] = defaultdict(Counter)
+    places = []
+    for event in printed(plain_connector(tombstones=False), recording(folder)):
+        value = json.loads(event["value"])
+        where = value["source"]
+        found[where["file"], where["pos"], where["table"]][value["op"]] += 1
+        places.append((where["file"], where["pos"]))
+    theirs = cassandras_own(folder, version)
+    assert {place: +ops for place, ops in found.items()} == {p: +o for p, o in theirs.items() if +o}
+    assert places == sorted(places)
+
+
+def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
+    rows: dict[str, list[str]] = defaultdict(list)
+    lines = row_lines(plain_connector(), recording(folder, **more), Damage(strict=False))
+    for line in b"".join(text_of(chunk) for chunk in lines).decode().splitlines():
+        table = json.loads(line)["table"]
+        rows[table].append(line.removeprefix(f'{{"table":"{table}","row":').removesuffix("}"))
+    return rows
+
+
+@pytest.mark.covers("CAS-LIM-03")
+def test_rows_equal_select_json() -> None:
+    read_at = json.loads((PLAIN / "rows" / "_index.json").read_text())["read_at_s"]
+    ours = rows_by_table(PLAIN, now_ns=read_at * 1_000_000_000)
+    compared = 0
+    for file in (PLAIN / "rows").glob("*.jsonl.gz"):
+        table = file.name.removesuffix(".jsonl.gz")
+        if table.split(".")[1] in NOT_CAPTURED:
+            assert table not in ours
+            continue
+        with gzip.open(file, "rt") as lines:
+            theirs = [json.loads(line)["json"] for line in lines]
+        assert sorted(ours.get(table, [])) == sorted(theirs), table
+        compared += len(theirs)
+    assert compared > 250
+
+
+def test_expired_rows_are_gone_at_the_moment_given() -> None:
+    insert = 1_795_247_965
+    before = rows_by_table(DEBEZIUM, now_ns=insert * 1_000_000_000)
+    after = rows_by_table(DEBEZIUM, now_ns=(insert + 5000) * 1_000_000_000)
+    assert any('"ttl"' in row for row in before["shop_e.scalars"])
+    assert not any('"ttl"' in row for row in after["shop_e.scalars"])
+    assert len(after["shop_e.scalars"]) == len(before["shop_e.scalars"]) - 1
+
+
+def test_rows_of_one_table_may_be_asked_for() -> None:
+    assert set(rows_by_table(PLAIN, table="shop_a.rng")) == {"shop_a.rng"}
+
+
+def broken(tmp_path: Path) -> Recording:
+    """Lay out the recording with one flipped byte in the middle of its entries."""
+    shutil.copytree(DEBEZIUM, tmp_path / "a")
+    (packed,) = (tmp_path / "a" / "cdc_raw").glob("*.log.gz")
+    data = bytearray(gzip.decompress(packed.read_bytes()))
+    data[14_000] ^= 0xFF
+    packed.with_suffix("").write_bytes(data)
+    packed.unlink()
+    return recording(tmp_path / "a")
+
+
+def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
+    damage = Damage(strict=False)
+    events = printed(plain_connector(tombstones=False), broken(tmp_path), damage)
+    assert len(events) == 34
+    (place,) = damage.places
+    assert re.match(r"node node, segment 1795247483877, position \d+: entry-checksum: ", place)
+
+
+def test_strict_ends_at_the_first_broken_place(tmp_path: Path) -> None:
+    with pytest.raises(CdcError, match="entry-checksum"):
+        printed(plain_connector(), broken(tmp_path), Damage(strict=True))
+
+
+def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> None:
+    shutil.copytree(DEBEZIUM, tmp_path / "a")
+    for index in (tmp_path / "a" / "cdc_raw").glob("*.idx"):
+        index.unlink()
+    assert len(printed(plain_connector(tombstones=False), recording(tmp_path / "a"))) == 35
+
+
+@pytest.mark.parametrize(
+    ("path", "schema", "message"),
+    [
+        ("none", "schema.cql", "there is no folder"),
+        (".", "schema.cql", "there is no recording"),
+        ("cdc_raw", "", "there is no schema"),
+        ("cdc_raw", "none.cql", "can't be read"),
+    ],
+)
+def test_missing_input_is_told(path: str, schema: str, message: str) -> None:
+    source = Recording(DEBEZIUM / path, str(DEBEZIUM / schema) if schema else "", NOW_NS)
+    with pytest.raises(ConfigurationError, match=message):
+        printed(plain_connector(), source)
+
+
+def test_the_clusters_name_is_read_beside_the_segments(tmp_path: Path) -> None:
+    (tmp_path / "cdc_raw").mkdir()
+    assert cluster_name(tmp_path / "cdc_raw") == ""
+    (tmp_path / "cassandra.yaml").write_text("cluster_name: blue\n")
+    assert cluster_name(tmp_path / "cdc_raw") == "blue"

@@ -1,0 +1,95 @@
+"""Cell-level reconciliation against an oracle that shares no code with it, and its algebra."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from tests.oracles.cassandra_read_path import Contribution, kept, visible
+from tests.oracles.contributions import NOW, as_kept, as_table, as_visible, fed_back, lists
+
+RULES = st.sampled_from(["4.0", "3.11"])
+MOMENTS = st.sampled_from([NOW - 2, NOW - 1, NOW, NOW + 1, NOW + 2, NOW + 3])
+
+
+@given(lists(max_size=25), MOMENTS, RULES)
+@settings(max_examples=600)
+def test_shows_what_a_select_shows(found: list[Contribution], now: int, rules: str) -> None:
+    assert as_visible(reconcile_cells(as_table(found), now, rules)) == visible(found, now, rules)
+
+
+@given(lists(uncertain=True, max_size=20), MOMENTS, RULES, st.sampled_from([0, 1]), st.none() | MOMENTS)
+@settings(max_examples=600)
+def test_keeps_what_can_still_matter(
+    found: list[Contribution], now: int, rules: str, min_generation: int, purge: int | None
+) -> None:
+    result = reconcile_cells(
+        as_table(found), now, rules, min_generation=min_generation, purge_before_seconds=purge
+    )
+    assert as_kept(result) == kept(found, now, rules, min_generation, purge)
+
+
+@given(lists(uncertain=True), st.randoms(use_true_random=False), RULES)
+@settings(max_examples=300)
+def test_order_and_copies_do_not_matter(found: list[Contribution], random: object, rules: str) -> None:
+    shuffled = [*found, *found[: len(found) // 2]]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert as_kept(reconcile_cells(as_table(shuffled), NOW, rules)) == as_kept(
+        reconcile_cells(as_table(found), NOW, rules)
+    )
+
+
+@given(lists(uncertain=True), RULES)
+@settings(max_examples=300)
+def test_a_second_time_changes_nothing(found: list[Contribution], rules: str) -> None:
+    once = reconcile_cells(as_table(found), NOW, rules)
+    twice = reconcile_cells(fed_back(once), NOW, rules)
+    assert (twice.live.to_pylist(), twice.side.to_pylist()) == (once.live.to_pylist(), once.side.to_pylist())
+
+
+@given(st.lists(lists(uncertain=True, max_size=8), min_size=2, max_size=5), st.data())
+@settings(max_examples=500)
+def test_any_portions_at_any_moments_end_the_same(
+    portions: list[list[Contribution]], data: st.DataObject
+) -> None:
+    moments = sorted(data.draw(MOMENTS) for _ in portions)
+    result = reconcile_cells(as_table([]), moments[0])
+    for portion, now in zip(portions, moments, strict=True):
+        result = reconcile_cells(pa.concat_tables([as_table(portion), fed_back(result)]), now)
+    whole = reconcile_cells(as_table([c for portion in portions for c in portion]), moments[-1])
+    assert as_kept(result).live == as_kept(whole).live
+    assert as_kept(result).side == as_kept(whole).side
+
+
+@given(st.lists(lists(uncertain=True, max_size=8), min_size=2, max_size=5))
+@settings(max_examples=300)
+def test_any_portions_at_one_moment_end_the_same_by_the_rules_of_3_11(
+    portions: list[list[Contribution]],
+) -> None:
+    result = reconcile_cells(as_table([]), NOW, "3.11")
+    for portion in portions:
+        result = reconcile_cells(pa.concat_tables([as_table(portion), fed_back(result)]), NOW, "3.11")
+    whole = reconcile_cells(as_table([c for portion in portions for c in portion]), NOW, "3.11")
+    assert as_kept(result).live == as_kept(whole).live
+    assert as_kept(result).side == as_kept(whole).side
+
+
+@given(lists(), MOMENTS, MOMENTS)
+@settings(max_examples=200)
+def test_purging_shows_the_same(found: list[Contribution], now: int, purge: int) -> None:
+    purged = reconcile_cells(as_table(found), now, purge_before_seconds=purge)
+    assert as_visible(purged) == visible(found, now)
+    assert as_visible(reconcile_cells(fed_back(purged), now)) == visible(found, now)
+
+
+def test_nothing_comes_of_nothing() -> None:
+    result = reconcile_cells(as_table([]), NOW)
+    assert (result.live.num_rows, result.side.num_rows, len(result.doubtful_keys)) == (0, 0, 0)
+
+
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(KeyError):
+        reconcile_cells(as_table([]), NOW, "2.2")
