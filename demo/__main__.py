@@ -8,7 +8,6 @@ its source row by row. It exits with 1 on any difference.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from demo import cassandra_workload, mongodb_workload
 from demo.lake import read
 from demo.layout import Layout
 from demo.private_airflow import DemoFailed, PrivateAirflow
-from demo.servers import servers
+from demo.servers import clear, servers
 from server_kit.equality import Comparison, compare_cassandra, compare_mongodb
 
 if TYPE_CHECKING:
@@ -61,9 +60,9 @@ def main() -> int:
     parser.add_argument("--changes", type=int, default=4000, help="statements per database and part")
     arguments = parser.parse_args()
     layout = Layout()
-    shutil.rmtree(layout.folder, ignore_errors=True)
     stages = Stages()
     try:
+        clear(layout)
         comparisons, results = _run(layout, stages, arguments.rows, arguments.changes)
     except (CdcError, DemoFailed) as error:
         print(f"\nThe demo stopped: {error}", file=sys.stderr)

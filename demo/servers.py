@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from demo.layout import Layout
 from server_kit import CassandraServer, MongoServer
+from server_kit.ports import is_free
 
 
 @contextmanager
 def servers(layout: Layout) -> Iterator[tuple[CassandraServer, MongoServer]]:
     """Start both; they end with the context."""
-    ports = json.loads(layout.ports.read_text()) if layout.ports.exists() else {}
+    ports = _ports(layout)
     cassandra = CassandraServer(
         layout.cassandra,
         native_port=ports.get("native"),
@@ -35,3 +38,29 @@ def servers(layout: Layout) -> Iterator[tuple[CassandraServer, MongoServer]]:
     )
     with cassandra, mongodb:
         yield cassandra, mongodb
+
+
+def clear(layout: Layout) -> None:
+    """Remove what an earlier demo left.
+
+    Raises:
+        ConfigurationError: The folder holds something else, or is in use.
+    """
+    if not layout.folder.exists():
+        return
+    if any(layout.folder.iterdir()) and not layout.ports.exists():
+        raise ConfigurationError(
+            f"{layout.folder} holds what no demo made",
+            expected="a folder that is new, empty or an earlier demo's",
+            remedy="set CDC_DEMO to another folder",
+        )
+    if not all(map(is_free, _ports(layout).values())):
+        raise ConfigurationError(
+            f"an earlier demo in {layout.folder} still runs",
+            remedy="end its make demo or make ui, or set CDC_DEMO to another folder",
+        )
+    shutil.rmtree(layout.folder)
+
+
+def _ports(layout: Layout) -> dict[str, int]:
+    return dict(json.loads(layout.ports.read_text())) if layout.ports.exists() else {}
