@@ -83,18 +83,41 @@ def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> 
 
 @kernel
 def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Hashes) -> None:
-    # Two bits of what it speaks of, then the first 62 bits of the clustering.
+    # Two bits of what it speaks of, then 62 bits of the clustering; of rows, after what all of them begin with.
+    shared = _shared_prefix(clustering, scope, chosen)
     for place in range(len(chosen)):
         member = chosen[place]
         rank = np.uint64(0)
-        if scope[member] == ROW or scope[member] == RANGE_DELETION:
-            at = np.uint64(clustering.starts[member])
-            length = clustering.ends[member] - clustering.starts[member]
+        if _RANKS[scope[member]] >= _RANKS[RANGE_DELETION]:
+            skipped = shared if scope[member] == ROW else np.int64(0)
+            at = np.uint64(clustering.starts[member] + skipped)
+            length = clustering.ends[member] - clustering.starts[member] - skipped
             for k in range(8):
                 rank <<= np.uint64(8)
                 if k < length:
                     rank |= np.uint64(clustering.data[at + np.uint64(k)])
         ranks[place] = (rank >> np.uint64(2)) | (_RANKS[scope[member]] << np.uint64(62))
+
+
+@kernel
+def _shared_prefix(clustering: Flat, scope: Bytes, chosen: Numbers) -> Int:
+    shared = np.int64(-1)
+    at = np.int64(0)
+    for place in range(len(chosen)):
+        member = chosen[place]
+        if scope[member] != ROW:
+            continue
+        start = clustering.starts[member]
+        length = clustering.ends[member] - start
+        if shared < 0:
+            at = start
+            shared = length
+        shared = min(shared, length)
+        for k in range(shared):
+            if clustering.data[np.uint64(start + k)] != clustering.data[np.uint64(at + k)]:
+                shared = np.int64(k)
+                break
+    return max(shared, np.int64(0))
 
 
 @kernel
