@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, add_fence
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
@@ -18,6 +21,7 @@ from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -162,6 +166,7 @@ def _merge_all(
 ) -> list[TableResult]:
     changes = context.changes
     codecs = {d.table: d.codec for d in dirty}
+    _compile(dirty)
     decoded = decode(
         pending_changes(
             changes,
@@ -179,6 +184,20 @@ def _merge_all(
             return list(pool.map(one, dirty))
     finally:
         decoded.unpersist()
+
+
+def _compile(dirty: Sequence[_Dirty]) -> None:
+    """Compile the kernels here, or load them, before several workers would each compile the same."""
+    nothing = pa.RecordBatch.from_pylist([], schema=record.CHANGE_SCHEMA)
+    no_rows = pa.RecordBatch.from_pylist([], schema=LIVE_ROW_SCHEMA)
+    no_contributions = pa.Table.from_batches([], schema=CONTRIBUTION_SCHEMA)
+    for d in dirty:
+        d.codec.decode(nothing, ())
+        d.codec.project(no_rows)
+    if any(d.codec.model == "cell" for d in dirty):
+        reconcile_cells(no_contributions, 0)
+    if any(d.codec.model == "row" for d in dirty):
+        reconcile_rows(no_contributions, 0)
 
 
 def _merge_one(

@@ -133,8 +133,8 @@ class _Compare:
         own = ["_cdc_id", *self.columns.names]
         source = table.filter(table["_cdc_source"]).select(own)
         mirror = table.filter(pc.invert(table["_cdc_source"])).select(own)
-        outcome = compare_tables(source, mirror, ["_cdc_id"])
-        samples = [json.dumps(sample, default=str) for sample in outcome.samples[:_SAMPLES]]
+        outcome = compare_tables(source, mirror, "_cdc_id")
+        samples = [json.dumps(sample, default=str) for sample in outcome.samples]
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([outcome.equal], pa.int64()),

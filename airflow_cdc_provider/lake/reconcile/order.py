@@ -83,7 +83,8 @@ def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> 
 
 @kernel
 def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Hashes) -> None:
-    # Two bits of what it speaks of, then 62 bits of the clustering; of rows, after what all of them begin with.
+    # Two bits of what it speaks of, then 62 bits of the clustering; of rows, after what all of them begin
+    # with.
     shared = _shared_prefix(clustering, scope, chosen)
     for place in range(len(chosen)):
         member = chosen[place]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.lake.iceberg_schema import Addition, difference
+
+INT, LONG, FLOAT, DOUBLE = IntegerType(), LongType(), FloatType(), DoubleType()
+TEXT, BYTES, DATE = StringType(), BinaryType(), DateType()
+
+
+def struct(**fields: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+def changes(have: StructType, want: StructType) -> list[str]:
+    return [str(change) for change in difference(have, want, "shop.t")]
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "expected"),
+    [
+        (struct(a=INT), struct(a=INT), []),
+        (struct(a=INT), struct(a=INT, b=TEXT), ["added b string"]),
+        (struct(a=INT, b=TEXT), struct(b=TEXT), []),
+        (struct(a=INT), struct(a=LONG), ["widened a from int to bigint"]),
+        (struct(a=LONG), struct(a=INT), []),
+        (struct(a=FLOAT), struct(a=DOUBLE), ["widened a from float to double"]),
+        (
+            struct(a=DecimalType(5, 2)),
+            struct(a=DecimalType(9, 2)),
+            ["widened a from decimal(5,2) to decimal(9,2)"],
+        ),
+        (struct(a=DecimalType(9, 2)), struct(a=DecimalType(5, 2)), []),
+        (struct(a=ArrayType(INT)), struct(a=ArrayType(LONG)), ["widened a.element from int to bigint"]),
+        (
+            struct(a=MapType(TEXT, FLOAT)),
+            struct(a=MapType(TEXT, DOUBLE)),
+            ["widened a.value from float to double"],
+        ),
+        (
+            struct(a=ArrayType(struct(b=INT))),
+            struct(a=ArrayType(struct(b=INT, c=DATE))),
+            ["added a.element.c date"],
+        ),
+        (struct(a=struct(b=struct(c=INT))), struct(a=struct(b=struct(c=INT, d=INT))), ["added a.b.d int"]),
+    ],
+)
+def test_what_grows_is_added_or_widened_and_what_shrinks_stays(
+    have: StructType, want: StructType, expected: list[str]
+) -> None:
+    assert changes(have, want) == expected
+
+
+def test_a_new_column_goes_behind_its_neighbour() -> None:
+    have, want = struct(a=INT, z=INT), struct(first=INT, a=INT, b=INT, c=INT, z=INT)
+    found = [(c.name, c.after) for c in difference(have, want, "shop.t") if isinstance(c, Addition)]
+    assert found == [("first", ""), ("b", "a"), ("c", "b")]
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [
+        (INT, TEXT),
+        (TEXT, INT),
+        (LONG, DOUBLE),
+        (DecimalType(9, 2), DecimalType(9, 3)),
+        (TimestampType(), DATE),
+        (ArrayType(INT), INT),
+        (MapType(INT, INT), MapType(TEXT, INT)),
+        (struct(b=INT), struct(b=BYTES)),
+    ],
+)
+def test_any_other_change_is_an_error_that_names_column_and_types(have: DataType, want: DataType) -> None:
+    expected = r"column a.* of shop\.t can't change its type: expected .*found"
+    with pytest.raises(ConfigurationError, match=expected):
+        changes(struct(a=have), struct(a=want))
