@@ -1,4 +1,4 @@
-"""Cell rows as Python objects, for the few that are handled one by one: doubts, and people who look at states.
+"""Cell rows as Python objects, for the few that are handled one by one: doubts, and curious people.
 
 Data paths work on the bytes (layout: :mod:`airflow_cdc_provider.changes.cells`).
 """

@@ -141,7 +141,7 @@ def _submit(spec: Path) -> str:
     from airflow_cdc_provider.operators.spark_process import check_submit, search_path
     from airflow_cdc_provider.operators.spark_stage import APPLICATION
 
-    check_submit("spark-submit", {})
+    check_submit("spark-submit", {}, search_path())
     jars = conf.get("cdc", "spark_jars", fallback="")
     submit = ["spark-submit", "--master", "local[2]"]
     submit += ["--jars", jars] if jars else []

@@ -244,12 +244,12 @@ class Source(Protocol):
 
 @runtime_checkable
 class Rereads(Protocol):
-    """What a source adds whose snapshots can leave a merge in doubt: a SELECT that hides tombstones, for example."""
+    """What a source adds whose snapshots can leave a merge in doubt: a SELECT hides tombstones."""
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read all rows of some keys again, as snapshot changes. Runs on the driver: doubts are few."""
         ...
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes just this state, as the codec decodes it."""
+        """Return the payload of a snapshot change that contributes just this state."""
         ...

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from airflow.sdk import DAG
+
 from airflow_cdc_provider.operators.stages import CdcSyncOperator, CdcVerifyOperator
 
 CONNECTORS = Path(os.environ["CDC_DEMO_CONNECTORS"])

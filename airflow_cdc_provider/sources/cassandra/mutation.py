@@ -341,7 +341,7 @@ def _read_row(
                         mark_time,
                     )
                     store_little64(states, state_at + 24, 0)
-                    ordered = ordered and column_id > last_id
+                    ordered = ordered and bool(column_id > last_id)
                     last_id = column_id
                     before = state_at
                     cells += 1

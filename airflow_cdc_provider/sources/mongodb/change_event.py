@@ -183,7 +183,7 @@ class Scan:
         invalidate: Whether the last one is an ``invalidate``.
     """
 
-    times: Ints
+    times: npt.NDArray[np.uint64]
     indexes: Ints
     fragments: Ints
     fragments_in_all: Ints

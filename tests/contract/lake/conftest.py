@@ -33,7 +33,7 @@ def catalogs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return spark
 
 
-@pytest.fixture(params=IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
+@pytest.fixture(params=list(IMPLEMENTATIONS.values()), ids=list(IMPLEMENTATIONS))
 def lake(request: pytest.FixtureRequest, catalogs: Any) -> IcebergLake:
     catalog, format_version = request.param
     return IcebergLake(catalogs, catalog, format_version=format_version)

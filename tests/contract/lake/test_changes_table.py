@@ -108,7 +108,7 @@ def test_a_record_comes_back_as_it_went_in(changes: ChangesTable) -> None:
 
 
 def test_rows_of_the_driver_go_into_the_same_batch(changes: ChangesTable) -> None:
-    extra = [
+    extra: list[dict[str, Any]] = [
         {"source_table": "s.a", "kind": record.SNAPSHOT_BEGIN, "payload": b"x"},
         {"kind": record.HEARTBEAT, "captured_at": datetime(2026, 1, 1, tzinfo=UTC)},
     ]

@@ -39,7 +39,7 @@ def before_publishing(table: IcebergTable, happening: Callable[[], None]) -> lis
             happening()
         publish(loaded, branch, tip)
 
-    table._fast_forward = interrupted  # type: ignore[method-assign]  # the moment has no other door
+    table._fast_forward = interrupted  # type: ignore[method-assign,assignment]  # the moment has no other door
     return tries
 
 
@@ -69,7 +69,7 @@ def test_an_error_after_the_commit_took_effect_is_a_success(make_table: MakeTabl
         publish(loaded, branch, tip)
         raise ConnectionError("the answer was lost")
 
-    table._fast_forward = answer_lost  # type: ignore[method-assign]
+    table._fast_forward = answer_lost  # type: ignore[method-assign,assignment]
     head = table.commit(table.head(), append=rows(table, 1), properties={"cdc.n": "1"})
     assert ids(table) == [1]
     assert table.head().snapshot == head.snapshot
@@ -82,7 +82,7 @@ def test_an_error_of_unknown_outcome_is_reported_as_such(make_table: MakeTable) 
     def request_lost(loaded: Any, branch: str, tip: int) -> None:
         raise ConnectionError("the request was lost")
 
-    table._fast_forward = request_lost  # type: ignore[method-assign]
+    table._fast_forward = request_lost  # type: ignore[method-assign,assignment]
     with pytest.raises(CommitStateUnknown, match=r"ConnectionError.*read the table's head"):
         table.commit(base, append=rows(table, 1), properties={"cdc.n": "1"})
     assert table.head() == base
@@ -96,7 +96,7 @@ def test_a_table_that_cannot_be_read_after_an_error_is_an_unknown_outcome(make_t
         table.load = all_lost  # type: ignore[assignment, method-assign]
         raise ConnectionError("the network is gone")
 
-    table._fast_forward = all_lost  # type: ignore[method-assign]
+    table._fast_forward = all_lost  # type: ignore[method-assign,assignment]
     with pytest.raises(CommitStateUnknown):
         table.commit(table.head(), append=rows(table, 1), properties={"cdc.n": "1"})
 
@@ -127,7 +127,7 @@ def test_another_writer_during_a_commit_is_a_conflict(make_table: MakeTable) -> 
     base = table.head()
     other = table.lake.table(table.name)
     before_publishing(table, lambda: other.append(rows(other, 7)))
-    table.exclusive = other.exclusive = _no_turns  # type: ignore[method-assign]  # else other would wait
+    table.exclusive = other.exclusive = _no_turns  # type: ignore[method-assign,assignment]  # else other would wait
     with pytest.raises(CommitConflict):
         table.commit(base, append=rows(table, 1), properties={"cdc.n": "1"})
     assert (ids(table), refs(table)) == ([7], {"main"})

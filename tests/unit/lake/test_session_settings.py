@@ -89,4 +89,4 @@ class Session:
 @pytest.mark.parametrize("conf", [{}, {"spark.sql.catalog.lake.cache-enabled": "true"}])
 def test_a_catalog_that_caches_tables_is_refused(conf: Mapping[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="caches tables"):
-        build_lake(Session(conf), connector())  # type: ignore[arg-type]
+        build_lake(Session(conf), connector())

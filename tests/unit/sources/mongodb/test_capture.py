@@ -59,7 +59,7 @@ def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
     stream._place, stream._cursor = start, object()  # type: ignore[assignment]  # never asked
-    stream._next = lambda _: next(batches)  # type: ignore[method-assign]
+    stream._next = lambda _: next(batches)  # type: ignore[method-assign,assignment]
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
     assert stream._place == start
