@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -22,7 +22,6 @@ from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.lake.iceberg import IcebergLake
 
 BATCH = "cdc.batch"
@@ -68,6 +67,20 @@ class PendingChanges:
     through_batch: int
 
 
+class Names(Protocol):
+    """What names a changes table; a connector does."""
+
+    @property
+    def changes_table(self) -> str:
+        """``namespace.table`` of the changes table."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace, which is also that of the mirrors."""
+        ...
+
+
 class ChangesTable:
     """The changes table of a connector.
 
@@ -76,7 +89,7 @@ class ChangesTable:
         connector: The declaration; it names the table.
     """
 
-    def __init__(self, lake: IcebergLake, connector: Connector) -> None:
+    def __init__(self, lake: IcebergLake, connector: Names) -> None:
         self.lake = lake
         self.name = connector.changes_table
         self.namespace = connector.namespace
