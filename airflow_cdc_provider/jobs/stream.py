@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def stream(context: JobContext) -> JobResult:
     """Sync again and again.
 
     Options: ``commit_interval_seconds`` (30), the time from the begin of a round to the next;
-    ``max_runtime_seconds`` (86 400), after which it ends well; ``state_path``, required.
+    ``max_runtime_seconds`` (86 400), after which it ends well; ``state_path``, required; ``stop_path``, a
+    file that asks for a clean stop when it appears, for those who can't send a signal.
 
     Raises:
         ConfigurationError: An option is missing or wrong.
@@ -63,6 +65,11 @@ def stream(context: JobContext) -> JobResult:
     if "state_path" not in options:
         raise ConfigurationError("a stream needs a state file", expected="option state_path")
     path = Path(str(options["state_path"]))
+    stop_path = str(options.get("stop_path", ""))
+
+    def stopping() -> bool:
+        return context.stopping() or (bool(stop_path) and Path(stop_path).exists())
+
     interval = float(options.get("commit_interval_seconds", 30.0))
     deadline = time.monotonic() + float(options.get("max_runtime_seconds", 86_400.0))
     now = time.time()
@@ -71,7 +78,7 @@ def stream(context: JobContext) -> JobResult:
     outcome = JobResult(ok=True)
     failures = 0
     try:
-        while not context.stopping() and time.monotonic() < deadline:
+        while not stopping() and time.monotonic() < deadline:
             began = time.monotonic()
             try:
                 outcome = sync(context)
@@ -90,7 +97,7 @@ def stream(context: JobContext) -> JobResult:
                 lag_seconds=outcome.lag_seconds,
             )
             state.write(path)
-            _pause(context, min(began + interval, deadline))
+            _pause(stopping, min(began + interval, deadline))
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
         raise
@@ -98,6 +105,6 @@ def stream(context: JobContext) -> JobResult:
     return replace(outcome, changes=state.changes)
 
 
-def _pause(context: JobContext, until: float) -> None:
-    while not context.stopping() and (left := until - time.monotonic()) > 0:
+def _pause(stopping: Callable[[], bool], until: float) -> None:
+    while not stopping() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _STOP_CHECK_SECONDS))

@@ -1,7 +1,7 @@
 """Cassandra's read path in plain Python: what the kernels must agree with.
 
-Written from ``cassandra-commitlog-format.md``, section 16, and the cell-row layout, with dictionaries and
-tuples and without a thought for speed. Shares no code with ``airflow_cdc_provider.lake.reconcile``.
+Written from ``docs/formats/cassandra-commit-log.md``, section 16, and the cell-row layout, with dictionaries
+and tuples and without a thought for speed. Shares no code with ``airflow_cdc_provider.lake.reconcile``.
 
 Two answers are given. :func:`visible` is what a reader sees, taken from all contributions as they are.
 :func:`kept` is what must be stored: all that can still matter, in one form.

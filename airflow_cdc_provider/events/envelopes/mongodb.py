@@ -1,4 +1,4 @@
-"""Debezium's envelope of MongoDB events; fields and order: ``reference/mongodb-event-format.md``."""
+"""Debezium's envelope of MongoDB events; fields and order: ``docs/formats/mongodb-events.md``."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ The layout is :mod:`airflow_cdc_provider.changes.cells`. A cell row is named by 
 one array of bytes, a cell by where it starts, so nothing is unpacked. :func:`check_cell_rows` walks every
 length once; all other kernels rely on it and never look at bytes that it hasn't passed.
 
-One rule set decides which version of a cell wins (``cassandra-commitlog-format.md``, section 16, rule 3).
-Both are total orders, so any order of merging gives the same winner:
+One rule set decides which version of a cell wins (``docs/formats/cassandra-commit-log.md``, section 16, rule
+3). Both are total orders, so any order of merging gives the same winner:
 
 ======= ===============================================================================================
 4.0     write time; tombstone or expiring over plain; tombstone over expiring; later local deletion time

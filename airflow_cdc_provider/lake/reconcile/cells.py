@@ -1,9 +1,9 @@
 """Cell-level reconciliation: Cassandra's read path over contributions, as one Arrow kernel.
 
-``cassandra-commitlog-format.md``, section 16: every cell by its write time and the database's tie rules, row
-liveness, deletions of rows, ranges, partitions and collections, expiry, statics. What comes out can be fed in
-again with whatever arrives next: merging in any order, in any portions and any number of times ends the same
-(under 3.11's rules at one moment, since there expiry decides ties).
+``docs/formats/cassandra-commit-log.md``, section 16: every cell by its write time and the database's tie
+rules, row liveness, deletions of rows, ranges, partitions and collections, expiry, statics. What comes out
+can be fed in again with whatever arrives next: merging in any order, in any portions and any number of times
+ends the same (under 3.11's rules at one moment, since there expiry decides ties).
 
 For that, what a reader of the database doesn't see is kept:
 

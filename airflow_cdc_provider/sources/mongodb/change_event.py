@@ -1,6 +1,6 @@
 """Change events: the places and facts that positions, records and contributions are made of.
 
-A change event is a document (reference/mongodb-event-format.md; MongoDB manual, "Change Events")::
+A change event is a document (docs/formats/mongodb-events.md; MongoDB manual, "Change Events")::
 
     _id               resume token
     operationType     insert, update, replace, delete; drop, rename, dropDatabase, invalidate; others

@@ -2,7 +2,7 @@
 
 Works on raw bytes (see :mod:`airflow_cdc_provider.sources.mongodb.bson`): one kernel finds the places
 of the members that count, :mod:`airflow_cdc_provider.sources.mongodb.extended_json` writes their texts. Which
-server events give a row, and where a row's members come from: ``reference/mongodb-event-format.md``, sections
+server events give a row, and where a row's members come from: ``docs/formats/mongodb-events.md``, sections
 2 to 6.
 """
 

@@ -10,7 +10,7 @@ CANONICAL  version 2, canonical                                          ``,``
 ========== ============================================================= =========================
 
 After a member name stand a colon and one space, also inside the wrappers. Source of the rules:
-``reference/mongodb-event-format.md``, section 6. One kernel walks the bytes in place with a stack of its own;
+``docs/formats/mongodb-events.md``, section 6. One kernel walks the bytes in place with a stack of its own;
 a document becomes no Python object. The layout it walks (little-endian)::
 
     document   i32 length, elements, 00

@@ -1,4 +1,4 @@
-"""Recordings of a real Cassandra node: those in tests/fixtures, others where shared/ is beside the clone."""
+"""Recordings of a real Cassandra node, with the rows that the server showed at their end."""
 
 from __future__ import annotations
 
@@ -8,26 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import Schemas
 
-VARIANTS = ("v7-plain", "v8-plain", "v7-lz4", "v7-zstd", "v7-encrypted")
-KEPT_VARIANTS = VARIANTS[:2]
-"""Variants whose rows are in tests/fixtures."""
+VARIANTS = ("v7-plain", "v8-plain")
 
 _TESTS = Path(__file__).resolve().parents[3]
 
 
 def recording(variant: str) -> Path:
-    """Return the folder of a variant that has rows, or skip the test."""
-    kept = _TESTS / "fixtures" / "cassandra" / "A" / variant
-    beside = (p / "shared" / "fixtures" / "cassandra" / "A" / variant for p in _TESTS.parents)
-    for folder in (kept, *beside):
-        if (folder / "rows").is_dir():
-            return folder
-    pytest.skip(f"the recording {variant} is only in shared/fixtures, which is not beside this clone")
+    """Return the folder of a variant."""
+    return _TESTS / "fixtures" / "cassandra" / "A" / variant
 
 
 def recorded_schemas(folder: Path) -> Schemas:
