@@ -82,7 +82,7 @@ def test_every_make_target_is_explained() -> None:
 
 def test_readme_shows_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
-    assert "```bash\nmake install\nmake demo\n```" in text
+    assert "```bash\nmake demo\nmake test\n```" in text
 
 
 def test_every_page_is_reachable_from_the_index() -> None:
