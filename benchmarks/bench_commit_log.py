@@ -23,6 +23,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ class OurReader:
         marks.append(time.process_time())
         self.project(contributions)
         marks.append(time.process_time())
-        return Times(*(after - before for before, after in zip(marks, marks[1:], strict=False)))
+        return Times(*(after - before for before, after in pairwise(marks)))
 
 
 def _as_live_rows(contributions: pa.RecordBatch) -> pa.RecordBatch:
