@@ -113,7 +113,6 @@ def test_marker_of_zeros_ends_the_data(tmp_path: Path) -> None:
     assert codes(chain) == []
 
 
-@pytest.mark.covers("CAS-C50-06")
 def test_end_of_the_file_ends_the_data_padded_or_not(tmp_path: Path) -> None:
     whole = segment(ID, MUTATIONS)
     for padding in (0, 3, 7, 8, 4096 - len(whole)):
