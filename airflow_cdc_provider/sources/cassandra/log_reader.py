@@ -318,7 +318,8 @@ class _Reader:
         payloads = [
             bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes() for line in found
         ]
-        self.counts.passed_over["system"] = self.counts.passed_over.get("system", 0) + len(found)
+        if len(found):
+            self.counts.passed_over["system"] = self.counts.passed_over.get("system", 0) + len(found)
         for line, update in zip(found, read_local_updates(payloads), strict=True):
             if update.problem:
                 end = int(entries[line[ENTRY], END])

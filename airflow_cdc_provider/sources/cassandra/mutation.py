@@ -21,7 +21,7 @@ a byte of it is read; the limits of an update are given by ``at`` and ``end`` al
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -307,7 +307,7 @@ def _read_row(
         at = after
 
     cells = np.int64(0)
-    ordered = True
+    ordered: Any = True
     before = np.int64(-1)
     last_id = np.int64(GONE)
     row_times = (timestamp, ttl, expiry)

@@ -135,38 +135,46 @@ def walk_sections(
 ) -> Chain:
     """Follow the chain of markers. Reads markers only, and the lengths that lead compressed sections.
 
+    A marker's checksum covers the segment id and its own file offset, but not where it points. So a marker
+    that is found by searching can't be mistaken, while one that points astray looks sound.
+
     Args:
         source: The segment.
         descriptor: Its header.
-        complete: Whether nothing can be added any more. If so a broken marker is damage, and the next marker
-            whose checksum is right is looked for: the checksum covers segment id and offset, so it can't be
-            mistaken. Else the chain simply ends there for now; its two words are not written at once.
+        complete: Whether nothing can be added any more. If so a broken marker is damage, and the next sound
+            one is searched for; it costs at most one section. Else the chain simply ends there for now: a
+            marker's two words are not written at once.
         trust_zero_checksum: In a plain segment, take a marker at its word when its checksum is zero.
     """
     sections: list[Section] = []
     damage: list[Damage] = []
     position = at = descriptor.length
-    while at <= source.length - MARKER_BYTES:
-        words = source.read(at, MARKER_BYTES)
-        if len(words) < MARKER_BYTES:
-            break
-        stop, crc = _MARKER.unpack(words)
+    while True:
+        stop, crc = 0, 0
+        if at <= source.length - MARKER_BYTES:
+            stop, crc = _MARKER.unpack(source.read(at, MARKER_BYTES).ljust(MARKER_BYTES, b"\0"))
         right = crc == _marker_crc(descriptor.segment, at) or (
             trust_zero_checksum and descriptor.plain and crc == 0 and stop != 0
         )
-        if not right and stop == 0 and crc == 0:
-            break
-        reason = 0 if right else MARKER_CHECKSUM
-        if right and not at + MARKER_BYTES <= stop <= source.length:
-            reason = MARKER_TARGET
-        if reason:
-            if not complete:
+        sound = right and at + MARKER_BYTES <= stop <= source.length
+        if not sound and complete and sections:
+            before = sections[-1]
+            passed = _next_marker(source, descriptor.segment, before.start, at)
+            if passed >= 0:  # the marker before points too far, past this one
+                damage.append(Damage(before.position - MARKER_BYTES, MARKER_BYTES, MARKER_TARGET))
+                end = before.position + passed - before.start if descriptor.plain else before.end
+                sections[-1] = Section(before.start, passed, before.position, end)
+                position, at = end, passed
+                continue
+        if not sound:
+            ended = at > source.length - MARKER_BYTES or (not right and stop == 0 and crc == 0)
+            if ended or not complete:
                 break
-            stop = _next_marker(source, descriptor.segment, at + MARKER_BYTES)
+            stop = _next_marker(source, descriptor.segment, at + MARKER_BYTES, source.length)
             if stop < 0 and descriptor.plain:
                 stop = source.length  # the last section: its entries end at the zeros
             lost = MARKER_BYTES if stop >= 0 else source.length - at
-            damage.append(Damage(position, lost, reason, words))
+            damage.append(Damage(position, lost, MARKER_TARGET if right else MARKER_CHECKSUM))
             if stop < 0:
                 break
         start = at + MARKER_BYTES
@@ -214,9 +222,9 @@ def _marker_crc(segment: int, at: int) -> int:
     return zlib.crc32(struct.pack(">III", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF, at))
 
 
-def _next_marker(source: SegmentBytes, segment: int, at: int) -> int:
-    """Return the file offset of the first sound marker from ``at`` on, -1 for none."""
-    data = np.frombuffer(source.read(at, source.length - at), np.uint8)
+def _next_marker(source: SegmentBytes, segment: int, at: int, limit: int) -> int:
+    """Return the file offset of the first sound marker from ``at`` on and before ``limit``, -1 for none."""
+    data = np.frombuffer(source.read(at, limit - at + MARKER_BYTES - 1), np.uint8)
     state = zlib.crc32(struct.pack(">II", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF))
     return int(_find_marker(data, at, source.length, state))
 

@@ -1,0 +1,352 @@
+"""Planning: what is read, up to where, and what is lost."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.changes.record import CHANGE
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.cassandra.capture import (
+    LogFolder,
+    SegmentSlice,
+    earliest,
+    head,
+    lag,
+    plan_segments,
+    validate_offset,
+)
+from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
+from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.tables import log_tables
+from tests.oracles.cassandra_read_path import Cell, Liveness, Row
+from tests.unit.sources.cassandra.commit_logs import (
+    HEADER_BYTES,
+    UpdateWriter,
+    mutation,
+    put_index,
+    put_segment,
+    segment,
+)
+from tests.unit.sources.cassandra.recordings import of_kind, places, read_all
+from tests.unit.sources.cassandra.updates import PLAIN
+
+HOST = "host-a"
+TABLES = log_tables([PLAIN], {PLAIN.full_name})
+EVERYTHING = ReadLimit(bytes=1 << 40)
+
+
+def write(number: int) -> bytes:
+    """A mutation that can be told from others."""
+    row = Row(Liveness(number + 1), None, b"", (Cell(1, number + 1, number.to_bytes(4, "big")),))
+    return mutation(UpdateWriter(PLAIN).write(number.to_bytes(4, "big"), [row]))
+
+
+def sections_of(first: int, *counts: int) -> list[list[bytes]]:
+    """Sections of some writes each, numbered on from ``first``."""
+    found, number = [], first
+    for count in counts:
+        found.append([write(number + i) for i in range(count)])
+        number += count
+    return found
+
+
+def ends_of(data_sections: Sequence[Sequence[bytes]]) -> list[int]:
+    """Where each section ends in a plain segment."""
+    at, found = HEADER_BYTES, []
+    for mutations in data_sections:
+        at += 8 + sum(len(m) + 12 for m in mutations)
+        found.append(at)
+    return found
+
+
+def keys(records: pa.Table) -> list[int]:
+    """The numbers of the writes."""
+    if records.num_rows == 0:
+        return []
+    return [int.from_bytes(key, "big") for key in of_kind(records, CHANGE)["key"].to_pylist()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogFolder:
+    return LogFolder(str(tmp_path), HOST)
+
+
+def put(log: LogFolder, number: int, sections: Sequence[Sequence[bytes]], **options: object) -> Path:
+    data = segment(number, sections, size=8192)
+    return put_segment(Path(log.path), number, data, **options)  # type: ignore[arg-type]
+
+
+def test_all_segments_are_read_in_order_and_then_no_more(log: LogFolder) -> None:
+    for number in (3, 1, 2):
+        put(log, number, sections_of(10 * number, 2, 1))
+    records, offset = read_all(log, TABLES)
+    assert keys(records) == [10, 11, 12, 20, 21, 22, 30, 31, 32]
+    assert offset == head(log) == {HOST: {"v": 1, "floor": 0, "done": [[1, 3]], "open": {}}}
+    assert keys(read_all(log, TABLES, offset)[0]) == []
+    assert lag(log, offset).bytes == 0
+    assert lag(log, offset).seconds == 0.0
+
+
+def test_earliest_offset_comes_before_everything(log: LogFolder) -> None:
+    put(log, 5, sections_of(0, 3))
+    assert earliest(log) == {HOST: {"v": 1, "floor": 0, "done": [], "open": {}}}
+    assert keys(read_all(log, TABLES, earliest(log))[0]) == [0, 1, 2]
+    behind = lag(log, earliest(log))
+    assert behind.bytes == 8192
+    assert behind.seconds is not None
+    assert 0 <= behind.seconds < 60
+    assert behind.details == {HOST: {"segments": 1, "bytes": 8192}}
+
+
+def test_growing_segment_is_read_only_as_far_as_its_index_says(log: LogFolder) -> None:
+    sections = sections_of(0, 2, 2, 2)
+    ends = ends_of(sections)
+    put(log, 1, sections, end=ends[0], completed=False)
+    first, offset = read_all(log, TABLES)
+    assert keys(first) == [0, 1]
+    assert offset[HOST]["open"] == {"1": ends[0]}
+
+    put_index(Path(log.path), 1, str(ends[1]))
+    second, offset = read_all(log, TABLES, offset)
+    assert keys(second) == [2, 3]
+
+    put_index(Path(log.path), 1, f"{ends[2]}\nCOMPLETED")
+    third, offset = read_all(log, TABLES, offset)
+    assert keys(third) == [4, 5]
+    assert offset[HOST] == {"v": 1, "floor": 0, "done": [[1, 1]], "open": {}}
+
+
+def test_index_cut_off_in_a_number_reads_less_never_more(log: LogFolder) -> None:
+    sections = sections_of(0, 2, 2)
+    ends = ends_of(sections)
+    put(log, 1, sections, end=ends[0] + 1, completed=False)
+    assert keys(read_all(log, TABLES)[0]) == [0, 1]
+    put_index(Path(log.path), 1, str(ends[1])[:1])
+    assert keys(read_all(log, TABLES)[0]) == []
+
+
+@pytest.mark.covers("CAS-C40-04")
+def test_length_that_a_crash_leaves_in_the_index_is_no_bound_and_no_damage(log: LogFolder) -> None:
+    sections = sections_of(0, 2, 2)
+    put(log, 1, sections, end=ends_of(sections)[0], completed=False)
+    _, offset = read_all(log, TABLES)
+    put(log, 1, sections, end=8192)
+    records, offset = read_all(log, TABLES, offset)
+    assert keys(records) == [2, 3]
+    assert set(records["kind"].to_pylist()) == {CHANGE}
+
+    for path in Path(log.path).iterdir():
+        path.unlink()
+    put(log, 1, sections, end=8192)
+    assert keys(read_all(log, TABLES, offset)[0]) == []
+
+
+def test_segment_without_index_is_left_until_it_gets_one(log: LogFolder) -> None:
+    put(log, 1, sections_of(0, 1), completed=False)
+    put(log, 2, sections_of(10, 1))
+    records, offset = read_all(log, TABLES)
+    assert keys(records) == [10]
+    put_index(Path(log.path), 1, "8192\nCOMPLETED")
+    assert keys(read_all(log, TABLES, offset)[0]) == [0]
+
+
+@pytest.mark.covers("CAS-C40-03")
+def test_segment_without_index_may_vanish(log: LogFolder) -> None:
+    path = put(log, 1, sections_of(0, 1), completed=False)
+    put(log, 2, sections_of(10, 1))
+    _, offset = read_all(log, TABLES)
+    path.unlink()
+    assert keys(read_all(log, TABLES, offset)[0]) == []
+
+
+@pytest.mark.covers("CAS-GAP-06")
+def test_segment_that_never_completes_keeps_no_other_one_back(log: LogFolder) -> None:
+    sections = sections_of(0, 1, 1)
+    put(log, 1, sections, end=ends_of(sections)[0], completed=False)
+    put(log, 2, sections_of(10, 1))
+    records, offset = read_all(log, TABLES)
+    assert keys(records) == [0, 10]
+    put(log, 3, sections_of(20, 1))
+    assert keys(read_all(log, TABLES, offset)[0]) == [20]
+
+
+@pytest.mark.covers("CAS-C40-05")
+def test_reading_beyond_the_index_is_an_option(log: LogFolder) -> None:
+    sections = sections_of(0, 1, 1)
+    put(log, 1, sections, end=ends_of(sections)[0], completed=False)
+    put(log, 2, sections_of(10, 1), completed=False)
+    beyond = replace(log, beyond_index=True)
+    records, offset = read_all(beyond, TABLES)
+    assert keys(records) == [0, 1, 10]
+    assert set(offset[HOST]["open"]) == {"1", "2"}
+
+
+def test_segment_made_a_moment_ago_is_all_zeros_and_nothing_yet(log: LogFolder) -> None:
+    put_segment(Path(log.path), 1, bytes(8192), end=0, completed=False)
+    records, offset = read_all(log, TABLES)
+    assert keys(records) == []
+    assert offset[HOST]["open"] == {}
+
+
+@pytest.mark.covers("CAS-C40-01")
+def test_segments_of_cassandra_3_are_read_whole_in_whatever_order_they_arrive(log: LogFolder) -> None:
+    folder = Path(log.path)
+    put_segment(folder, 2, segment(2, sections_of(20, 2), version=6), completed=False, version=6)
+    records, offset = read_all(log, TABLES)
+    assert keys(records) == [20, 21]
+    put_segment(folder, 1, segment(1, sections_of(10, 2), version=6), completed=False, version=6)
+    records, offset = read_all(log, TABLES, offset)
+    assert keys(records) == [10, 11]
+    assert keys(read_all(log, TABLES, offset)[0]) == []
+
+
+def test_each_node_has_its_own_place(tmp_path: Path) -> None:
+    log = LogFolder(str(tmp_path))
+    put_segment(tmp_path / "a", 1, segment(1, sections_of(0, 2)))
+    put_segment(tmp_path / "b", 1, segment(1, sections_of(10, 2)))
+    records, offset = read_all(log, TABLES)
+    assert keys(records) == [0, 1, 10, 11]
+    assert records["origin"].to_pylist() == ["a", "a", "b", "b"]
+    put_segment(tmp_path / "b", 2, segment(2, sections_of(20, 1)))
+    later, offset = read_all(log, TABLES, offset)
+    assert keys(later) == [20]
+    assert [value["done"] for value in offset.values()] == [[[1, 1]], [[1, 2]]]
+
+
+def test_nodes_share_a_batch(tmp_path: Path) -> None:
+    log = LogFolder(str(tmp_path))
+    for node in ("a", "b"):
+        put_segment(tmp_path / node, 1, segment(1, sections_of(0, *[1] * 10)))
+    plan = plan_segments(log, TABLES, None, head(log), ReadLimit(bytes=400))
+    assert {part.origin for part in plan.partitions} == {"a", "b"}
+    assert not plan.at_head
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=4),
+    st.integers(1, 900),
+)
+def test_batches_of_any_size_read_each_change_once(
+    tmp_path_factory: pytest.TempPathFactory, shape: list[list[int]], limit: int
+) -> None:
+    log = LogFolder(str(tmp_path_factory.mktemp("log")), HOST)
+    number = 0
+    expected: list[int] = []
+    for segment_id, counts in enumerate(shape, start=1):
+        put(log, segment_id, sections_of(number, *counts))
+        expected += range(number, number + sum(counts))
+        number += sum(counts)
+    records, offset = read_all(log, TABLES, limit=ReadLimit(bytes=limit))
+    assert keys(records) == expected
+    assert offset == head(log)
+
+
+def test_batch_stops_at_the_head_that_was_asked_for(log: LogFolder) -> None:
+    sections = sections_of(0, 2, 2)
+    put(log, 1, sections, end=ends_of(sections)[0], completed=False)
+    early = head(log)
+    put_index(Path(log.path), 1, f"{ends_of(sections)[1]}\nCOMPLETED")
+    put(log, 2, sections_of(10, 1))
+
+    plan = plan_segments(log, TABLES, None, early, EVERYTHING)
+
+    assert plan.at_head
+    assert plan.end == early
+    assert len(_read(plan.partitions)) == 2
+
+
+def test_large_segment_is_cut_into_several_partitions(
+    log: LogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture._SLICE_BYTES", 300)
+    put(log, 1, sections_of(0, *[2] * 12))
+    parts = plan_segments(log, TABLES, None, head(log), EVERYTHING).partitions
+    assert len(parts) > 3
+    assert _read(reversed(parts)) == list(range(24))
+    assert _read(pickle.loads(pickle.dumps(parts))) == list(range(24))
+
+
+def test_position_inside_a_section_is_gone_on_from(log: LogFolder) -> None:
+    put(log, 1, sections_of(0, 3))
+    records, _ = read_all(log, TABLES)
+    second = Position.unpack(records["position"][1].as_py())
+    offset = {HOST: {"v": 1, "floor": 0, "open": {"1": second.end}}}
+    assert keys(read_all(log, TABLES, offset)[0]) == [2]
+
+
+def test_segment_that_was_read_in_part_and_is_gone_is_a_lost_position(log: LogFolder) -> None:
+    sections = sections_of(0, 1, 1)
+    path = put(log, 1, sections, end=ends_of(sections)[0], completed=False)
+    _, offset = read_all(log, TABLES)
+    path.unlink()
+    put(log, 2, sections_of(10, 1))
+    with pytest.raises(PositionLost, match="segment 1 of node host-a"):
+        plan_segments(log, TABLES, offset, head(log), EVERYTHING)
+
+
+def test_segment_that_the_head_saw_and_is_gone_is_a_lost_position(log: LogFolder) -> None:
+    path = put(log, 1, sections_of(0, 1))
+    put(log, 2, sections_of(10, 1))
+    seen = head(log)
+    path.unlink()
+    with pytest.raises(PositionLost, match="segment 1"):
+        plan_segments(log, TABLES, None, seen, EVERYTHING)
+
+
+def test_segment_that_is_gone_when_it_is_read_is_a_lost_position(log: LogFolder) -> None:
+    path = put(log, 1, sections_of(0, 1))
+    plan = plan_segments(log, TABLES, None, head(log), EVERYTHING)
+    path.unlink()
+    with pytest.raises(PositionLost):
+        _read(plan.partitions)
+
+
+def test_segments_that_were_read_may_be_deleted(log: LogFolder) -> None:
+    paths = [put(log, number, sections_of(10 * number, 1)) for number in (1, 2)]
+    _, offset = read_all(log, TABLES)
+    for path in paths:
+        path.unlink()
+        path.with_name(path.name.replace(".log", "_cdc.idx")).unlink()
+    put(log, 3, sections_of(30, 1))
+    assert keys(read_all(log, TABLES, offset)[0]) == [30]
+
+
+def test_encrypted_segment_is_refused_when_planned(log: LogFolder) -> None:
+    parameters = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "cdc:1", "encIV": "00"}
+    put_segment(Path(log.path), 1, segment(1, (), parameters=parameters))
+    with pytest.raises(ConfigurationError, match="encrypted"):
+        plan_segments(log, TABLES, None, head(log), EVERYTHING)
+
+
+def test_offset_of_another_form_is_refused(log: LogFolder) -> None:
+    wrong: Offset = {HOST: {"v": 1, "segment": 5}}
+    with pytest.raises(ConfigurationError):
+        validate_offset(wrong)
+    with pytest.raises(ConfigurationError):
+        plan_segments(log, TABLES, wrong, {}, EVERYTHING)
+
+
+def test_change_stands_at_the_end_of_its_entry(log: LogFolder) -> None:
+    sections = sections_of(0, 1, 1)
+    put(log, 7, sections)
+    records, _ = read_all(log, TABLES)
+    assert places(records) == [(7, end, PLAIN.full_name) for end in ends_of(sections)]
+
+
+def _read(parts: object) -> list[int]:
+    found: list[int] = []
+    for part in parts:  # type: ignore[attr-defined]
+        assert isinstance(part, SegmentSlice)
+        for batch in read_segments(part):
+            found += [int.from_bytes(key, "big") for key in batch["key"].to_pylist()]
+    return sorted(found)

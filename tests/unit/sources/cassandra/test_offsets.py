@@ -1,0 +1,91 @@
+"""The offset's form and arithmetic."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.offsets import (
+    MOST_RANGES,
+    WHOLE,
+    NodeOffset,
+    read_offset,
+    write_offset,
+)
+
+steps = st.lists(st.tuples(st.integers(1, 60), st.one_of(st.just(WHOLE), st.integers(1, 99))), max_size=60)
+
+
+@given(steps)
+def test_each_segment_is_where_it_was_last_advanced_to(taken: list[tuple[int, int]]) -> None:
+    node = NodeOffset()
+    for segment, position in taken:
+        node = node.advance(segment, position)
+    last = dict(taken)
+    assert {s: node.position(s) for s in range(1, 61)} == {
+        s: last.get(s, node.position(s)) for s in range(1, 61)
+    }
+    assert all(node.position(s) in (0, WHOLE) for s in range(1, 61) if s not in last)
+
+
+@given(steps)
+def test_offset_survives_json(taken: list[tuple[int, int]]) -> None:
+    node = NodeOffset()
+    for segment, position in taken:
+        node = node.advance(segment, position)
+    text = json.dumps(write_offset({"host": node}), sort_keys=True)
+    assert read_offset(json.loads(text)) == {"host": node}
+
+
+def test_neighbouring_segments_are_one_range_in_whatever_order_they_come() -> None:
+    node = NodeOffset()
+    for segment in (5, 7, 6, 9, 8, 4):
+        node = node.advance(segment, WHOLE)
+    assert node.done == ((4, 9),)
+
+
+def test_oldest_ranges_become_the_floor() -> None:
+    node = NodeOffset()
+    for segment in range(0, 2 * (MOST_RANGES + 3), 2):
+        node = node.advance(segment + 10, WHOLE)
+    assert len(node.done) == MOST_RANGES
+    assert node.floor == 14
+    assert node.position(11) == WHOLE
+    assert node.position(node.done[0][0] + 1) == 0
+
+
+def test_open_segment_below_the_floor_is_still_open() -> None:
+    node = NodeOffset(floor=100, open={50: 7})
+    assert node.position(50) == 7
+    assert node.advance(50, WHOLE).position(50) == WHOLE
+
+
+def test_person_may_give_floor_and_open_alone() -> None:
+    (node,) = read_offset({"host": {"v": 1, "floor": 100, "open": {"101": 4096}}}).values()
+    assert (node.position(100), node.position(101), node.position(102)) == (WHOLE, 4096, 0)
+    assert read_offset(None) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        {"host": 5},
+        {"host": {}},
+        {"host": {"v": 2, "floor": 1}},
+        {"host": {"v": 1, "floor": -1}},
+        {"host": {"v": 1, "floor": "1"}},
+        {"host": {"v": 1, "floor": True}},
+        {"host": {"v": 1, "segment": 5}},
+        {"host": {"v": 1, "done": [[1]]}},
+        {"host": {"v": 1, "open": {"x": 1}}},
+        {"host": {"v": 1, "open": {"1": None}}},
+    ],
+)
+def test_other_forms_are_refused_with_an_example(wrong: object) -> None:
+    with pytest.raises(ConfigurationError, match="floor"):
+        read_offset(wrong)  # type: ignore[arg-type]
