@@ -8,11 +8,13 @@ its source row by row. It exits with 1 on any difference.
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.exceptions import CdcError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
 _SLICES = 8
+_PAUSE_SECONDS = 3
 _SHOWN_DIFFERENCES = 20
 
 
@@ -104,35 +107,41 @@ def _run_dags(
 ) -> Mapping[str, Sequence[JobResult]]:
     results: dict[str, list[JobResult]] = {"shop": [], "store": []}
 
-    def run_both(number: int) -> None:
-        for name, database in (("shop", "Cassandra"), ("store", "MongoDB")):
-            with stages.stage(f"run {number} of DAG cdc_{name} ({database})"):
-                results[name].append(airflow.run_dag(f"cdc_{name}", f"cdc_{name}-{number}"))
+    def run(number: int, name: str, database: str) -> None:
+        with stages.stage(f"run {number} of DAG cdc_{name} ({database})"):
+            results[name].append(airflow.run_dag(f"cdc_{name}", f"cdc_{name}-{number}"))
 
     cassandra_workload.write_expiring(session)
     expired_at = time.monotonic() + cassandra_workload.MEDIUM_TTL_SECONDS + 2
-    with _writing_on(session, client, changes):
-        run_both(1)
+    with _writing_on(partial(cassandra_workload.change, session), changes):
+        run(1, "shop", "Cassandra")
+    with _writing_on(partial(mongodb_workload.change, client), changes):
+        run(1, "store", "MongoDB")
     with stages.stage("write the second part of the workload"):
         cassandra_workload.change(session, changes, seed=99)
         mongodb_workload.change(client, changes, seed=99)
     with stages.stage("wait for short TTLs to end"):
         time.sleep(max(cassandra_workload.SHORT_TTL_SECONDS + 1.5, expired_at - time.monotonic()))
-    run_both(2)
+    run(2, "shop", "Cassandra")
+    run(2, "store", "MongoDB")
     return results
 
 
 @contextmanager
-def _writing_on(session: Session, client: MongoClient, changes: int) -> Iterator[None]:
-    """Write the first part of the workload in slices while the first run reads."""
+def _writing_on(write_slice: Callable[[int, int], int], changes: int) -> Iterator[None]:
+    """Write the first part of a workload in slices while the first run reads.
+
+    Args:
+        write_slice: Takes how many statements, and the seed of their choice.
+        changes: Statements of all slices.
+    """
     failures: list[Exception] = []
 
     def write() -> None:
         try:
             for number in range(_SLICES):
-                cassandra_workload.change(session, changes // _SLICES, seed=number)
-                mongodb_workload.change(client, changes // _SLICES, seed=number)
-                time.sleep(1)
+                write_slice(changes // _SLICES, number)
+                time.sleep(_PAUSE_SECONDS)
         except Exception as error:  # noqa: BLE001  # raised in the main thread below
             failures.append(error)
 
@@ -180,7 +189,8 @@ def _report(
     print("\nseconds per stage")
     for name, seconds in stages.seconds.items():
         print(f"{seconds:7.1f}  {name}")
-    print(f"{stages.total:7.1f}  all")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{stages.total:7.1f}  all; {used.ru_utime + used.ru_stime:.0f} CPU seconds")
     print("\nof which in Spark, per DAG run")
     for name, runs in results.items():
         for number, run in enumerate(runs, 1):

@@ -30,6 +30,8 @@ class Columns:
         self.tables = {"t": self}
         self.primary_key = [self]
         self.name = "id"
+        self.columns = {"id": self, "a": self}
+        self.cql_type = "text"
 
     def execute(self, statement: str, timeout: float) -> list[Any]:
         """Answer ``SELECT *``."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server_kit.equality import same
+from server_kit.equality import inet_text, same
 
 Address = namedtuple("Address", "street zip")  # as the Cassandra driver makes them
 
@@ -56,3 +56,8 @@ def test_equal_values_are_equal(source: Any, mirror: Any) -> None:
 )
 def test_different_values_are_different(source: Any, mirror: Any) -> None:
     assert not same(source, mirror)
+
+
+def test_addresses_are_written_as_cassandras_json_does() -> None:
+    assert inet_text("2001:db8::1") == "2001:db8:0:0:0:0:0:1"
+    assert inet_text("192.0.2.1") == "192.0.2.1"
