@@ -7,6 +7,7 @@ Where a writer changes what is being compacted, the writer wins and compaction w
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +72,9 @@ def _count_snapshots(loaded: Any) -> int:
 def remove_dead_branches(table: IcebergTable, prefix: str) -> list[str]:
     """Remove the branches of writers that ended before they were done."""
     now = time.time()
-    dead = [
-        name
-        for name in table.load().refs()
-        if name.startswith(prefix) and now - int(name[len(prefix) :].split("_")[0]) > DEAD_BRANCH_SECONDS
-    ]
+    ours = re.compile(re.escape(prefix) + r"(\d+)_\w+")
+    found = ((name, ours.fullmatch(name)) for name in table.load().refs())
+    dead = [name for name, made in found if made and now - int(made[1]) > DEAD_BRANCH_SECONDS]
     for name in dead:
         table.remove_branch(name)
     return dead

@@ -101,7 +101,7 @@ def test_a_table_that_cannot_be_read_after_an_error_is_an_unknown_outcome(make_t
         table.commit(table.head(), append=rows(table, 1), properties={"cdc.n": "1"})
 
 
-def test_another_change_of_metadata_only_repeats_the_last_step(make_table: MakeTable) -> None:
+def test_another_change_of_metadata_does_not_stop_a_commit(make_table: MakeTable) -> None:
     table, other = make_table(), None
     other = table.lake.table(table.name)
     tries = before_publishing(
@@ -109,7 +109,7 @@ def test_another_change_of_metadata_only_repeats_the_last_step(make_table: MakeT
         lambda: other.load().updateProperties().set("comment", "by another").commit(),
     )
     table.commit(table.head(), append=rows(table, 1), properties={"cdc.n": "1"})
-    assert (tries, ids(table)) == ([2], [1])
+    assert (tries, ids(table)) == ([1], [1]), "Iceberg itself repeats such a change"
 
 
 def test_maintenance_during_a_commit_repeats_it(make_table: MakeTable) -> None:
@@ -118,7 +118,7 @@ def test_maintenance_during_a_commit_repeats_it(make_table: MakeTable) -> None:
     other = table.lake.table(table.name)
     tries = before_publishing(table, lambda: other.load().newFastAppend().set(MAINTENANCE, "x").commit())
     table.commit(base, append=rows(table, 1), properties={"cdc.n": "1"})
-    assert (tries[0], ids(table), refs(table)) == (3, [1], {"main", HEAD_TAG})
+    assert (tries[0], ids(table), refs(table)) == (2, [1], {"main", HEAD_TAG})
     assert dict(table.head().properties) == {"cdc.n": "1"}
 
 
