@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes
+from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
 
 ROWS_AT: Final = 0
 """Cursor: contributions so far."""
@@ -45,6 +45,8 @@ UPPER: Final = 4
 ROW_COLUMNS: Final = 5
 
 BOUND_HEADER_BYTES: Final = 4
+NOWHERE: Final = np.int64(-1)
+"""No end of a range. (A NumPy number, because Numba compiles a function anew for each literal argument.)"""
 
 
 class Sink(NamedTuple):
@@ -106,3 +108,34 @@ def _twice(array: NDArray[Any]) -> NDArray[Any]:
     longer = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+@walker
+def put_row(
+    sink: Sink,
+    change: Int,
+    scope: Int,
+    state_end: Int,
+    lower: Int,
+    upper: Int,
+) -> bool:
+    """Append a contribution whose cell row is written already; False if there is no space."""
+    cursor, rows = sink.cursor, sink.rows
+    row = cursor[ROWS_AT]
+    if row >= len(rows):
+        return False
+    rows[row, CHANGE] = change
+    rows[row, SCOPE] = scope
+    rows[row, STATE_END] = state_end
+    rows[row, LOWER] = lower
+    rows[row, UPPER] = upper
+    cursor[ROWS_AT] = row + 1
+    cursor[STATES_AT] = state_end
+    return True
+
+
+@walker
+def failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
+    """Note where the input could not be read and return the negative reason."""
+    cursor[FAILED_AT] = at
+    return -reason

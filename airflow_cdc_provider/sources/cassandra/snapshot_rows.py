@@ -30,15 +30,13 @@ from airflow_cdc_provider.sources.cassandra.buffers import (
     store_little32,
     walker,
 )
-from airflow_cdc_provider.sources.cassandra.mutation import put_row
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import BAD_SNAPSHOT, NO_SPACE, UNKNOWN_COLUMN
-from airflow_cdc_provider.sources.cassandra.sink import FAILED_AT, STATES_AT, Sink
+from airflow_cdc_provider.sources.cassandra.sink import FAILED_AT, NOWHERE, STATES_AT, Sink, put_row
 from airflow_cdc_provider.sources.cassandra.sorting import compare_cells, order_cells
 
 _HEADER_BYTES: Final = 4
 _TABLE: Final = np.int64(0)
-_NOWHERE: Final = np.int64(-1)
 
 
 @walker
@@ -110,7 +108,7 @@ def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Prog
     store_little32(states, begin + 44, kept)
     if kept == 0 and not data[row_at + 1] & (ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN):
         return end
-    if not put_row(sink, change, np.int64(scope), state_at, _NOWHERE, _NOWHERE):
+    if not put_row(sink, change, np.int64(scope), state_at, NOWHERE, NOWHERE):
         return -NO_SPACE
     return end
 
