@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
 _SLICES = 8
-_PAUSE_SECONDS = 3
+_MOST_SLICES = 30
+_PAUSE_SECONDS = 4
 _SHOWN_DIFFERENCES = 20
 
 
@@ -129,19 +130,22 @@ def _run_dags(
 
 @contextmanager
 def _writing_on(write_slice: Callable[[int, int], int], changes: int) -> Iterator[None]:
-    """Write the first part of a workload in slices while the first run reads.
+    """Write a workload in slices for as long as a run reads, so that snapshot and capture meet live changes.
 
     Args:
         write_slice: Takes how many statements, and the seed of their choice.
-        changes: Statements of all slices.
+        changes: Statements of the first :data:`_SLICES` slices, which are written in any case.
     """
     failures: list[Exception] = []
+    ended = threading.Event()
 
     def write() -> None:
         try:
-            for number in range(_SLICES):
+            for number in range(_MOST_SLICES):
+                if number >= _SLICES and ended.is_set():
+                    break
                 write_slice(changes // _SLICES, number)
-                time.sleep(_PAUSE_SECONDS)
+                ended.wait(_PAUSE_SECONDS)
         except Exception as error:  # noqa: BLE001  # raised in the main thread below
             failures.append(error)
 
@@ -150,6 +154,7 @@ def _writing_on(write_slice: Callable[[int, int], int], changes: int) -> Iterato
     try:
         yield
     finally:
+        ended.set()
         writer.join()
     if failures:
         raise failures[0]
