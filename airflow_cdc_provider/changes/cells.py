@@ -35,6 +35,10 @@ A cell:
 32     P, V  path, then value
 ====== ===== ==========================================================================================
 
+A row with ``ROW_UNCERTAIN`` and without ``ROW_LIVENESS`` was read by a SELECT. It has at offset 8 the time of
+that reading in us, at 16 the write time of the greatest liveness before it that is known (NEVER for none) and
+at 4, as u32, that one's expiry in epoch seconds: 0 for one without TTL, :data:`NEVER_LIVED`.
+
 Write times are signed 64-bit and all values of them are legal. Each (column, path) occurs at most once, and
 so does a column's complex deletion.
 """
@@ -45,6 +49,9 @@ from typing import Final
 
 FORMAT: Final = 1
 NEVER: Final = (1 << 63) - 1
+NEVER_LIVED: Final = (1 << 32) - 1
+"""Stands for the expiry of a liveness that says that its row is gone."""
+LATEST_EXPIRY: Final = NEVER_LIVED - 1
 
 ROW_HEADER_BYTES: Final = 48
 CELL_HEADER_BYTES: Final = 32

@@ -78,12 +78,19 @@ class Liveness:
 
 @dataclass(frozen=True)
 class Reading:
-    """The unknown liveness of a row that a SELECT showed."""
+    """The unknown liveness of a row that a SELECT showed, and the greatest known one before it."""
 
     time: int
+    known: Liveness | None = None
 
     def rank(self) -> tuple[Any, ...]:
         return (self.time, False)
+
+    def end(self) -> int:
+        """Return when the row may end: at the expiry of the known liveness, if it lived at the reading."""
+        known = self.known
+        end = _known_end(known) if known else 0
+        return end if end not in (0, 0xFFFFFFFF) and end * 1_000_000 > self.time else NEVER
 
 
 @dataclass(frozen=True)
@@ -104,16 +111,23 @@ def write(row: Row, static: bool = False) -> bytes:
     match row.liveness:
         case Liveness(time, ttl, expires):
             flags |= 2
-        case Reading(time):
+        case Reading(time, known):
             flags |= 8
+            ttl, expires = (_known_end(known), known.time) if known else (0, NEVER)
     flags |= 4 if row.deletion else 0
     cells = sorted(row.cells, key=lambda c: c.place)
     return (
-        struct.pack("<BBHiqq", 1, flags, 0, ttl, time, expires)
+        struct.pack("<BBHIqq", 1, flags, 0, ttl, time, expires)
         + struct.pack("<qqII", *(row.deletion or (0, 0)), len(row.clustering), len(cells))
         + row.clustering
         + b"".join(map(_write_cell, cells))
     )
+
+
+def _known_end(known: Liveness) -> int:
+    if known.ttl == EXPIRED_MARKER:
+        return 0xFFFFFFFF
+    return min(max(known.expires, 1), 0xFFFFFFFE) if known.ttl else 0
 
 
 def _write_cell(cell: Cell) -> bytes:
@@ -148,7 +162,10 @@ def read(data: bytes) -> Row:
     if flags & 2:
         liveness = Liveness(time, ttl, expires if ttl else NEVER)
     elif flags & 8:
-        liveness = Reading(time)
+        ends = ttl & 0xFFFFFFFF
+        gone = Liveness(expires, EXPIRED_MARKER)
+        known = gone if ends == 0xFFFFFFFF else Liveness(expires, int(ends > 0), ends or NEVER)
+        liveness = Reading(time, None if expires == NEVER else known)
     return Row(liveness, (deleted, seconds) if flags & 4 else None, data[48 : 48 + length], tuple(cells))
 
 
@@ -356,6 +373,8 @@ def _expiry(row: Row, now: int, static_state: bytes | None) -> int | None:
     moments = [c.end for c in cells if c.expiring and c.live(now)]
     if isinstance(row.liveness, Liveness) and row.liveness.ttl and row.liveness.live(now):
         moments.append(row.liveness.expires)
+    if isinstance(row.liveness, Reading) and now < (end := row.liveness.end()):
+        moments.append(end)
     earliest = min(moments, default=NEVER)
     return None if earliest == NEVER else earliest
 
@@ -372,6 +391,10 @@ def _keep_row(
     found_time = marker.time if marker else NEVER
     if marker and (_covered(active, marker.time) or (static and isinstance(marker, Liveness))):
         marker = None
+    if isinstance(marker, Reading) and not static:
+        known = [m.known if isinstance(m, Reading) else m for m in markers]
+        known = [m for m in known if m and not _covered(active, m.time)]
+        marker = Reading(marker.time, max(known, key=lambda m: m.rank(), default=None))
 
     places: dict[tuple[int, int, bytes], list[Cell]] = defaultdict(list)
     for version in versions:
@@ -393,7 +416,8 @@ def _keep_row(
 
     doubt = _in_doubt(versions, winners, covers, marker, found_time, now)
     cell_lives = any(c.live(now) for c in left)
-    if isinstance(marker, Reading) and not static and not cell_lives and (places or active):
+    ended = isinstance(marker, Reading) and marker.end() <= now
+    if isinstance(marker, Reading) and not static and not cell_lives and (places or active or ended):
         return Row(marker, own, max(v.clustering for v in versions), tuple(left)), True
     if isinstance(marker, Liveness) and not marker.live(now) and marker.expires < horizon:
         marker = None

@@ -84,7 +84,7 @@ KEYS = st.sampled_from([b"a", b"b", b"key-of-nine-and-more"])
 CLUSTERINGS = st.sampled_from(
     [b"", b"\x00", b"\x01", b"\x01\x01", b"\x01\x01\x01\x01\x01\x01\x01\x01\x02", b"\x02"]
 )
-TIMES = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 4, 5, 2**63 - 1])
+TIMES = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 4, 5, NOW * 1_000_000 + 500_000, 2**63 - 1])
 SECONDS = st.sampled_from([0, 500, NOW - 1, NOW, NOW + 1, NOW + 2, 2**32])
 TTLS = st.sampled_from([1, 2, 600])
 VALUES = st.sampled_from(

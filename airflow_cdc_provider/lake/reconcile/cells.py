@@ -18,7 +18,7 @@ partitions and ranges are on the side only, ranges cut to be disjoint. A deletio
 useless is gone.
 
 A row in state ``ROW_UNCERTAIN`` without ``ROW_LIVENESS`` has the time of its reading, in us, in place of the
-liveness' write time: what is older is in doubt (:mod:`.doubts`).
+liveness' write time, and beside it the greatest known liveness: what is older is in doubt (:mod:`.doubts`).
 """
 
 from __future__ import annotations

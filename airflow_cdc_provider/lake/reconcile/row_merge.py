@@ -10,7 +10,8 @@ Four steps, each over references to cells (where a cell starts) and none over co
 
 A row known from a SELECT only (``ROW_UNCERTAIN``) has an unknown liveness at the time of reading, which
 stands in the place of the liveness' write time. It competes there with the known ones by time: a later known
-one settles it, a later deletion ends it, and until then the row lives.
+one settles it, a later deletion ends it, and until then the row lives. The greatest known liveness before the
+reading stays beside it: should the row live by that one alone, it ends when that one expires.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
     CELL_TOMBSTONE,
     FORMAT,
+    LATEST_EXPIRY,
     NEVER,
+    NEVER_LIVED,
     ROW_DELETION,
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
@@ -190,6 +193,8 @@ def merge_row(
     if found.flag == 0 or covers(active, found.time_us) or (static and found.flag == ROW_LIVENESS):
         liveness = no_liveness()
     uncertain = liveness.flag == ROW_UNCERTAIN
+    if uncertain and not static:
+        liveness = _with_known(data, batch.row, order, low, high, liveness, active)
 
     cells, count = _merge_cells(batch, order, low, high, settings, scratch)
 
@@ -206,10 +211,14 @@ def merge_row(
     had_cells = count > 0
     count, cell_lives, expires_at = _keep_uncovered(data, cells, count, active, settings.now_seconds)
     forgets = settings.purge_seconds
-    if uncertain and not static and not cell_lives:
-        doubtful = doubtful or had_cells or active.present
-        if doubtful:
-            forgets = np.int64(-NEVER)
+    if uncertain and not static:
+        ends = _known_end(liveness)
+        if not cell_lives:
+            doubtful = doubtful or had_cells or active.present or ends <= settings.now_seconds
+            if doubtful:
+                forgets = np.int64(-NEVER)
+        if settings.now_seconds < ends:
+            expires_at = min(expires_at, ends)
 
     row_lives = uncertain
     if liveness.flag == ROW_LIVENESS:
@@ -254,6 +263,45 @@ def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, hig
         if best.flag == 0 or _compare_liveness(found, best) > 0:
             best = found
     return best
+
+
+@kernel
+def _with_known(
+    data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int, reading: Liveness, active: Deletion
+) -> Liveness:
+    """Return the liveness of a reading together with the greatest known one, none if that is deleted."""
+    end = np.int64(0)
+    time_us = np.int64(NEVER)
+    for place in range(low, high):
+        row = rows[order[place]]
+        flags = row_flags(data, row)
+        if flags & ROW_LIVENESS:
+            ttl = read_i32(data, row + 4)
+            found_us = read_i64(data, row + 8)
+            found_end = np.int64(0)
+            if ttl == EXPIRED_LIVENESS_TTL:
+                found_end = np.int64(NEVER_LIVED)
+            elif ttl != 0:
+                found_end = min(max(read_i64(data, row + 16), np.int64(1)), np.int64(LATEST_EXPIRY))
+        elif flags & ROW_UNCERTAIN:
+            found_us = read_i64(data, row + 16)
+            found_end = read_u32(data, row + 4)
+        else:
+            continue
+        known = found_us != NEVER and not covers(active, found_us)
+        if known and (time_us == NEVER or found_us > time_us or (found_us == time_us and found_end > end)):
+            time_us = found_us
+            end = found_end
+    return Liveness(reading.flag, reading.time_us, end, time_us)
+
+
+@kernel
+def _known_end(reading: Liveness) -> Int:
+    """Return the second at which a row that was read may end; NEVER if what is known doesn't tell."""
+    end = reading.ttl
+    if end in (0, NEVER_LIVED) or end * 1_000_000 <= reading.time_us:
+        return np.int64(NEVER)
+    return end
 
 
 @kernel

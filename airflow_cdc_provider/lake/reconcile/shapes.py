@@ -79,7 +79,11 @@ class Deletion(NamedTuple):
 
 
 class Liveness(NamedTuple):
-    """The liveness of a row; ``flag`` is ROW_LIVENESS, ROW_UNCERTAIN or 0 for none."""
+    """The liveness of a row; ``flag`` is ROW_LIVENESS, ROW_UNCERTAIN or 0 for none.
+
+    With ROW_UNCERTAIN, ``time_us`` is that of the reading, ``expires`` the write time of the greatest known
+    liveness before it, and ``ttl`` the end of that one in epoch seconds, as in a cell row's header.
+    """
 
     flag: Int
     time_us: Int

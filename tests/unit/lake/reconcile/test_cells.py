@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from tests.oracles.cassandra_read_path import Contribution, kept, visible
+from tests.oracles.cassandra_read_path import ROW, Contribution, Liveness, Reading, Row, kept, visible
 from tests.oracles.contributions import NOW, as_kept, as_table, as_visible, fed_back, lists
 
 RULES = st.sampled_from(["4.0", "3.11"])
@@ -93,3 +93,18 @@ def test_nothing_comes_of_nothing() -> None:
 def test_unknown_rules_are_refused() -> None:
     with pytest.raises(KeyError):
         reconcile_cells(as_table([]), NOW, "2.2")
+
+
+def test_a_row_that_only_an_expiring_liveness_is_known_to_keep_is_read_again_when_that_ends() -> None:
+    read_us = (NOW - 5) * 1_000_000
+    read = Contribution(b"a", ROW, b"", None, 0, Row(Reading(read_us)))
+    logged = Contribution(b"a", ROW, b"", None, 0, Row(Liveness(read_us - 1, 600, NOW + 1)))
+    before = reconcile_cells(as_table([read, logged]), NOW)
+    assert (before.live["expires_at"].to_pylist(), len(before.doubtful_keys)) == ([NOW + 1], 0)
+    after = reconcile_cells(fed_back(before), NOW + 1)
+    assert (after.live.num_rows, after.doubtful_keys.to_pylist()) == (1, [b"a"])
+    again = Contribution(b"a", ROW, b"", None, 0, Row(Reading((NOW + 2) * 1_000_000)))
+    assert (
+        len(reconcile_cells(pa.concat_tables([fed_back(after), as_table([again])]), NOW + 2).doubtful_keys)
+        == 0
+    )
