@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from bson import Binary, Code, DatetimeMS, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
+from hypothesis import strategies as st
 from pymongo import DeleteOne, InsertOne, ReplaceOne, UpdateOne
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
@@ -25,8 +26,9 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, Mongod
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+from tests.chance import draw
 from tests.integration.sources.mongodb_replay import Replay, documents
-from tests.unit.sources.mongodb.documents import raw_document, raw_element, raw_string
+from tests.unit.sources.mongodb.documents import DOCUMENTS, VALUES, raw_document, raw_element, raw_string
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -139,6 +141,42 @@ def write_randomly(collection: Any, seed: int, count: int) -> None:
 def test_random_changes_end_with_what_find_returns(replay: Replay, database: Any, seed: int) -> None:
     for part in range(3):
         write_randomly(database.things, seed * 10 + part, 150)
+        replay.capture()
+        assert replay.rows(f"{database.name}.things") == documents(database.things)
+
+
+def write_documents(collection: Any, rng: random.Random, count: int) -> int:
+    """Write documents of any shape; return how many writes the server took."""
+    pool = draw(st.lists(DOCUMENTS, min_size=80, max_size=80), rng)
+    ids = [*IDS, *draw(st.lists(VALUES, min_size=20, max_size=20), rng)]
+    taken = 0
+    for _ in range(count):
+        query = {"_id": {"$eq": rng.choice(ids)}}
+        document = {name: value for name, value in rng.choice(pool).items() if name != "_id"}
+        try:
+            match rng.randrange(5):
+                case 0:
+                    collection.delete_one(query)
+                case 1:
+                    collection.update_one(query, [{"$set": {"more": {"$literal": document}}}], upsert=True)
+                case 2:
+                    collection.update_one(query, {"$push": {"list": {"$each": [document], "$position": 0}}})
+                case _:
+                    collection.replace_one(query, document, upsert=True)
+            taken += 1
+        except OperationFailure:  # an _id of a type that can't be one, a list that is none
+            continue
+    return taken
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_thousand_writes_of_any_documents_end_with_what_find_returns(
+    replay: Replay, database: Any, seed: int
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(4):
+        assert write_documents(database.things, rng, 600) > 450
         replay.capture()
         assert replay.rows(f"{database.name}.things") == documents(database.things)
 

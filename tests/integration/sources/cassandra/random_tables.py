@@ -10,13 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.cql.schema import CqlType
 from airflow_cdc_provider.sources.cql.types import to_cql
+from tests.chance import draw
 from tests.unit.sources.cql.cql_values import SCALARS, types, values
 
 Statement = tuple[str, list[bytes | None]]
@@ -58,20 +57,6 @@ class RandomTable:
         return (
             f"CREATE TABLE {self.name} ({', '.join(columns)}, PRIMARY KEY ({key})) WITH cdc = true{ordered}"
         )
-
-
-def draw(strategy: st.SearchStrategy[Any], rng: random.Random) -> Any:
-    """Draw one example, without the machinery of a test."""
-    found: list[Any] = []
-
-    @seed(rng.randrange(1 << 30))
-    @settings(max_examples=3, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(strategy)
-    def take(value: Any) -> None:
-        found.append(value)
-
-    take()
-    return found[-1]
 
 
 def _is_built_in(kind: CqlType) -> bool:

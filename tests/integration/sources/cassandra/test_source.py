@@ -29,8 +29,8 @@ from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
+from tests.chance import draw
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
-from tests.integration.sources.cassandra.random_tables import draw
 from tests.unit.sources.cql.cql_values import SCALARS, values
 
 if TYPE_CHECKING:
