@@ -57,6 +57,7 @@ def settle(server: CassandraServer, session: Any) -> None:
     server.roll_segment(session)
 
 
+@pytest.mark.covers("CAS-LIM-06", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02", "CAS-GAP-03", "DSX-CON-08")
 def test_mirrors_equal_tables_after_random_statements_read_from_the_log_alone(
     spark: SparkSession,
     run_stage: RunStage,
@@ -92,6 +93,7 @@ def test_growing_segment_is_read_up_to_what_is_durable(
         assert_mirrors_equal(spark, cassandra_session, keyspace)
 
 
+@pytest.mark.covers("CAS-GAP-09")
 def test_rows_that_expire_leave_the_mirror_with_the_next_run(
     spark: SparkSession,
     run_stage: RunStage,
@@ -114,6 +116,7 @@ def test_rows_that_expire_leave_the_mirror_with_the_next_run(
     assert_mirrors_equal(spark, cassandra_session, keyspace)
 
 
+@pytest.mark.covers("CAS-SNAP-01", "DSX-CON-08", "DSX-CON-09")
 def test_snapshot_and_log_together_equal_the_table(
     spark: SparkSession,
     run_stage: RunStage,
@@ -162,6 +165,7 @@ def _kill_and_recover(
     assert_mirrors_equal(spark, session, keyspace)
 
 
+@pytest.mark.covers("CAS-FAULT-05", "DSX-AGT-01")
 def test_killed_sync_is_made_good_by_the_next_run(
     spark: SparkSession,
     application: Application,
@@ -173,6 +177,7 @@ def test_killed_sync_is_made_good_by_the_next_run(
     _kill_and_recover(spark, application, cassandra_server, cassandra_session, keyspace, connection, rounds=2)
 
 
+@pytest.mark.covers("CAS-FAULT-05")
 @pytest.mark.faults
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession,

@@ -44,6 +44,7 @@ def declaration(database: str, **lake: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.covers("MDB-SNAP-01", "MDB-SNAP-05", "MDB-OFF-05")
 def test_mirror_equals_collection_after_snapshot_and_random_changes(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
@@ -135,12 +136,14 @@ def _kill_and_recover(
     assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
 
 
+@pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 def test_killed_sync_is_made_good_by_the_next_run(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
     _kill_and_recover(spark, application, database, connection, rounds=2)
 
 
+@pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 @pytest.mark.faults
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]

@@ -55,6 +55,9 @@ def test_javas_format_is_read(line: str, name: str, value: str) -> None:
     assert parse_properties(f"# comment\n! too\n\n{line}\n") == {name: value}
 
 
+@pytest.mark.covers(
+    "MDB-CAP-01", "MDB-CAP-02", "MDB-CAP-03", "MDB-CAP-04", "MDB-CAP-05", "MDB-CAP-06", "MDB-CAP-07"
+)
 @pytest.mark.parametrize(
     ("mode", "kind", "full_document", "pre_images"),
     [
@@ -73,6 +76,7 @@ def test_capture_modes_become_what_events_carry(
     assert (options.full_document, options.pre_images) == (full_document, pre_images)
 
 
+@pytest.mark.covers("MDB-FLT-01", "MDB-FLT-04", "MDB-FLT-07")
 def test_lists_select_collections_without_regard_to_case() -> None:
     made = connector(collection_include_list=r"shop\.orders,shop2\..*")
     assert made.selects("shop.orders")
@@ -82,6 +86,7 @@ def test_lists_select_collections_without_regard_to_case() -> None:
     assert not made.selects("myshop.orders")
 
 
+@pytest.mark.covers("MDB-FLT-01", "MDB-FLT-07")
 def test_literal_lists_are_taken_as_they_are() -> None:
     made = connector(filters_match_mode="literal", collection_include_list="shop.or*, shop.b")
     assert made.selects("shop.or*")
@@ -90,6 +95,7 @@ def test_literal_lists_are_taken_as_they_are() -> None:
     assert not made.selects("Shop.b")
 
 
+@pytest.mark.covers("MDB-FLT-02", "MDB-FLT-03", "MDB-FLT-05")
 def test_databases_and_collections_both_must_match() -> None:
     made = connector(database_include_list="shop,shop2", collection_exclude_list=r"shop\.(a|b)")
     assert made.selects("shop.c")
@@ -99,10 +105,12 @@ def test_databases_and_collections_both_must_match() -> None:
     assert not connector(database_exclude_list="shop").selects("shop.c")
 
 
+@pytest.mark.covers("MDB-FLT-04", "MDB-FLT-06")
 def test_the_servers_own_databases_are_never_captured() -> None:
     assert not any(connector().selects(f"{database}.x") for database in ("admin", "local", "config"))
 
 
+@pytest.mark.covers("MDB-FLT-03", "MDB-FLT-05")
 @pytest.mark.parametrize(
     "properties",
     [
@@ -115,6 +123,7 @@ def test_lists_that_exclude_each_other_are_refused(properties: dict[str, str]) -
         connector(**properties)
 
 
+@pytest.mark.covers("MDB-EVT-15", "MDB-HDR-01")
 def test_publishing_options_are_mapped() -> None:
     made = connector(
         tombstones_on_delete="false",
@@ -132,6 +141,7 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
     assert [note.split()[1] for note in imported.notes] == ["mongodb.connection.string"]
 
 
+@pytest.mark.covers("MDB-SRC-10", "MDB-CAP-12")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -154,6 +164,7 @@ def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str
     assert refused.value.remedy
 
 
+@pytest.mark.covers("MDB-SRC-10")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -169,6 +180,7 @@ def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
     assert connector(**{name: value}).name == "shop"
 
 
+@pytest.mark.covers("MDB-CAP-01")
 @pytest.mark.parametrize(
     ("name", "value"),
     [

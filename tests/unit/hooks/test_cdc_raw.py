@@ -31,6 +31,7 @@ def test_segments_come_by_host_and_number_with_what_their_idx_says(
     ]
 
 
+@pytest.mark.covers("CAS-C40-02")
 def test_a_half_written_idx_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "CommitLog-7-1_cdc.idx"
     path.write_text("")
@@ -63,7 +64,7 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
         measure(str(tmp_path / "nowhere"))
 
 
-@pytest.mark.covers("CAS-SETUP-01", "CAS-SETUP-03", "CAS-SETUP-04")
+@pytest.mark.covers("CAS-SETUP-01", "CAS-SETUP-03", "CAS-C41-02")
 @pytest.mark.parametrize(
     ("text", "total", "interval"),
     [

@@ -57,7 +57,21 @@ def without_variables(text: str) -> str:
     return re.sub(r'"cluster":"[^"]*"(?=,"file")', '"cluster":""', text)
 
 
-@pytest.mark.covers("CAS-READ-03", "CAS-READ-04")
+@pytest.mark.covers(
+    "CAS-READ-04",
+    "CAS-EVT-01",
+    "CAS-EVT-05",
+    "CAS-EVT-11",
+    "CAS-EVT-12",
+    "CAS-EVT-13",
+    "CAS-EVT-14",
+    "CAS-EVT-16",
+    "CAS-D3X-09",
+    "DSX-EVT-04",
+    "DSX-EVT-11",
+    "DSX-CON-07",
+    "DSX-CON-08",
+)
 def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> None:
     ours = [
         without_variables(f'{{"topic":"{e["topic"]}","key":{e["key"]},"value":{e["value"]}}}')
@@ -76,6 +90,7 @@ def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> 
     ]
 
 
+@pytest.mark.covers("CAS-EVT-17")
 def test_deletions_have_tombstones_only_on_request(debezium_connector: Connector) -> None:
     source = recording(DEBEZIUM)
     assert all(event["value"] for event in printed(debezium_connector, source))
@@ -113,6 +128,7 @@ def cassandras_own(folder: Path, version: int) -> dict[tuple[str, int, str], Cou
     return found
 
 
+@pytest.mark.covers("CAS-READ-04", "CAS-LIM-07")
 @pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v7-lz4", 7), ("v8-plain", 8)])
 def test_every_part_of_every_update_has_its_event(variant: str, version: int) -> None:
     folder = FIXTURES / "A" / variant
@@ -137,7 +153,7 @@ def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
     return rows
 
 
-@pytest.mark.covers("CAS-LIM-03")
+@pytest.mark.covers("CAS-LIM-03", "CAS-LIM-06", "CAS-GAP-09")
 def test_rows_equal_select_json() -> None:
     read_at = json.loads((PLAIN / "rows" / "_index.json").read_text())["read_at_s"]
     ours = rows_by_table(PLAIN, now_ns=read_at * 1_000_000_000)
@@ -154,6 +170,7 @@ def test_rows_equal_select_json() -> None:
     assert compared > 250
 
 
+@pytest.mark.covers("CAS-GAP-09")
 def test_expired_rows_are_gone_at_the_moment_given() -> None:
     insert = 1_795_247_965
     before = rows_by_table(DEBEZIUM, now_ns=insert * 1_000_000_000)

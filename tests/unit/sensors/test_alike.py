@@ -83,7 +83,7 @@ both_ways = pytest.mark.parametrize("wait", WAYS)
 
 
 @both_ways
-@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-03", "CAS-FAULT-07", "CAS-D3X-15")
+@pytest.mark.covers("CAS-SETUP-03", "CAS-D3X-15")
 def test_space_sensor_ends_when_cdc_raw_is_fuller_than_the_limit(
     wait: Any, write_segment: WriteSegment, tmp_path: Path
 ) -> None:

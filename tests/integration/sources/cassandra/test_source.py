@@ -101,6 +101,7 @@ def _selected(session: Any, table: str) -> list[str]:
     return sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table}"))
 
 
+@pytest.mark.covers("DSX-CON-09")
 @pytest.mark.parametrize("fetch_size", [7, 5000])
 def test_a_snapshot_equals_the_table_whatever_the_pages(
     build: BuildSource, cassandra_session: Any, keyspace: str, fetch_size: int
@@ -119,6 +120,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
     assert rows > 30
 
 
+@pytest.mark.covers("CAS-SNAP-07")
 @pytest.mark.parametrize("seed", [2, 14])
 def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
     build: BuildSource,
@@ -163,6 +165,7 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
         assert _shown(codec, whole.live) == expected, table
 
 
+@pytest.mark.covers("CAS-SNAP-07")
 def test_write_times_and_expiries_are_those_of_the_server(
     build: BuildSource, cassandra_session: Any, keyspace: str
 ) -> None:
@@ -360,6 +363,7 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     assert f"{keyspace}.off" not in source.tables()
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(build: BuildSource) -> None:
     source = build(
         connection={"port": 1, "login": "me", "password": "s3cret"}, advanced={"request_timeout_seconds": 1.0}

@@ -22,6 +22,7 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 
 
+@pytest.mark.covers("MDB-CUR-08")
 def test_fragments_join_to_the_event_with_the_last_token() -> None:
     fragments = [
         {"_id": {"_data": "A"}, "splitEvent": {"fragment": 1, "of": 3}, "operationType": "update"},
@@ -54,6 +55,7 @@ def split_batch(*fragments: tuple[int, int]) -> RawBatch:
     return RawBatch(data, split_documents(data), b"", None)
 
 
+@pytest.mark.covers("MDB-CUR-08")
 def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
@@ -81,6 +83,7 @@ def test_the_time_of_a_token_is_read_or_unknown(token: dict[str, Any], expected:
     assert token_time(b"no bson") == 0
 
 
+@pytest.mark.covers("MDB-CAP-06", "MDB-CAP-07", "MDB-CAP-10", "MDB-CUR-08")
 @pytest.mark.parametrize(
     ("options", "stage"),
     [

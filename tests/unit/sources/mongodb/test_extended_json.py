@@ -45,6 +45,7 @@ def element(kind: int, value: bytes, name: bytes = b"v") -> bytes:
     return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
 
 
+@pytest.mark.covers("MDB-EVT-03", "MDB-EVT-04", "MDB-EVT-05", "MDB-EVT-07", "MDB-EVT-08", "MDB-EVT-16")
 @pytest.mark.parametrize(
     ("value", "document", "key", "canonical"),
     [
@@ -131,6 +132,7 @@ def test_retired_types_are_written() -> None:
     )
 
 
+@pytest.mark.covers("MDB-EVT-17")
 def test_updated_fields_have_a_space_after_each_comma_at_any_depth() -> None:
     document = bson.encode({"a.b": [1, 2], "c": Binary(b"x"), "d": Timestamp(1, 2)})
     assert text(document, UPDATED) == (

@@ -112,7 +112,7 @@ def test_a_rename_from_an_unselected_name_fills_the_new_one() -> None:
     assert all(r["committed_at"] is not None and r["captured_at"] is not None for r in found)
 
 
-@pytest.mark.covers("MDB-FLT-06")
+@pytest.mark.covers("MDB-FLT-06", "MDB-CAP-10")
 def test_the_servers_own_collections_are_never_captured() -> None:
     everything = Selection()
     names = [("admin", "x"), ("config", "x"), ("local", "x"), ("shop", "system.views"), ("shop", "x")]
@@ -160,6 +160,7 @@ def test_without_wall_time_the_cluster_times_second_is_the_commit_time() -> None
     assert found == 10_000_000
 
 
+@pytest.mark.covers("MDB-XS-03")
 def test_fields_of_newer_servers_do_not_disturb() -> None:
     newer = event(nsType="collection", collectionUUID=Binary(bytes(16), 4), operationDescription={"x": 1})
     assert records(newer).column("kind").to_pylist() == ["change"]
