@@ -85,6 +85,7 @@ def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> 
     mended = removal.replace('["x"],"deletion_ts":null', '["x"],"deletion_ts":1795247964838844')
     (static,) = [event for event in ours if event not in theirs and event != mended]
     assert '"c1":null,"c2":null,"v":null,"w":null,"st":{"value":42,"deletion_ts":null,"set":true}' in static
+    assert json.loads(static)["key"]["payload"] == {"p1": "p", "p2": 1, "c1": None, "c2": None}
     assert [event for event in ours if event != static] == [
         mended if event == removal else event for event in theirs
     ]
@@ -142,6 +143,47 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
     theirs = cassandras_own(folder, version)
     assert {place: +ops for place, ops in found.items()} == {p: +o for p, o in theirs.items() if +o}
     assert places == sorted(places)
+
+
+def latest_write(update: dict[str, Any]) -> int | None:
+    """Return the greatest write time of an update, by Cassandra's own reader; None if it says nothing."""
+    rows = [*([update["static"]] if "static" in update else ()), *update["unfiltered"]]
+    times = [update["partition_deletion"][0]] if "partition_deletion" in update else []
+    for row in rows:
+        times += [row[name][0] for name in ("liveness", "deletion", "open", "close") if row.get(name)]
+        times += [cell[1] for cell in row.get("cells", ())]
+        times += [deletion[0] for _, deletion in row.get("complex_deletions", ())]
+    return max(times, default=None)
+
+
+@pytest.mark.covers("CAS-EVT-08")
+@pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v8-plain", 8)])
+def test_events_tell_the_greatest_write_time_of_their_update(variant: str, version: int) -> None:
+    folder = FIXTURES / "A" / variant
+    with gzip.open(folder / "updates.jsonl.gz", "rt") as lines:
+        updates = [json.loads(line) for line in lines]
+    wanted: dict[tuple[str, int, str], set[int | None]] = defaultdict(set)
+    for update in updates:
+        place = (f"CommitLog-{version}-{update['segment']}.log", update["end"], update["table"])
+        wanted[place].add(latest_write(update))
+    deletions = 0
+    for event in printed(plain_connector(tombstones=False), recording(folder)):
+        value = json.loads(event["value"])
+        where = value["source"]
+        assert where["ts_us"] in wanted[where["file"], where["pos"], where["table"]]
+        assert (where["ts_ms"], where["ts_ns"]) == (where["ts_us"] // 1000, where["ts_us"] * 1000)
+        times = {cell["deletion_ts"] for cell in value["after"].values() if cell and "deletion_ts" in cell}
+        deletions += value["op"] == "d" and where["ts_us"] in times
+    assert deletions > 50
+
+
+@pytest.mark.covers("CAS-EVT-09")
+def test_events_carry_the_moment_given_as_that_of_their_making() -> None:
+    made = [
+        {json.loads(e["value"])["ts_ms"] for e in printed(plain_connector(tombstones=False), source)}
+        for source in (recording(DEBEZIUM), recording(DEBEZIUM, now_ns=7_000_000))
+    ]
+    assert made == [{NOW_NS // 1_000_000}, {7}]
 
 
 def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:

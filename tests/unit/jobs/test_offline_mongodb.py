@@ -158,9 +158,16 @@ def test_snapshot_reads_carry_the_moment_given(tmp_path: Path) -> None:
 
 @pytest.mark.covers("MDB-XD-20")
 def test_headers_name_one_run(tmp_path: Path) -> None:
-    records = printed(connector_of("default"), recording(tmp_path, "lookup_pre"))
-    runs = {json.loads(dict(record["headers"])["__debezium.context.runId"]) for record in records}
-    assert len(runs) == 1
+    source = recording(tmp_path, "lookup_pre")
+    runs = [
+        {
+            json.loads(dict(record["headers"])["__debezium.context.runId"])
+            for record in printed(connector_of("no_tomb", **{"extended.headers.enabled": "true"}), source)
+        }
+        for _ in range(2)
+    ]
+    assert [len(run) for run in runs] == [1, 1]
+    assert runs[0] != runs[1]
 
 
 def insert(number: int) -> bytes:

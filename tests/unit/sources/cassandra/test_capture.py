@@ -107,7 +107,7 @@ def test_earliest_offset_comes_before_everything(log: LogFolder) -> None:
     assert behind.details == {HOST: {"segments": 1, "bytes": 8192}}
 
 
-@pytest.mark.covers("CAS-READ-06")
+@pytest.mark.covers("CAS-READ-06", "CAS-D3X-02")
 def test_growing_segment_is_read_only_as_far_as_its_index_says(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2, 2)
     ends = ends_of(sections)

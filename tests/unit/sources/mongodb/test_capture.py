@@ -67,6 +67,26 @@ def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     assert stream._place == start
 
 
+@pytest.mark.covers("MDB-STR-05")
+def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.capture.time.sleep", pauses.append)
+    place = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
+    stream._place = place
+    opened: list[StreamPlace] = []
+
+    def refuse(at: StreamPlace) -> None:
+        opened.append(at)
+        raise TransientError("no answer")
+
+    stream._open = refuse  # type: ignore[method-assign,assignment]  # a server that stays away
+    with pytest.raises(TransientError):
+        stream._next(1)
+    assert pauses == [0.2, 0.4, 0.8, 1.6]
+    assert opened == [place] * 5
+
+
 @pytest.mark.parametrize(
     ("token", "expected"),
     [

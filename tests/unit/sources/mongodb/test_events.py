@@ -114,6 +114,18 @@ def test_a_session_is_shown_only_with_its_number() -> None:
     assert (both["lsid"], both["txn_number"]) == ('{"id": 1}', 7)
 
 
+@pytest.mark.covers("MDB-EVT-20")
+@pytest.mark.parametrize("identity", [1, 1.0, Int64(2**40), "é", {"b": 1, "a": [1.0]}, None, DatetimeMS(-1)])
+def test_all_events_of_a_document_have_one_key(identity: Any) -> None:
+    operations = ("insert", "update", "replace", "delete")
+    keys = {
+        e["id"]
+        for e in decoded(*(change(operationType=o, documentKey={"_id": identity}) for o in operations))
+    }
+    read = decode_snapshot(pa.array([bson.encode({"_id": identity, "x": 1})], pa.binary()), "shop", "a.b")
+    assert keys == {read.events["id"][0].as_py()}
+
+
 def test_events_that_change_no_document_give_no_row() -> None:
     events = decoded(change(operationType="drop"), change(), change(operationType="invalidate", ns=...))
     assert [event["row"] for event in events] == [1]
