@@ -260,6 +260,9 @@ def test_a_snapshots_filter_is_a_query(replay: Replay, database: Any) -> None:
     database.things.insert_many([{"_id": n, "at": DatetimeMS(n)} for n in range(20)])
     where = '{"at": {"$gte": {"$date": {"$numberLong": "15"}}}}'
     assert replay.snapshot(f"{database.name}.things", where) == 5
+    replay.capture()
+    kinds = [r["kind"] for r in replay.records()]
+    assert (kinds.count("snapshot"), kinds.count("change")) == (5, 20), "it limits the snapshot alone"
     with pytest.raises(ConfigurationError, match="no Extended JSON"):
         replay.snapshot(f"{database.name}.things", "{broken")
 
@@ -322,6 +325,8 @@ def test_a_databases_stream_sees_its_collections_only(connection: dict[str, Any]
     replay.capture()
     assert [r["source_table"] for r in replay.records()] == [f"{database.name}.a"]
     assert replay.source.tables() == [f"{database.name}.a"]
+    assert StreamPlace.from_offset(replay.offset).token
+    assert ("stored offset", "ok") in [(f.subject, f.level) for f in replay.source.check(replay.offset)]
     database.client.drop_database(database.name + "x")
     replay.source.close()
 

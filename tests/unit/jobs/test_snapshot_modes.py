@@ -31,7 +31,9 @@ def context(mode: str) -> Any:
     )
 
 
-@pytest.mark.covers("CAS-SNAP-01", "CAS-SNAP-03", "CAS-SNAP-09", "MDB-SNAP-04", "MDB-SNAP-05", "MDB-XF-07")
+@pytest.mark.covers(
+    "CAS-SNAP-01", "CAS-SNAP-02", "CAS-SNAP-03", "CAS-SNAP-09", "MDB-SNAP-04", "MDB-SNAP-05", "MDB-XF-07"
+)
 @pytest.mark.parametrize(
     ("mode", "due"),
     [("initial", ["s.half", "s.new"]), ("never", []), ("always", ["s.done", "s.half", "s.new"])],
