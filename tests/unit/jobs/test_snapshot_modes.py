@@ -50,7 +50,7 @@ def test_a_run_reads_the_tables_that_its_mode_asks_for(
     order: list[str] = []
     monkeypatch.setattr(sync_stage, "snapshot", snapshot)
     monkeypatch.setattr(sync_stage, "capture", lambda _: order.append(f"capture after {len(read)}"))
-    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: order.append("merge") or [])
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: order.append("merge"))
     monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
     asked = context(mode)
 

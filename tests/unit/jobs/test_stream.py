@@ -90,7 +90,7 @@ def test_a_few_failures_that_pass_are_got_over_and_more_in_a_row_end_it(
             raise TransientError("no answer")
         return DONE
 
-    pace = {"commit_interval_seconds": 0.0}
+    pace: Any = {"commit_interval_seconds": 0.0}
     outcome = streamed(
         monkeypatch, tmp_path / "a.json", fails_now_and_then, lambda: len(rounds) >= 20, **pace
     )

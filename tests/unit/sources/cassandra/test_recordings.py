@@ -102,7 +102,7 @@ def test_same_partition_read_twice_gives_the_same_changes() -> None:
         assert _without_clock(first) == _without_clock(second)
 
 
-@pytest.mark.covers("CAS-READ-06", "CAS-C40-01")
+@pytest.mark.covers("CAS-READ-06", "CAS-C40-01", "CAS-D3X-02")
 def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() -> None:
     full = recording("v7-plain")
     midway = LogFolder(str(full.folder / "midway" / "cdc_raw"), HOST)
