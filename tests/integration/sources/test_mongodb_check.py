@@ -70,7 +70,7 @@ def levels(findings: list[Finding]) -> dict[str, str]:
     return worst
 
 
-@pytest.mark.covers("MDB-TOP-06", "MDB-CAP-10")
+@pytest.mark.covers("MDB-CAP-10")
 def test_a_user_that_may_read_everything_is_enough(secured: tuple[MongoServer, MongoClient]) -> None:
     checked = source(secured[0], "reads_all")
     found = levels(checked.check())
