@@ -147,8 +147,10 @@ def test_random_changes_end_with_what_find_returns(replay: Replay, database: Any
 
 def write_documents(collection: Any, rng: random.Random, count: int) -> int:
     """Write documents of any shape; return how many writes the server took."""
-    pool = draw(st.lists(DOCUMENTS, min_size=80, max_size=80), rng)
-    ids = [*IDS, *draw(st.lists(VALUES, min_size=20, max_size=20), rng)]
+    pool = [
+        document for _ in range(20) for document in draw(st.lists(DOCUMENTS, min_size=4, max_size=4), rng)
+    ]
+    ids = [*IDS, *(value for _ in range(5) for value in draw(st.lists(VALUES, min_size=4, max_size=4), rng))]
     taken = 0
     for _ in range(count):
         query = {"_id": {"$eq": rng.choice(ids)}}
@@ -181,6 +183,7 @@ def test_ten_thousand_writes_of_any_documents_end_with_what_find_returns(
         assert replay.rows(f"{database.name}.things") == documents(database.things)
 
 
+@pytest.mark.covers("MDB-STR-01")
 def test_small_batches_resumed_by_new_sources_give_the_same_changes(
     replay: Replay, connection: dict[str, Any], database: Any
 ) -> None:
@@ -229,6 +232,7 @@ def test_a_place_by_time_alone_goes_on_inside_a_transaction(replay: Replay, data
     assert StreamPlace.from_offset(start).time < StreamPlace.from_offset(third).time
 
 
+@pytest.mark.covers("MDB-SNAP-01")
 def test_a_snapshot_during_writes_and_its_stream_end_with_what_find_returns(
     replay: Replay, database: Any
 ) -> None:
@@ -291,10 +295,14 @@ def test_a_range_that_is_interrupted_goes_on_after_its_last_row(
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-SNAP-17")
 def test_a_snapshots_filter_is_a_query(replay: Replay, database: Any) -> None:
     database.things.insert_many([{"_id": n, "at": DatetimeMS(n)} for n in range(20)])
     where = '{"at": {"$gte": {"$date": {"$numberLong": "15"}}}}'
     assert replay.snapshot(f"{database.name}.things", where) == 5
+    replay.capture()
+    kinds = [r["kind"] for r in replay.records()]
+    assert (kinds.count("snapshot"), kinds.count("change")) == (5, 20), "it limits the snapshot alone"
     with pytest.raises(ConfigurationError, match="no Extended JSON"):
         replay.snapshot(f"{database.name}.things", "{broken")
 
@@ -333,7 +341,7 @@ def test_drop_rename_and_drop_database_end_rows(replay: Replay, database: Any) -
     assert [replay.rows(f"{database.name}.{name}") for name in "abc"] == [[], [], []]
 
 
-@pytest.mark.covers("MDB-XE-04")
+@pytest.mark.covers("MDB-XE-04", "MDB-CAP-12")
 def test_a_collections_stream_goes_on_after_its_drop(connection: dict[str, Any], database: Any) -> None:
     table = f"{database.name}.one"
     database.one.insert_one({"_id": 0})
@@ -349,6 +357,7 @@ def test_a_collections_stream_goes_on_after_its_drop(connection: dict[str, Any],
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-XA-03")
 def test_a_databases_stream_sees_its_collections_only(connection: dict[str, Any], database: Any) -> None:
     replay = Replay(connection, ".*", scope="database", target=database.name)
     database.a.insert_one({"_id": 1})
@@ -356,11 +365,13 @@ def test_a_databases_stream_sees_its_collections_only(connection: dict[str, Any]
     replay.capture()
     assert [r["source_table"] for r in replay.records()] == [f"{database.name}.a"]
     assert replay.source.tables() == [f"{database.name}.a"]
+    assert StreamPlace.from_offset(replay.offset).token
+    assert ("stored offset", "ok") in [(f.subject, f.level) for f in replay.source.check(replay.offset)]
     database.client.drop_database(database.name + "x")
     replay.source.close()
 
 
-@pytest.mark.covers("MDB-CUR-08")
+@pytest.mark.covers("MDB-CUR-08", "MDB-XS-03")
 def test_an_event_over_16_mb_arrives_whole(connection: dict[str, Any], database: Any) -> None:
     database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
     table = f"{database.name}.big"
@@ -377,6 +388,7 @@ def test_an_event_over_16_mb_arrives_whole(connection: dict[str, Any], database:
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-STR-05")
 def test_a_lost_connection_costs_no_event(connection: dict[str, Any], database: Any) -> None:
     named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
     replay = Replay(named, rf"{database.name}\..*", advanced=MongodbAdvanced(batch_events=10))
@@ -493,6 +505,7 @@ def test_a_read_preference_for_secondaries_is_served(mongo_server: MongoServer, 
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-SNAP-05")
 def test_a_lost_position_is_told_with_the_earliest_time_left() -> None:
     from server_kit import MongoServer
 

@@ -43,6 +43,7 @@ def sync(**arguments: Any) -> CdcSyncOperator:
     return CdcSyncOperator(task_id="sync", connector=DECLARATION, **arguments)
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_job_gets_spec_and_connection_and_neither_secret_is_an_argument(
     spark_submit: FakeSpark, work_folder: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_an_unforeseen_failure_names_its_type(spark_submit: FakeSpark) -> None:
         sync().execute(TaskContext())
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder: Path) -> None:
     spark_submit.answers(
         1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused"
@@ -121,6 +123,7 @@ def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder:
     assert not list(work_folder.rglob("connection.json"))
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_crash_without_result_shows_what_spark_printed(spark_submit: FakeSpark) -> None:
     spark_submit.behaves(f"print('java.lang.OutOfMemoryError {PASSWORD}'); sys.exit(137)")
     with pytest.raises(CdcError, match="OutOfMemoryError") as told:
@@ -187,6 +190,7 @@ def test_a_wrong_declaration_is_told_when_the_dag_is_parsed() -> None:
         CdcSyncOperator(task_id="sync", connector={**DECLARATION, "tabels": []})
 
 
+@pytest.mark.covers("CAS-FAULT-03")
 def test_killing_the_task_ends_the_application_and_all_below_it(spark_submit: FakeSpark) -> None:
     spark_submit.behaves(
         "import subprocess\n"

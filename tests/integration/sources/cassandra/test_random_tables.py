@@ -120,6 +120,9 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
     return done
 
 
+@pytest.mark.covers(
+    "CAS-LIM-03", "CAS-C50-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-UNSUP-07", "CAS-GAP-02", "CAS-GAP-03"
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_tables_of_random_shapes_equal_the_source(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, seed: int
@@ -127,6 +130,7 @@ def test_tables_of_random_shapes_equal_the_source(
     assert _compare(cassandra_server, cassandra_session, keyspace, seed, tables=4, count=80) > 250
 
 
+@pytest.mark.covers("CAS-LIM-03")
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_ten_thousand_statements_on_forty_tables_equal_the_source(

@@ -23,6 +23,7 @@ from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
@@ -102,6 +103,7 @@ def _selected(session: Any, table: str) -> list[str]:
     return sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table}"))
 
 
+@pytest.mark.covers("DSX-CON-09")
 @pytest.mark.parametrize("fetch_size", [7, 5000])
 def test_a_snapshot_equals_the_table_whatever_the_pages(
     build: BuildSource, cassandra_session: Any, keyspace: str, fetch_size: int
@@ -120,6 +122,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
     assert rows > 30
 
 
+@pytest.mark.covers("CAS-SNAP-07")
 @pytest.mark.parametrize("seed", [2, 14])
 def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
     build: BuildSource,
@@ -164,6 +167,7 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
         assert _shown(codec, whole.live) == expected, table
 
 
+@pytest.mark.covers("CAS-SNAP-07")
 def test_write_times_and_expiries_are_those_of_the_server(
     build: BuildSource, cassandra_session: Any, keyspace: str
 ) -> None:
@@ -186,6 +190,25 @@ def test_write_times_and_expiries_are_those_of_the_server(
     now = int(time.time())
     assert '"b": 5' in _texts(codec, _snapshot(source, table))[0]
     assert '"b": null' in _texts(codec, _snapshot(source, table), now + 1010)[0]
+
+
+@pytest.mark.covers("CAS-EVT-15")
+def test_events_of_deletions_have_the_times_of_their_statements(
+    build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    table = f"{keyspace}.wide"
+    wheres = ["p = 'p' AND c1 = 1 AND c2 = 'a'", "p = 'q'", "p = 'p' AND c1 > 2"]
+    for time_us, where in enumerate(wheres, start=1_700_000_000_000_001):
+        cassandra_session.execute(f"DELETE FROM {table} USING TIMESTAMP {time_us} WHERE {where}")
+    cassandra_server.roll_segment(cassandra_session)
+    source = build()
+    plan = source.plan(None, source.head(), ReadLimit(1 << 40))
+    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    own = log.filter(pc.equal(log["source_table"], table)).combine_chunks().to_batches()[0]
+    events = EventDecoder(source.schemas.tables[table]).decode(own).events.to_pylist()
+    first, second, third = (1_700_000_000_000_000 + n for n in (1, 2, 3))
+    assert [(e["op"], e["ts_us"]) for e in events] == [("d", first), ("d", second), ("r", third)]
+    assert [e["after"]["v"] and e["after"]["v"]["deletion_ts"] for e in events] == [first, second, None]
 
 
 def test_a_filter_limits_the_snapshot(build: BuildSource, cassandra_session: Any, keyspace: str) -> None:
@@ -345,6 +368,7 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     assert f"{keyspace}.off" not in source.tables()
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(build: BuildSource) -> None:
     source = build(
         connection={"port": 1, "login": "me", "password": "s3cret"}, advanced={"request_timeout_seconds": 1.0}
