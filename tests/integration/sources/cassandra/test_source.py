@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
 from airflow_cdc_provider.lake.doubts import settle
@@ -209,6 +209,26 @@ def test_events_of_deletions_have_the_times_of_their_statements(
     first, second, third = (1_700_000_000_000_000 + n for n in (1, 2, 3))
     assert [(e["op"], e["ts_us"]) for e in events] == [("d", first), ("d", second), ("r", third)]
     assert [e["after"]["v"] and e["after"]["v"]["deletion_ts"] for e in events] == [first, second, None]
+
+
+def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
+    build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    source = build()
+    offset = source.head()
+    assert "h" not in {c.name for c in source.schemas.tables[f"{keyspace}.plain"].regular}
+    cassandra_session.execute(f"ALTER TABLE {keyspace}.plain ADD h text")
+    cassandra_session.execute(f"INSERT INTO {keyspace}.plain (id, h) VALUES (77, 'new')")
+    cassandra_session.execute(f"CREATE TABLE {keyspace}.later (p int PRIMARY KEY) WITH cdc = true")
+    cassandra_session.execute(f"INSERT INTO {keyspace}.later (p) VALUES (1)")
+    cassandra_server.roll_segment(cassandra_session)
+    plan = source.plan(offset, source.head(), ReadLimit(1 << 40))
+    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    assert set(log["kind"].to_pylist()) == {CHANGE}
+    for table, text in (("plain", '"h": "new"'), ("later", '{"p": 1}')):
+        own = log.filter(pc.equal(log["source_table"], f"{keyspace}.{table}"))
+        (shown,) = _texts(source.codec(f"{keyspace}.{table}"), own)
+        assert text in shown
 
 
 def test_a_filter_limits_the_snapshot(build: BuildSource, cassandra_session: Any, keyspace: str) -> None:
