@@ -20,10 +20,9 @@ before values are looked at. TTL settles what is left, which no reader of the da
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numba import njit
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -40,6 +39,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
     ROW_UNCERTAIN,
 )
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Int, Numbers
 
 RULES_4_0: Final = 0
@@ -64,8 +64,6 @@ FAULTS: Final = (
 
 _ROW_FLAGS = ROW_STATIC | ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN
 _CELL_FLAGS = CELL_TOMBSTONE | CELL_EXPIRING | CELL_PATH | CELL_COMPLEX_DELETION | CELL_UNCERTAIN
-
-kernel: Any = njit(cache=True, nogil=True)
 
 
 @kernel

@@ -25,6 +25,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_UNCERTAIN,
     NEVER,
 )
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -36,7 +37,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     compare_values,
     first_cell,
     is_live,
-    kernel,
     next_cell,
 )
 from airflow_cdc_provider.lake.reconcile.made_up import changed_out_of_sight, explain_real

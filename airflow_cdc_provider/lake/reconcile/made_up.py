@@ -25,6 +25,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_TOMBSTONE,
     MADE_UP_PATH_MARK,
 )
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     cell_column,
     cell_count,
@@ -33,7 +34,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     compare_bytes,
     first_cell,
     is_live,
-    kernel,
     next_cell,
     path_length,
     value_length,

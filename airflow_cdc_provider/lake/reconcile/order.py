@@ -16,7 +16,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, kernel
+from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at
 from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Hashes, Int, Numbers
 
 SAME_ROW: Final = 0

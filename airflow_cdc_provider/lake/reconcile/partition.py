@@ -13,7 +13,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes, kernel
+from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes
 from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW
 from airflow_cdc_provider.lake.reconcile.ranges import OPEN, compare_bounds, disjoint_ranges
 from airflow_cdc_provider.lake.reconcile.row_merge import (

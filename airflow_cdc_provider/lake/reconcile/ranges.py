@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel
+from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes
 from airflow_cdc_provider.lake.reconcile.row_merge import no_deletion, read_deletion, supersedes
 from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Int, Numbers
 

@@ -36,6 +36,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import STATIC
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -51,7 +52,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     first_cell,
     is_expired,
     is_live,
-    kernel,
     next_cell,
     order_of,
     path_length,

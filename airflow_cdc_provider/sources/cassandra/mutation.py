@@ -20,16 +20,10 @@ from typing import Final
 
 import numpy as np
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same, store_little32, store_little64
 from airflow_cdc_provider.changes.cells import FORMAT, NEVER, ROW_DELETION, ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.sources.cassandra.buffers import (
-    Bytes,
-    Int,
-    same,
-    store_little32,
-    store_little64,
-    walker,
-)
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.programs import Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import (
     BAD_FLAGS,

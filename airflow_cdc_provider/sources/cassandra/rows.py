@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy, store_little32, store_little64
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_EXPIRING,
@@ -34,14 +35,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.sources.cassandra.buffers import (
-    Bytes,
-    Int,
-    copy,
-    store_little32,
-    store_little64,
-    walker,
-)
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program
 from airflow_cdc_provider.sources.cassandra.reasons import (
     BAD_EXPIRY,

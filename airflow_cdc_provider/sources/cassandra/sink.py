@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import walker
 
 ROWS_AT: Final = 0
 """Cursor: contributions so far."""

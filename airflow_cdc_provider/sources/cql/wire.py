@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from airflow_cdc_provider.changes.kernels import walker
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_i32(data, at):  # type: ignore[no-untyped-def]
     """Read a signed 32-bit number as int64."""
     value = (
@@ -18,7 +19,7 @@ def read_i32(data, at):  # type: ignore[no-untyped-def]
     return np.int64(value - ((value & 0x80000000) << 1))
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_i64(data, at):  # type: ignore[no-untyped-def]
     """Read a signed 64-bit number."""
     value = np.int64(0)
@@ -27,7 +28,7 @@ def read_i64(data, at):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_signed(data, at, length):  # type: ignore[no-untyped-def]
     """Read a two's complement number of 1 to 8 bytes as int64."""
     value = np.int64(-1) if data[at] & 0x80 else np.int64(0)
@@ -36,7 +37,7 @@ def read_signed(data, at, length):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
     """Read an unsigned variable-length integer (``VIntCoding``).
 
@@ -57,7 +58,7 @@ def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(value), np.int64(at + 1 + extra)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_svint(data, at, end):  # type: ignore[no-untyped-def]
     """Read a zig-zag variable-length integer; returns as :func:`read_uvint` does."""
     value, after = read_uvint(data, at, end)
@@ -66,7 +67,7 @@ def read_svint(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(half ^ -low), after
 
 
-@njit(cache=True, nogil=True)
+@walker
 def next_part(data, at, end):  # type: ignore[no-untyped-def]
     """Step over one part of a frozen value: int32 length, then its bytes.
 

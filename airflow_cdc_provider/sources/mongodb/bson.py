@@ -38,7 +38,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from airflow_cdc_provider.changes.kernels import kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -172,7 +173,7 @@ def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np
     return out, offsets.astype(np.int32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_i32(data: Any, pos: int) -> Any:
     """Read a signed 32-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)  # unsigned, so that the four reads become one
@@ -186,7 +187,7 @@ def read_i32(data: Any, pos: int) -> Any:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_u64(data: Any, pos: int) -> Any:
     """Read an unsigned 64-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)
@@ -196,7 +197,7 @@ def read_u64(data: Any, pos: int) -> Any:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
     # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
@@ -207,7 +208,7 @@ def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     return at + end - start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def name_end(data: Any, pos: int, end: int) -> Any:
     """Return the place of the NUL that ends a name (or a regular expression's text), or BROKEN."""
     while pos < end:
@@ -217,7 +218,7 @@ def name_end(data: Any, pos: int, end: int) -> Any:
     return BROKEN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _string_end(data: Any, pos: int, end: int) -> Any:
     if end - pos < 5:
         return BROKEN
@@ -228,7 +229,7 @@ def _string_end(data: Any, pos: int, end: int) -> Any:
     return stop if data[stop - 1] == 0 else BROKEN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _document_end(data: Any, pos: int, end: int) -> Any:
     if end - pos < 5:
         return BROKEN
@@ -252,7 +253,7 @@ _VARIABLE: Final = -2
 _SIZES: Final = _fixed_sizes()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
     """Return the byte after a value, or BROKEN if its type is unknown or it doesn't fit before ``end``.
 
@@ -270,7 +271,7 @@ def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
     return _other_end(data, kind, pos, end)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     if kind == BINARY:
         if end - pos < 5:
@@ -301,19 +302,19 @@ def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     return pos + length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_known_type(kind: int) -> Any:
     """Tell whether a type byte is one of BSON's."""
     return _SIZES[kind & 0xFF] != _UNKNOWN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scope_start(data: Any, pos: int) -> Any:
     """Return where the document of a code with scope begins; :func:`value_end` has checked the value."""
     return pos + 8 + read_i32(data, pos + 4)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return per fault
     """Look at a document to its leaves.
 
@@ -368,7 +369,7 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
             pos = stop
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any) -> Any:
     """Validate many documents (start -1: none); fill fault number and place, return how many are broken."""
     stack = np.empty(MAX_DEPTH, np.int64)
@@ -384,7 +385,7 @@ def validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any) ->
     return broken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find(data: Any, start: int, end: int, name: Any) -> Any:
     """Find a member of a document by name; of several with the name, the last.
 
@@ -425,7 +426,7 @@ def find(data: Any, start: int, end: int, name: Any) -> Any:
     return kind_found, value_found, end_found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_in_all(
     data: Any, starts: Any, ends: Any, name: Any, kinds: Any, value_starts: Any, value_ends: Any
 ) -> None:
@@ -434,7 +435,7 @@ def _find_in_all(
             kinds[i], value_starts[i], value_ends[i] = find(data, starts[i], ends[i], name)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
     """Fill ends from ``count`` and ``pos`` on; return their number and where it stopped, -1 for no room."""
     size = len(data)
@@ -450,7 +451,7 @@ def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
     return count, pos
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
     if start < 0 or end > len(data) or end - start < 5:
         return 0, start
@@ -472,7 +473,7 @@ def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
     return count, end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
     total = np.int64(0)
     offsets[0] = 0
@@ -483,7 +484,7 @@ def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
     for i in range(len(starts)):
         if starts[i] >= 0:

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
     DATE,
@@ -227,7 +227,7 @@ def _u64(data: Bytes, values: Values, has: npt.NDArray[np.bool_]) -> Ints:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any) -> None:
     for row in range(len(kinds)):
         if kinds[row] != STRING:
@@ -246,21 +246,21 @@ def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any
                 break
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_u64s(data: Any, has: Any, starts: Any, out: Any) -> None:
     for row in range(len(has)):
         if has[row]:
             out[row] = np.int64(read_u64(data, starts[row]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_i32s(data: Any, kinds: Any, starts: Any, out: Any) -> None:
     for row in range(len(kinds)):
         if kinds[row] == INT32:
             out[row] = read_i32(data, starts[row])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, indexes: Any) -> None:
     last_time = np.int64(0)
     last_index = np.int64(first_index - 1)
@@ -272,7 +272,7 @@ def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, 
         indexes[row] = last_index
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scan(
     data: Any,
     kinds: Any,
@@ -294,7 +294,7 @@ def _scan(
         indexes[row] = index
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
     for part in range(0, 4, 2):
         start = places[part, a]
@@ -308,7 +308,7 @@ def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number_names(data: Any, places: Any, codes: Any, firsts: Any) -> Any:
     """Fill codes; return the number of distinct names, or more than ``firsts`` holds."""
     capacity = len(firsts)

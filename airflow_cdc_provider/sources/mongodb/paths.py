@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     DOCUMENT,
@@ -141,7 +141,7 @@ def _number(node: _Node, name: bytes, names: bytearray, table: list[list[int]]) 
     return mine
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk(
     data: Any,
     starts: Any,
@@ -196,7 +196,7 @@ def _walk(
                 pos = stop + 5
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) -> Any:
     """Return the node with a name among a node and those beside it, -1 for none."""
     while node >= 0:
@@ -213,7 +213,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
     return node
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _forget(nodes: Any, node: int, kinds: Any, row: int) -> None:
     """Forget what an earlier member of the same name gave for the paths below."""
     for other in range(node + 1, nodes[node, _END]):

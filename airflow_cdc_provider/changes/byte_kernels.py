@@ -1,7 +1,7 @@
-"""Reading and writing numbers in byte arrays: the words that the Cassandra kernels are written in.
+"""Reading and writing in byte arrays: the words that kernels over cell rows are written in.
 
-All functions take offsets that their callers have checked. Big-endian numbers are in
-:mod:`airflow_cdc_provider.sources.cql.wire`; those of cell rows are little-endian.
+All functions take offsets that their callers have checked. Numbers are little-endian, as those of cell rows
+(:mod:`.cells`) are.
 
 The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever
 the alignment, and a loop over them it does not. It can do so only if it knows that no offset is negative
@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.kernels import walker
 
 Bytes = NDArray[np.uint8]
 Int = Any
@@ -23,10 +24,6 @@ Int = Any
 
 OFFSET: Final = (1 << 47) - 1
 """All offsets there can be."""
-
-walker = njit(cache=True, nogil=True, _nrt=False)
-"""Compiles a function that walks arrays and allocates none, so it needs no reference counts. Without ``_nrt``
-each call counts each array of its arguments up and down, which costs more than all the rest."""
 
 
 @walker
