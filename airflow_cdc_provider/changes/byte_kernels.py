@@ -98,12 +98,18 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
     """Copy bytes from one array to another and return the offset after them in ``out``."""
     start &= OFFSET
     at &= OFFSET
-    if length >= 8:
+    # The last move may overlap the one before: shorter than a loop over what is left.
+    if length >= 32:
+        done = 0
+        while length - done > 32:
+            _copy32(data, start + done, out, at + done)
+            done += 32
+        _copy32(data, start + length - 32, out, at + length - 32)
+    elif length >= 8:
         done = 0
         while length - done > 8:
             store_little64(out, at + done, load_little64(data, start + done))
             done += 8
-        # The last eight may overlap the eight before: shorter than a loop over what is left.
         store_little64(out, at + length - 8, load_little64(data, start + length - 8))
     elif length >= 4:
         store_little32(out, at, load_little32(data, start))
@@ -112,6 +118,17 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
         for i in range(length):
             out[at + i] = data[start + i]
     return at + length
+
+
+@walker
+def _copy32(data: Bytes, start: Int, out: Bytes, at: Int) -> None:
+    # All are read before one is written, else LLVM must think that they overlap.
+    a, b = load_little64(data, start), load_little64(data, start + 8)
+    c, d = load_little64(data, start + 16), load_little64(data, start + 24)
+    store_little64(out, at, a)
+    store_little64(out, at + 8, b)
+    store_little64(out, at + 16, c)
+    store_little64(out, at + 24, d)
 
 
 @walker

@@ -16,3 +16,7 @@ walker: Final[Any] = njit(cache=True, nogil=True, _nrt=False)
 """Compiles a function that walks arrays and makes none, so it needs no reference counts. With them each call
 counts each array of its arguments up and down, which costs more than all the rest; and tuples of arrays are
 counted whole. What a walker needs to work in, its caller makes once; what it calls must be walkers too."""
+
+inlined: Final[Any] = njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+"""Compiles a walker into each of its callers. An array goes to a function as seven numbers or more, so handing
+on tuples of arrays costs more than a short function does with them."""

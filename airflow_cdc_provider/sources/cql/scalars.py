@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.byte_kernels import OFFSET, Bytes, Int, copy
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cql.programs import (
@@ -167,7 +167,7 @@ def _read_words(data: Bytes, starts: Numbers, lengths: Numbers, out: npt.NDArray
     """Read big-endian 32-bit numbers; return the first value that is none, or -1."""
     for i in range(len(starts)):
         if lengths[i] == 4:
-            out[i] = read_i32(data, starts[i] & OFFSET)
+            out[i] = read_i32(data, starts[i])
         elif lengths[i] <= 0:
             out[i] = 0
         else:
@@ -180,7 +180,7 @@ def _read_longs(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) ->
     """Read big-endian 64-bit numbers; return as :func:`_read_words` does."""
     for i in range(len(starts)):
         if lengths[i] == 8:
-            out[i] = read_i64(data, starts[i] & OFFSET)
+            out[i] = read_i64(data, starts[i])
         elif lengths[i] <= 0:
             out[i] = 0
         else:
