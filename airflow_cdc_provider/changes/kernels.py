@@ -18,5 +18,5 @@ counts each array of its arguments up and down, which costs more than all the re
 counted whole. What a walker needs to work in, its caller makes once; what it calls must be walkers too."""
 
 inlined: Final[Any] = njit(cache=True, nogil=True, _nrt=False, forceinline=True)
-"""Compiles a walker into each of its callers. An array goes to a function as seven numbers or more, so handing
-on tuples of arrays costs more than a short function does with them."""
+"""Compiles a walker into each of its callers. An array goes to a function as seven numbers or more, so tuples
+of arrays can cost more to hand on than the function does."""

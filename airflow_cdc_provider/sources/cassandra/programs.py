@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.changes.kernels import inlined
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length

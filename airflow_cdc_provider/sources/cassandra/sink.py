@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.changes.kernels import inlined
 
 ROWS_AT: Final = 0
 """Cursor: contributions so far."""
