@@ -13,7 +13,7 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.kernels import inlined, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes
 from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW
 from airflow_cdc_provider.lake.reconcile.ranges import OPEN, compare_bounds, disjoint_ranges
@@ -138,7 +138,7 @@ def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, In
     return most_cells, most_members
 
 
-@walker
+@inlined
 def _reconcile_partition(
     batch: Batch,
     order: Numbers,
@@ -222,7 +222,7 @@ def _reconcile_partition(
     return doubtful
 
 
-@walker
+@inlined
 def _add_live(out: Outcome, member: Int, static: Int, expires: Int, generation: Int, end: Int) -> None:
     number = out.counts[0]
     out.live_member[number] = member

@@ -36,7 +36,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import STATIC
-from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.kernels import inlined, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -248,7 +248,7 @@ def merge_row(
     return end, cell_lives or (row_lives and not static), expires_at, doubtful
 
 
-@walker
+@inlined
 def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Liveness:
     best = no_liveness()
     for place in range(low, high):
@@ -323,7 +323,7 @@ def _compare_liveness(a: Liveness, b: Liveness) -> Int:
     return order
 
 
-@walker
+@inlined
 def _merge_cells(
     batch: Batch, order: Numbers, low: Int, high: Int, settings: Settings, scratch: Scratch
 ) -> Int:
@@ -364,7 +364,7 @@ def _merge_cells(
     return filled
 
 
-@walker
+@inlined
 def _merge_two(
     data: Bytes,
     source: Numbers,
@@ -402,7 +402,7 @@ def _merge_two(
     return filled
 
 
-@walker
+@inlined
 def _keep_uncovered(
     data: Bytes, cells: Numbers, count: Int, active: Deletion, now_seconds: Int
 ) -> tuple[Int, bool, Int]:
@@ -430,7 +430,7 @@ def _keep_uncovered(
     return kept, lives, expires_at
 
 
-@walker
+@inlined
 def _write_cells(
     data: Bytes, cells: Numbers, count: Int, now_seconds: Int, forgets: Int, out: Bytes, end: Int
 ) -> tuple[Int, Int]:
@@ -454,7 +454,7 @@ def _write_cells(
     return end, written
 
 
-@walker
+@inlined
 def _namer(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Int:
     # Clusterings that are equal to the database can differ in bytes (decimal 1.0, 1.00): the greatest is
     # shown.

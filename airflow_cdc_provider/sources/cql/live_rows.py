@@ -26,6 +26,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_HEADER_BYTES,
 )
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.sources.cql.buffers import BinaryParts
 
 OK: Final = 0
 BAD_KEY: Final = -1
@@ -52,16 +53,11 @@ class RowProgram(NamedTuple):
 
 
 class LiveRows(NamedTuple):
-    """Keys, rows and static rows as bytes with offsets; the last two with a flag that is False for null."""
+    """Keys, rows and static rows; the last two may be null."""
 
-    key: Bytes
-    key_at: npt.NDArray[np.int64]
-    state: Bytes
-    state_at: npt.NDArray[np.int64]
-    has_state: npt.NDArray[np.bool_]
-    static: Bytes
-    static_at: npt.NDArray[np.int64]
-    has_static: npt.NDArray[np.bool_]
+    key: BinaryParts
+    state: BinaryParts
+    static: BinaryParts
 
 
 class Places(NamedTuple):
@@ -81,14 +77,15 @@ def locate_values(program: RowProgram, rows: LiveRows, places: Places) -> tuple[
     Returns:
         :data:`OK`, :data:`BAD_KEY` or :data:`BAD_ROW`, and the row at which that occurred.
     """
-    for row in range(len(rows.key_at) - 1):
-        status = _locate_key(program, rows.key, rows.key_at[row], rows.key_at[row + 1], row, places)
-        if status == OK and rows.has_state[row]:
-            begin, end = rows.state_at[row], rows.state_at[row + 1]
-            status = _locate_row(program, rows.state, begin, end, np.int64(0), row, places)
-        if status == OK and rows.has_static[row]:
-            begin, end = rows.static_at[row], rows.static_at[row + 1]
-            status = _locate_row(program, rows.static, begin, end, np.int64(1), row, places)
+    key, state, static = rows.key, rows.state, rows.static
+    for row in range(len(key.offsets) - 1):
+        status = _locate_key(program, key.data, key.offsets[row], key.offsets[row + 1], row, places)
+        if status == OK and state.valid[row]:
+            begin, end = state.offsets[row], state.offsets[row + 1]
+            status = _locate_row(program, state.data, begin, end, np.int64(0), row, places)
+        if status == OK and static.valid[row]:
+            begin, end = static.offsets[row], static.offsets[row + 1]
+            status = _locate_row(program, static.data, begin, end, np.int64(1), row, places)
         if status != OK:
             return status, row
     return np.int64(OK), np.int64(-1)

@@ -94,6 +94,22 @@ class Sorting(NamedTuple):
     encoded: Bytes
 
 
+def new_sorting(most: int, room: int) -> Sorting:
+    """Make arrays to sort in.
+
+    Args:
+        most: The greatest number of a row's elements.
+        room: Bytes for their encoded paths.
+    """
+    return Sorting(
+        cells=np.empty(most, np.int64),
+        order=np.empty(most, np.int64),
+        spare=np.empty(most, np.int64),
+        offsets=np.empty(most + 1, np.int64),
+        encoded=np.empty(room, np.uint8),
+    )
+
+
 @walker
 def locate_parts(
     nodes: npt.NDArray[np.int32],

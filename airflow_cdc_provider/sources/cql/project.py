@@ -32,9 +32,9 @@ from airflow_cdc_provider.sources.cql.nested import (
     NO_SPACE,
     NULL_KEY,
     Parts,
-    Sorting,
     locate_elements,
     locate_parts,
+    new_sorting,
 )
 from airflow_cdc_provider.sources.cql.programs import (
     FIRST_CHILD,
@@ -85,10 +85,9 @@ class Projection:
             ConfigurationError: A value can't be shown exactly in its lake type.
         """
         key, state, static = (binary_parts(rows.column(n)) for n in ("key", "state", "static_state"))
-        live = LiveRows(*key[:2], *state, *static)
         shape = (len(self.table.columns), rows.num_rows)
         places = Places(np.zeros(shape, np.int64), np.full(shape, -1, np.int64))
-        status, row = locate_values(self._program, live, places)
+        status, row = locate_values(self._program, LiveRows(key, state, static), places)
         if status != OK:
             problem = "its key doesn't fit its columns" if status == BAD_KEY else "its state is no cell row"
             raise CorruptInput(f"row {row} of a batch of {self.table.full_name} can't be shown: {problem}")
@@ -189,9 +188,7 @@ class _NestedColumn:
             status, room = NO_SPACE, 2 * longest + 64
             while status == NO_SPACE:
                 parts.counts[:] = 0
-                sorting = Sorting(
-                    *(np.empty(most + 1, np.int64) for _ in range(4)), encoded=np.empty(room, np.uint8)
-                )
+                sorting = new_sorting(most, room)
                 status, row = locate_elements(
                     self.nodes, self.root, order, data, starts, lengths, sorting, scratch, parts
                 )
