@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,3 +146,34 @@ def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
     _kill_and_recover(spark, application, database, connection, rounds=20)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 3 MB; only root on Linux can have one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small disk needs root's rights")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named_and_the_next_run_goes_on(
+    spark: SparkSession, application: Application, database: Any, connection: dict[str, Any], small_disk: Path
+) -> None:
+    database.things.insert_many([{"_id": n, "noise": random.randbytes(20_000)} for n in range(400)])
+    shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": f"file://{small_disk}"})
+
+    failed = application.wait(application.start("sync", shop, connection))
+
+    assert (failed.ok, failed.error_code) == (False, "TRANSIENT")
+    assert "a disk is full" in failed.error
+    assert "free space where the lake's warehouse" in failed.error
+    subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+    outcome = application.wait(application.start("sync", shop, connection))
+    assert outcome.ok, outcome.error
+    assert outcome.tables[0].snapshot_rows == 400
+    verified = application.wait(application.start("verify", shop, connection))
+    assert verified.ok, verified.error

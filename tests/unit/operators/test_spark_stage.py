@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, TransientError
+from airflow_cdc_provider.operators.spark_process import last_word
 from airflow_cdc_provider.operators.stages import (
     CdcOffsetsOperator,
     CdcSnapshotOperator,
@@ -304,3 +305,10 @@ def _gone(pid: int) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_of_an_applications_output_the_last_line_that_names_an_error_is_told() -> None:
+    output = "INFO\njava.io.IOException: lost\n\tat x.Y\n  org.apache.Foo$BarError: that\nbye\n"
+    assert last_word(output) == "org.apache.Foo$BarError: that"
+    assert last_word("one\n\ntwo\n") == "two"
+    assert last_word("") == "no output"

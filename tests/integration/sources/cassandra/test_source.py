@@ -30,6 +30,7 @@ from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
+from tests.integration.sources.cassandra.random_tables import draw
 from tests.unit.sources.cql.cql_values import SCALARS, values
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keysp
         )
         insert = cassandra_session.prepare(f"INSERT INTO {name} (p, c, v) VALUES (0, ?, ?)")
         # The server itself fails to write keys that hold empty numbers.
-        drawn = [_draw(values(cql_type, empties=False), rng) for _ in range(60)]
+        drawn = [draw(values(cql_type, empties=False), rng) for _ in range(60)]
         for number, value in enumerate(drawn):
             bound = BoundStatement(insert)
             bound.values = [value, struct.pack(">i", number)]
@@ -290,22 +291,6 @@ def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keysp
         # Of values that are equal to the server the last one stays.
         last = {code: number for number, code in enumerate(encoded)}
         assert shown == [last[code] for code in sorted(last)]
-
-
-def _draw(strategy: Any, rng: random.Random) -> bytes:
-    """Draw one example, without the machinery of a test."""
-    from hypothesis import HealthCheck, Phase, given, seed, settings
-
-    found: list[bytes] = []
-
-    @seed(rng.randrange(1 << 30))
-    @settings(max_examples=3, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(strategy)
-    def take(value: bytes) -> None:
-        found.append(value)
-
-    take()
-    return found[-1]
 
 
 def test_the_servers_describe_gives_the_schema_of_its_own_tables(
