@@ -3,8 +3,8 @@
 A real Cassandra takes the rows and then, part by part, random updates; its segments are recorded and it is
 stopped, so that it takes nothing from the cores. A first sync mirrors the rows. Then each part is put into
 ``cdc_raw`` and one more sync, in the warm session, is timed: capture (segments to changes table) and merge
-(changes table to mirror). CPU seconds are those of the driver, the JVM and the Python workers together. At the
-end the mirror is compared with what was written, row by row, and with what the database counted.
+(changes table to mirror). CPU seconds are those of the driver, the JVM and the Python workers together. At
+the end the mirror is compared with what was written, row by row, and with what the database counted.
 
 Usage: python benchmarks/bench_end_to_end.py [--rows 1000000] [--changes 400000,100000] [--cores 2]
            [--folder FOLDER] [--conf NAME=VALUE ...]
@@ -52,7 +52,14 @@ _ROWS_PER_BATCH = 100
 
 def row(key: int, part: int) -> tuple[Any, ...]:
     """Return what a part writes for a key; about 217 bytes in the commit log."""
-    return (key, f"customer-{key % 5000:08d}", (key * 7919 + part * 104_729) % 10**6, "paid", "n" * 90, key / 2)
+    return (
+        key,
+        f"customer-{key % 5000:08d}",
+        (key * 7919 + part * 104_729) % 10**6,
+        "paid",
+        "n" * 90,
+        key / 2,
+    )
 
 
 def keys_of(part: int, count: int, rows: int) -> list[int]:
@@ -64,7 +71,7 @@ def keys_of(part: int, count: int, rows: int) -> list[int]:
 
 
 def write(session: Session, keys: Sequence[int], part: int) -> None:
-    """Write a row per key. The batches are the driver's only: each row is a mutation of its own in the log."""
+    """Write a row per key. The batches are the driver's: each row is a mutation of its own in the log."""
     from cassandra.concurrent import execute_concurrent
     from cassandra.query import BatchStatement, BatchType
 
@@ -100,7 +107,9 @@ def record(folder: Path, rows: int, changes: Sequence[int]) -> None:
                     kept.add(file.name)
         described = session.execute("DESCRIBE KEYSPACE bench WITH INTERNALS")
         (folder / "schema.cql").write_text("\n".join(found.create_statement for found in described))
-        counted = session.execute("SELECT count(*), sum(amount), sum(id) FROM bench.orders", timeout=900).one()
+        counted = session.execute(
+            "SELECT count(*), sum(amount), sum(id) FROM bench.orders", timeout=900
+        ).one()
         known = {"node": server.host_id, "counted": list(counted), "rows": rows, "changes": list(changes)}
     (folder / "recording.json").write_text(json.dumps(known))
 
