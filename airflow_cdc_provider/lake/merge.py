@@ -196,9 +196,8 @@ def _reconciled(
     )
     if state.merged_through >= 0:
         rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*")
-        keys = pending.select(
-            "key"
-        )  # with repetitions: a semi-join doesn't mind, and sorting them out shuffles
+        # With repetitions: a semi-join doesn't mind, and sorting them out would be a shuffle.
+        keys = pending.select("key")
         if sweep:
             keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
         if plan.pending_rows <= _BROADCAST_KEYS:
