@@ -506,7 +506,7 @@ _CASSANDRA: Final[dict[str, _Rule]] = {
     "kafka.producer.*": _PRODUCER,
     "kafka.consumer.*": _PRODUCER,
     "snapshot.mode": _choice(
-        "snapshot.mode", {"initial": "initial", "always": "always", "never": "never", "no_data": "never"}
+        "snapshot.mode", {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
     ),
     "snapshot.consistency": lambda draft, name, value: draft.set("source.consistency", value.upper()),
     "snapshot.scan.interval.ms": _left_out("each run looks for new tables"),

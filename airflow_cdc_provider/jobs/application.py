@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
-from airflow_cdc_provider.exceptions import CdcError, error_from_text
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, job_context, log
+from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
@@ -75,15 +75,15 @@ def run(spec: JobSpec) -> JobResult:
     try:
         with job_context(spec, stop.is_set) as context:
             outcome = STAGES[spec.stage](context)
-    except CdcError as error:
-        outcome = JobResult(ok=False, error_code=error.code, error=str(error))
     except Exception as error:
-        known = error_from_text(str(error))
+        known = explain(error)
         code = known.code if known is not None else type(error).__name__
-        outcome = JobResult(ok=False, error_code=code, error=str(known or error).splitlines()[0])
-        outcome.write(spec.result_path)
+        outcome = JobResult(ok=False, error_code=code, error=(str(known or error).splitlines() or [code])[0])
         if known is None:
+            outcome.write(spec.result_path)
             raise
+        if known is not error:
+            log.error("the failure as Spark tells it", exc_info=True)
     seconds = {**outcome.seconds, "all": round(time.monotonic() - started, 3)}
     outcome = JobResult(**{**vars(outcome), "seconds": seconds})
     outcome.write(spec.result_path)

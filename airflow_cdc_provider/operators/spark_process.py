@@ -12,9 +12,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-_NAMES_AN_ERROR: Final = re.compile(
-    r"(?:Exception in thread.*|Caused by: .*|[\\w.]+(?:Error|Exception)\\b.*)"
-)
+_NAMES_AN_ERROR: Final = re.compile(r"(?:Exception in thread.*|Caused by: .*|[\w.$]+(?:Error|Exception)\b.*)")
 
 
 def check_submit(binary: str, variables: Mapping[str, Any], path: str) -> None:

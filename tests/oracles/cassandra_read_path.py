@@ -393,8 +393,8 @@ def _keep_row(
         marker = None
     if isinstance(marker, Reading) and not static:
         known = [m.known if isinstance(m, Reading) else m for m in markers]
-        known = [m for m in known if m and not _covered(active, m.time)]
-        marker = Reading(marker.time, max(known, key=lambda m: m.rank(), default=None))
+        uncovered = [m for m in known if m is not None and not _covered(active, m.time)]
+        marker = Reading(marker.time, max(uncovered, key=lambda m: m.rank(), default=None))
 
     places: dict[tuple[int, int, bytes], list[Cell]] = defaultdict(list)
     for version in versions:

@@ -93,8 +93,13 @@ class CassandraSource:
         return None
 
     def head(self) -> Offset:
-        """Return the place up to which all nodes' logs are durable."""
-        return capture.head(self._folder)
+        """Return the place up to which all nodes' logs are durable.
+
+        What lies before it is decoded by a schema that is read after it: a column that is new there is known.
+        """
+        head = capture.head(self._folder)
+        self.__dict__.pop("schemas", None)
+        return head
 
     def earliest(self) -> Offset:
         """Return the offset before all segments there are."""
@@ -161,7 +166,7 @@ class CassandraSource:
 
     @cached_property
     def schemas(self) -> Schemas:
-        """The schema at first use: the cluster's, or that of the file.
+        """The schema at the first use after :meth:`head`: the cluster's, or that of the file.
 
         Raises:
             ConfigurationError: Neither is declared, or the file is missing.
@@ -216,7 +221,7 @@ class CassandraSource:
     def _log_position(self) -> tuple[str, bytes]:
         """Return a node and where its log stands: truncations up to there are older than what is read now."""
         if self.options.cdc_raw:
-            for origin, node in sorted(read_offset(self.head()).items()):
+            for origin, node in sorted(read_offset(capture.head(self._folder)).items()):
                 segments = {**{last: WHOLE for _, last in node.done}, **node.open}
                 if segments:
                     segment = max(segments)

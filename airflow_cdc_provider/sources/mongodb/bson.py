@@ -68,8 +68,15 @@ MIN_KEY: Final = 0xFF
 MAX_DEPTH: Final = 256
 """Deepest nesting that is read; the server's own limit is 180 for users, 200 inside."""
 
+kernel: Any = njit(cache=True, nogil=True, _nrt=False)
+"""Compiles a kernel that allocates nothing: without Numba's reference counting, which costs more than reading
+a BSON element, arrays must be made outside."""
+
 BROKEN: Final = -1
 """Answer of a kernel that met a length which leaves its bounds."""
+
+_ONES: Final = np.uint64(0x0101010101010101)
+_HIGH_BITS: Final = np.uint64(0x8080808080808080)
 
 FAULTS: Final[Sequence[str]] = (
     "",
@@ -152,6 +159,11 @@ def find_in_all(data: Bytes, starts: Ints, ends: Ints, name: bytes) -> tuple[Int
     return kinds, value_starts, value_ends
 
 
+def validate_all(data: Bytes, starts: Ints, ends: Ints, faults: Ints, places: Ints) -> int:
+    """Validate many documents (start -1: none); fill fault number and place, return how many are broken."""
+    return int(_validate_all(data, starts, ends, faults, places, np.empty(MAX_DEPTH, np.int64)))
+
+
 def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """Copy spans into one buffer, as an Arrow binary column holds them.
 
@@ -172,7 +184,7 @@ def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np
     return out, offsets.astype(np.int32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_i32(data: Any, pos: int) -> Any:
     """Read a signed 32-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)  # unsigned, so that the four reads become one
@@ -186,7 +198,7 @@ def read_i32(data: Any, pos: int) -> Any:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_u64(data: Any, pos: int) -> Any:
     """Read an unsigned 64-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)
@@ -196,7 +208,7 @@ def read_u64(data: Any, pos: int) -> Any:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
     # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
@@ -207,35 +219,44 @@ def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     return at + end - start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def name_end(data: Any, pos: int, end: int) -> Any:
     """Return the place of the NUL that ends a name (or a regular expression's text), or BROKEN."""
-    while pos < end:
-        if data[pos] == 0:
-            return pos
-        pos += 1
-    return BROKEN
+    at = np.uint64(pos)
+    stop = np.uint64(end) if end > pos else at
+    while stop - at >= np.uint64(8):
+        word = read_u64(data, at)
+        zeros = (word - _ONES) & ~word & _HIGH_BITS  # the lowest bit set is that of the first zero byte
+        if zeros != 0:
+            below = ((zeros & (~zeros + np.uint64(1))) - np.uint64(1)) & _HIGH_BITS
+            return np.int64(at + (((below >> np.uint64(7)) * _ONES) >> np.uint64(56)))
+        at += np.uint64(8)
+    while at < stop:
+        if data[at] == 0:
+            return np.int64(at)
+        at += np.uint64(1)
+    return np.int64(BROKEN)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _string_end(data: Any, pos: int, end: int) -> Any:
     if end - pos < 5:
-        return BROKEN
+        return np.int64(BROKEN)
     length = read_i32(data, pos)
     if length < 1 or length > end - pos - 4:
-        return BROKEN
-    stop = pos + 4 + length
-    return stop if data[stop - 1] == 0 else BROKEN
+        return np.int64(BROKEN)
+    stop = np.int64(pos + 4 + length)
+    return stop if data[np.uint64(stop - 1)] == 0 else np.int64(BROKEN)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _document_end(data: Any, pos: int, end: int) -> Any:
     if end - pos < 5:
-        return BROKEN
+        return np.int64(BROKEN)
     length = read_i32(data, pos)
-    if length < 5 or length > end - pos or data[pos + length - 1] != 0:
-        return BROKEN
-    return pos + length
+    if length < 5 or length > end - pos or data[np.uint64(pos + length - 1)] != 0:
+        return np.int64(BROKEN)
+    return np.int64(pos + length)
 
 
 def _fixed_sizes() -> npt.NDArray[np.int8]:
@@ -252,25 +273,25 @@ _VARIABLE: Final = -2
 _SIZES: Final = _fixed_sizes()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
     """Return the byte after a value, or BROKEN if its type is unknown or it doesn't fit before ``end``.
 
     Documents are measured by their length alone.
     """
-    size = np.int64(_SIZES[kind & 0xFF])
+    size = np.int64(_SIZES[np.uint8(kind)])
     if size >= 0:
-        return pos + size if end - pos >= size else BROKEN
+        return np.int64(pos + size) if end - pos >= size else np.int64(BROKEN)
     if size == _UNKNOWN:
-        return BROKEN
-    if kind in (STRING, CODE, SYMBOL):
-        return _string_end(data, pos, end)
+        return np.int64(BROKEN)
     if kind in (DOCUMENT, ARRAY):
         return _document_end(data, pos, end)
-    return _other_end(data, kind, pos, end)
+    if kind in (STRING, CODE, SYMBOL):
+        return _string_end(data, pos, end)
+    return np.int64(_other_end(data, kind, pos, end))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     if kind == BINARY:
         if end - pos < 5:
@@ -301,19 +322,19 @@ def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     return pos + length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_known_type(kind: int) -> Any:
     """Tell whether a type byte is one of BSON's."""
-    return _SIZES[kind & 0xFF] != _UNKNOWN
+    return _SIZES[np.uint8(kind)] != _UNKNOWN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scope_start(data: Any, pos: int) -> Any:
     """Return where the document of a code with scope begins; :func:`value_end` has checked the value."""
     return pos + 8 + read_i32(data, pos + 4)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return per fault
     """Look at a document to its leaves.
 
@@ -341,7 +362,7 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
             depth -= 1
             pos += 1
             continue
-        kind = np.int64(data[pos])
+        kind = np.int64(data[np.uint64(pos)])
         if not is_known_type(kind):
             return _TYPE, pos
         name = name_end(data, pos + 1, limit)
@@ -351,7 +372,7 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
         stop = value_end(data, kind, value, limit)
         if stop < 0:
             return _VALUE, value
-        if kind == BOOLEAN and data[value] > 1:
+        if kind == BOOLEAN and data[np.uint64(value)] > 1:
             return _BOOLEAN, value
         inner = np.int64(-1)
         if kind in (DOCUMENT, ARRAY):
@@ -368,10 +389,8 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
             pos = stop
 
 
-@njit(cache=True, nogil=True)
-def validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any) -> Any:
-    """Validate many documents (start -1: none); fill fault number and place, return how many are broken."""
-    stack = np.empty(MAX_DEPTH, np.int64)
+@kernel
+def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any, stack: Any) -> Any:
     broken = 0
     for i in range(len(starts)):
         if starts[i] < 0:
@@ -384,7 +403,7 @@ def validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any) ->
     return broken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find(data: Any, start: int, end: int, name: Any) -> Any:
     """Find a member of a document by name; of several with the name, the last.
 
@@ -425,7 +444,7 @@ def find(data: Any, start: int, end: int, name: Any) -> Any:
     return kind_found, value_found, end_found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_in_all(
     data: Any, starts: Any, ends: Any, name: Any, kinds: Any, value_starts: Any, value_ends: Any
 ) -> None:
@@ -434,7 +453,7 @@ def _find_in_all(
             kinds[i], value_starts[i], value_ends[i] = find(data, starts[i], ends[i], name)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
     """Fill ends from ``count`` and ``pos`` on; return their number and where it stopped, -1 for no room."""
     size = len(data)
@@ -450,7 +469,7 @@ def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
     return count, pos
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
     if start < 0 or end > len(data) or end - start < 5:
         return 0, start
@@ -472,7 +491,7 @@ def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
     return count, end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
     total = np.int64(0)
     offsets[0] = 0
@@ -483,7 +502,7 @@ def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
     for i in range(len(starts)):
         if starts[i] >= 0:

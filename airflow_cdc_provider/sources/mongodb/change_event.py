@@ -23,7 +23,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
@@ -35,6 +34,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     Bytes,
     Ints,
     Spans,
+    kernel,
     read_i32,
     read_u64,
 )
@@ -210,9 +210,13 @@ def number_namespaces(data: Bytes, namespaces: Namespaces) -> tuple[list[str], I
     places = np.stack([a for v in (namespaces.databases, namespaces.collections) for a in (v.starts, v.ends)])
     codes = np.zeros(places.shape[1], np.int64)
     firsts = np.zeros(256, np.int64)
-    while (distinct := _number_names(data, places, codes, firsts)) > len(firsts):
+    while (distinct := _number_names(data, places, codes, firsts, _empty_slots(firsts))) > len(firsts):
         firsts = np.zeros(4 * len(firsts), np.int64)
     return [namespaces.name(data, int(row)) for row in firsts[:distinct]], codes
+
+
+def _empty_slots(firsts: Ints) -> Ints:
+    return np.full(4 * len(firsts), -1, np.int64)
 
 
 def _operations(data: Bytes, operation: Values) -> Ints:
@@ -227,7 +231,7 @@ def _u64(data: Bytes, values: Values, has: npt.NDArray[np.bool_]) -> Ints:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any) -> None:
     for row in range(len(kinds)):
         if kinds[row] != STRING:
@@ -246,21 +250,21 @@ def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any
                 break
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_u64s(data: Any, has: Any, starts: Any, out: Any) -> None:
     for row in range(len(has)):
         if has[row]:
             out[row] = np.int64(read_u64(data, starts[row]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_i32s(data: Any, kinds: Any, starts: Any, out: Any) -> None:
     for row in range(len(kinds)):
         if kinds[row] == INT32:
             out[row] = read_i32(data, starts[row])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, indexes: Any) -> None:
     last_time = np.int64(0)
     last_index = np.int64(first_index - 1)
@@ -272,7 +276,7 @@ def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, 
         indexes[row] = last_index
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scan(
     data: Any,
     kinds: Any,
@@ -294,7 +298,7 @@ def _scan(
         indexes[row] = index
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
     for part in range(0, 4, 2):
         start = places[part, a]
@@ -308,11 +312,10 @@ def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
-def _number_names(data: Any, places: Any, codes: Any, firsts: Any) -> Any:
-    """Fill codes; return the number of distinct names, or more than ``firsts`` holds."""
+@kernel
+def _number_names(data: Any, places: Any, codes: Any, firsts: Any, slots: Any) -> Any:
+    """Fill codes; return how many names are distinct, or more than ``firsts`` holds. ``slots`` are all -1."""
     capacity = len(firsts)
-    slots = np.full(4 * capacity, -1, np.int64)
     distinct = 0
     prime = np.uint64(1099511628211)
     for row in range(len(codes)):

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
@@ -38,6 +37,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     Bytes,
     Ints,
     copy_bytes,
+    kernel,
     name_end,
     read_i32,
     read_u64,
@@ -76,14 +76,15 @@ def canonical_keys(data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> tuple[
     capacity = int(2 * sizes.sum() + _MARGIN * len(kinds))  # an int32 in an array: 7 bytes, as a key 9
     out = np.empty(capacity, np.uint8)
     offsets = np.empty(len(kinds) + 1, np.int64)
-    used = _keys(data, kinds, starts, ends, out, offsets)
+    scratch = (np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.bool_))
+    used = _keys(data, kinds, starts, ends, out, offsets, *scratch)
     return out[:used], offsets.astype(np.int32)
 
 
-@njit(cache=True, nogil=True)
-def _keys(data: Any, kinds: Any, starts: Any, ends: Any, out: Any, offsets: Any) -> Any:
-    stack = np.empty(MAX_DEPTH, np.int64)
-    in_array = np.empty(MAX_DEPTH, np.bool_)
+@kernel
+def _keys(
+    data: Any, kinds: Any, starts: Any, ends: Any, out: Any, offsets: Any, stack: Any, in_array: Any
+) -> Any:
     used = np.int64(0)
     offsets[0] = 0
     for i in range(len(kinds)):
@@ -95,7 +96,7 @@ def _keys(data: Any, kinds: Any, starts: Any, ends: Any, out: Any, offsets: Any)
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def append_key(
     data: Any, kind: int, start: int, end: int, out: Any, used: int, stack: Any, in_array: Any
 ) -> Any:
@@ -154,17 +155,17 @@ def append_key(
             pos = stop
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _tag(kind: int) -> Any:
     return STRING if kind == SYMBOL else kind
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _append_scalar(data: Any, kind: int, start: int, end: int, out: Any, tag_at: int) -> Any:
     return _append_member(data, kind, start, end, out, tag_at, tag_at + 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at: int, used: int) -> Any:
     """Write a payload at ``used``; a number also sets its tag."""
     if kind == DOUBLE:
@@ -185,7 +186,7 @@ def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at:
     return copy_bytes(data, start, end, out, used)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _append_decimal(high: Any, low: Any, out: Any, tag_at: int, used: int) -> Any:
     kind, negative, high, low, exponent = decimal_parts(high, low)
     sign = SIGN_BIT if negative else np.uint64(0)
@@ -211,7 +212,7 @@ def _append_decimal(high: Any, low: Any, out: Any, tag_at: int, used: int) -> An
     return _put_u64(low, out, _put_u64(high, out, used + 5))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_u64(value: Any, out: Any, used: int) -> Any:
     for i in range(8):
         out[used + i] = (value >> np.uint64(56 - 8 * i)) & np.uint64(0xFF)

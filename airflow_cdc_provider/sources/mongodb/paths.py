@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
@@ -21,6 +20,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     STRING,
     Bytes,
     Ints,
+    kernel,
     name_end,
     value_end,
 )
@@ -106,7 +106,8 @@ class Paths:
         shape = (len(self._rows), len(starts))
         first, after = np.zeros((2, *shape), np.int32)
         found = Found(np.zeros(shape, np.uint8), first, after, np.zeros(len(starts), np.bool_))
-        arguments = (self._names, self._nodes, self._depth)
+        scratch = (np.empty(self._depth + 1, np.int64), np.empty(self._depth + 1, np.int32))
+        arguments = (self._names, self._nodes, *scratch)
         _walk(data, starts, ends, *arguments, found.kinds, found.starts, found.ends, found.sound)
         if self._order == list(range(len(self._rows))):
             return found
@@ -141,21 +142,20 @@ def _number(node: _Node, name: bytes, names: bytearray, table: list[list[int]]) 
     return mine
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk(
     data: Any,
     starts: Any,
     ends: Any,
     names: Any,
     nodes: Any,
-    depth_needed: int,
+    limits: Any,
+    firsts: Any,
     kinds: Any,
     value_starts: Any,
     value_ends: Any,
     sound: Any,
 ) -> None:
-    limits = np.empty(depth_needed + 1, np.int64)
-    firsts = np.empty(depth_needed + 1, np.int32)
     for row in range(len(starts)):
         if starts[row] < 0 or value_end(data, DOCUMENT, starts[row], ends[row]) != ends[row]:
             continue
@@ -172,7 +172,7 @@ def _walk(
                 depth -= 1
                 pos = limit + 1
                 continue
-            kind = np.int64(data[pos])
+            kind = np.int64(data[np.uint64(pos)])
             name = pos + 1
             stop = name_end(data, name, limit)
             after = value_end(data, kind, stop + 1, limit) if stop >= 0 else stop
@@ -196,7 +196,7 @@ def _walk(
                 pos = stop + 5
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) -> Any:
     """Return the node with a name among a node and those beside it, -1 for none."""
     while node >= 0:
@@ -204,7 +204,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
             place = nodes[node, _NAME]
             same = True
             for i in range(size):
-                if data[start + i] != names[place + i]:
+                if data[np.uint64(start + i)] != names[np.uint64(place + i)]:
                     same = False
                     break
             if same:
@@ -213,7 +213,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
     return node
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _forget(nodes: Any, node: int, kinds: Any, row: int) -> None:
     """Forget what an earlier member of the same name gave for the paths below."""
     for other in range(node + 1, nodes[node, _END]):

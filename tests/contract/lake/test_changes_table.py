@@ -88,6 +88,7 @@ def test_a_missing_table_is_a_first_run_and_the_first_batch_creates_it(
     assert (state.batch, changes.state().offset) == (1, at(1))
 
 
+@pytest.mark.covers("MDB-XD-35")
 def test_each_batch_is_found_with_its_number_and_offset(changes: ChangesTable) -> None:
     state = changes.state()
     for number in range(1, 4):

@@ -151,6 +151,7 @@ def test_writers_and_maintenance_at_the_same_time_lose_nothing(folder: Path, cat
 STAGES = ["before _write", "after _write", "before _fast_forward", "after _fast_forward"]
 
 
+@pytest.mark.covers("CAS-FAULT-03", "CAS-FAULT-05", "CAS-GAP-01", "MDB-XD-35")
 def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(folder: Path) -> None:
     batches = 0
     for stage in STAGES:

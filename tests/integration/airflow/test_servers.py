@@ -67,6 +67,7 @@ def news(**how: Any) -> ObservingSensor:
     return MongodbNewsSensor(task_id="news", connector=DECLARATION, **how)
 
 
+@pytest.mark.covers("MDB-FAULT-11")
 @pytest.mark.parametrize("wait", WAYS)
 def test_news_sensor_ends_when_a_selected_collection_changed(
     wait: Any, deployment: Any, captured: TaskContext

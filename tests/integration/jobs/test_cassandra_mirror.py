@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.jobs import snapshot
+from airflow_cdc_provider.jobs import sync as sync_stage
+from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_table
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
@@ -57,6 +61,9 @@ def settle(server: CassandraServer, session: Any) -> None:
     server.roll_segment(session)
 
 
+@pytest.mark.covers(
+    "CAS-LIM-06", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02", "CAS-GAP-03", "DSX-CON-08", "CAS-SNAP-03"
+)
 def test_mirrors_equal_tables_after_random_statements_read_from_the_log_alone(
     spark: SparkSession,
     run_stage: RunStage,
@@ -71,7 +78,8 @@ def test_mirrors_equal_tables_after_random_statements_read_from_the_log_alone(
         settle(cassandra_server, cassandra_session)
         outcome = run_stage("sync", shop, connection)
         assert outcome.changes > 300
-        assert not any(t.undecodable for t in outcome.tables)
+        assert not any(t.undecodable or t.snapshot_rows or t.doubtful for t in outcome.tables)
+        assert not any("read again" in t.note for t in outcome.tables), "nothing is asked of the tables"
         assert assert_mirrors_equal(spark, cassandra_session, keyspace) > 10
     assert run_stage("verify", shop, connection).ok
 
@@ -92,6 +100,7 @@ def test_growing_segment_is_read_up_to_what_is_durable(
         assert_mirrors_equal(spark, cassandra_session, keyspace)
 
 
+@pytest.mark.covers("CAS-GAP-09")
 def test_rows_that_expire_leave_the_mirror_with_the_next_run(
     spark: SparkSession,
     run_stage: RunStage,
@@ -114,6 +123,7 @@ def test_rows_that_expire_leave_the_mirror_with_the_next_run(
     assert_mirrors_equal(spark, cassandra_session, keyspace)
 
 
+@pytest.mark.covers("CAS-SNAP-01", "DSX-CON-08", "DSX-CON-09", "CAS-SNAP-02", "CAS-SNAP-09")
 def test_snapshot_and_log_together_equal_the_table(
     spark: SparkSession,
     run_stage: RunStage,
@@ -124,15 +134,101 @@ def test_snapshot_and_log_together_equal_the_table(
 ) -> None:
     shop = declaration(keyspace, cassandra_server)
     write_cassandra(cassandra_session, keyspace, 20, count=300)
+    cassandra_session.execute(f"CREATE TABLE {keyspace}.late (id int PRIMARY KEY, v int)")
+    for number in range(10):
+        cassandra_session.execute(f"INSERT INTO {keyspace}.late (id, v) VALUES ({number}, 0)")
     settle(cassandra_server, cassandra_session)
-    run_stage("sync", shop, connection)
+    first = run_stage("sync", shop, connection)
+    assert {t.table: bool(t.snapshot_rows) for t in first.tables} == {
+        f"{keyspace}.{table}": True for table in CASSANDRA_TABLES
+    }
     assert_mirrors_equal(spark, cassandra_session, keyspace)
 
     write_cassandra(cassandra_session, keyspace, 21, count=200)
+    cassandra_session.execute(f"ALTER TABLE {keyspace}.late WITH cdc = true")
+    cassandra_session.execute(f"INSERT INTO {keyspace}.late (id, v) VALUES (1, 1)")
+    settle(cassandra_server, cassandra_session)
+    second = run_stage("sync", shop, connection)
+
+    read = {t.table: t.snapshot_rows for t in second.tables if t.snapshot_rows}
+    assert read == {f"{keyspace}.late": 10}, "what was read once is not read again"
+    assert_mirrors_equal(spark, cassandra_session, keyspace)
+    late = f"{keyspace}.late"
+    assert assert_mirror_equals_table(spark, cassandra_session, f"{keyspace}.{keyspace}_late", late) == 10
+
+
+@pytest.mark.covers("CAS-FAULT-05", "CAS-SNAP-08")
+def test_a_sync_that_ends_at_any_boundary_is_made_good_by_the_next(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = declaration(keyspace, cassandra_server)
+    monkeypatch.setattr(snapshot, "_RANGES_PER_CORE_AND_COMMIT", 4)
+
+    def ended(*_: Any, **__: Any) -> None:
+        raise InterruptedError
+
+    def ends_at(target: Any, name: str, value: Any = ended) -> None:
+        with monkeypatch.context() as interrupted, pytest.raises(InterruptedError):
+            interrupted.setattr(target, name, value)
+            run_stage("sync", shop, connection)
+
+    write_cassandra(cassandra_session, keyspace, 30, count=300)
+    settle(cassandra_server, cassandra_session)
+    append = ChangesTable.append_batch
+    commits: list[int] = []
+
+    def append_four(*arguments: Any, **options: Any) -> Any:
+        if len(commits) == 4:
+            raise InterruptedError
+        commits.append(1)
+        return append(*arguments, **options)
+
+    ends_at(ChangesTable, "append_batch", append_four)  # in the middle of the tables' snapshots
+    ends_at(sync_stage, "capture")
+    ends_at(sync_stage, "merge_tables")
+    run_stage("sync", shop, connection)
+    assert_mirrors_equal(spark, cassandra_session, keyspace)
+    seen = spark.table(f"lake.{keyspace}.cassandra_{keyspace}_changes").where("kind = 'snapshot'")
+    assert seen.count() == seen.select("source_table", "origin", "position").distinct().count()
+
+    write_cassandra(cassandra_session, keyspace, 31, count=200)
+    settle(cassandra_server, cassandra_session)
+    ends_at(sync_stage, "merge_tables")
+    ends_at(sync_stage, "report")
+    write_cassandra(cassandra_session, keyspace, 32, count=50)
     settle(cassandra_server, cassandra_session)
     run_stage("sync", shop, connection)
-
     assert_mirrors_equal(spark, cassandra_session, keyspace)
+
+
+@pytest.mark.covers("CAS-FAULT-01")
+def test_a_wrong_address_is_named_and_the_next_run_goes_on(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = {**declaration(keyspace, cassandra_server), "tables": [rf"{keyspace}\.plain"]}
+    table, mirror = f"{keyspace}.plain", f"{keyspace}.{keyspace}_plain"
+    cassandra_session.execute(f"INSERT INTO {table} (id, a) VALUES (1, 'before')")
+    run_stage("sync", shop, connection)
+    cassandra_session.execute(f"INSERT INTO {table} (id, a) VALUES (2, 'after')")
+    settle(cassandra_server, cassandra_session)
+
+    with pytest.raises(TransientError, match=rf"{connection['host']}', 1\)"):
+        run_stage("sync", shop, {**connection, "port": 1})
+    (outcome,) = run_stage("sync", shop, connection).tables
+
+    assert (outcome.snapshot_rows, outcome.rows_written) == (0, 1)
+    assert assert_mirror_equals_table(spark, cassandra_session, mirror, table) == 2
 
 
 def _kill_and_recover(
@@ -162,6 +258,7 @@ def _kill_and_recover(
     assert_mirrors_equal(spark, session, keyspace)
 
 
+@pytest.mark.covers("CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
 def test_killed_sync_is_made_good_by_the_next_run(
     spark: SparkSession,
     application: Application,
@@ -173,6 +270,7 @@ def test_killed_sync_is_made_good_by_the_next_run(
     _kill_and_recover(spark, application, cassandra_server, cassandra_session, keyspace, connection, rounds=2)
 
 
+@pytest.mark.covers("CAS-FAULT-05")
 @pytest.mark.faults
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.jobs import snapshot
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 from tests.integration.jobs.workloads import write_mongodb
@@ -42,6 +49,7 @@ def declaration(database: str, **lake: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.covers("MDB-SNAP-01", "MDB-SNAP-05", "MDB-OFF-05")
 def test_mirror_equals_collection_after_snapshot_and_random_changes(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
@@ -55,6 +63,7 @@ def test_mirror_equals_collection_after_snapshot_and_random_changes(
     second = run_stage("sync", declaration(database.name), connection)
 
     assert second.changes > 100
+    assert not second.tables[0].snapshot_rows
     assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
     assert run_stage("verify", declaration(database.name), connection).ok
 
@@ -107,6 +116,101 @@ def test_dropped_collection_empties_its_mirror_and_a_new_one_fills_it(
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 1
 
 
+@pytest.mark.covers("MDB-XF-07", "MDB-SNAP-05")
+def test_a_collection_declared_later_is_read_in_full_while_the_others_go_on(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    first, both = (
+        {**declaration(database.name), "tables": [rf"{database.name}\.[{c}]"]} for c in ("a", "ab")
+    )
+    for name, count in (("a", 20), ("b", 10)):
+        database[name].insert_many([{"_id": n} for n in range(count)])
+    run_stage("sync", first, connection)
+    database.a.update_one({"_id": 1}, {"$set": {"x": 1}})
+    database.b.delete_one({"_id": 1})
+
+    outcome = run_stage("sync", both, connection)
+
+    read = {t.table.rpartition(".")[2]: (t.snapshot_rows, t.rows_written) for t in outcome.tables}
+    assert read == {"a": (0, 1), "b": (9, 9)}
+    for name in "ab":
+        assert_mirror_equals_collection(spark, database[name], f"{database.name}.{database.name}_{name}")
+
+
+@pytest.mark.covers("MDB-SNAP-02", "MDB-SNAP-05", "MDB-XF-04")
+def test_an_interrupted_snapshot_goes_on_with_the_ranges_that_are_left(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = declaration(database.name)
+    database.things.insert_many([{"_id": n} for n in range(8000)])
+    monkeypatch.setattr(snapshot, "_RANGES_PER_CORE_AND_COMMIT", 1)
+    commits: list[int] = []
+    append = ChangesTable.append_batch
+
+    def append_three(*arguments: Any, **options: Any) -> Any:
+        if len(commits) == 3:
+            raise InterruptedError
+        commits.append(1)
+        return append(*arguments, **options)
+
+    with monkeypatch.context() as interrupted, pytest.raises(InterruptedError):
+        interrupted.setattr(ChangesTable, "append_batch", append_three)
+        run_stage("sync", shop, connection)
+    database.things.delete_one({"_id": 7})
+    database.things.insert_one({"_id": 8000})
+    planned: list[str] = []
+    plan = MongodbSource.plan_snapshot
+
+    def noted(self: MongodbSource, table: str, where: str | None = None) -> Any:
+        planned.append(table)
+        return plan(self, table, where)
+
+    monkeypatch.setattr(MongodbSource, "plan_snapshot", noted)
+
+    (outcome,) = run_stage("sync", shop, connection).tables
+
+    assert planned == []
+    assert 8000 <= outcome.snapshot_rows <= 8001, "no range is read twice"
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 8000
+
+
+@pytest.mark.covers("CAS-FAULT-03", "MDB-FAULT-05")
+def test_a_stream_that_is_asked_to_stop_leaves_off_where_the_next_run_goes_on(
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    database: Any,
+    connection: dict[str, Any],
+) -> None:
+    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+    shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
+    database.things.insert_many([{"_id": n} for n in range(10)])
+    told = application.folder / "state.json"
+    process = application.start("stream", shop, connection, state_path=str(told), commit_interval_seconds=0.1)
+    deadline = time.monotonic() + 180
+    while not told.exists() or json.loads(told.read_text())["rounds"] < 2:
+        assert time.monotonic() < deadline, application.log_tail()
+        assert process.poll() is None, application.log_tail()
+        database.things.update_one({"_id": 1}, {"$inc": {"x": 1}})
+        time.sleep(0.05)
+    process.terminate()
+    database.things.insert_one({"_id": "later"})
+
+    outcome = application.wait(process)
+
+    assert outcome.ok, outcome.error
+    assert json.loads(told.read_text())["status"] == "stopped"
+    assert run_stage("offsets", shop, connection, action="show").offset == outcome.offset
+    after = run_stage("sync", shop, connection)
+    assert not after.tables[0].snapshot_rows
+    assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
+
+
 def _kill_and_recover(
     spark: SparkSession,
     application: Application,
@@ -133,14 +237,47 @@ def _kill_and_recover(
     assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
 
 
+@pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 def test_killed_sync_is_made_good_by_the_next_run(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
     _kill_and_recover(spark, application, database, connection, rounds=2)
 
 
+@pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
 @pytest.mark.faults
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
     _kill_and_recover(spark, application, database, connection, rounds=20)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 3 MB; only root on Linux can have one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small disk needs root's rights")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named_and_the_next_run_goes_on(
+    spark: SparkSession, application: Application, database: Any, connection: dict[str, Any], small_disk: Path
+) -> None:
+    database.things.insert_many([{"_id": n, "noise": random.randbytes(20_000)} for n in range(400)])
+    shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": f"file://{small_disk}"})
+
+    failed = application.wait(application.start("sync", shop, connection))
+
+    assert (failed.ok, failed.error_code) == (False, "TRANSIENT")
+    assert "a disk is full" in failed.error
+    assert "free space where the lake's warehouse" in failed.error
+    subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+    outcome = application.wait(application.start("sync", shop, connection))
+    assert outcome.ok, outcome.error
+    assert outcome.tables[0].snapshot_rows == 400
+    verified = application.wait(application.start("verify", shop, connection))
+    assert verified.ok, verified.error

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from bson import Binary, Code, DatetimeMS, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
+from hypothesis import strategies as st
 from pymongo import DeleteOne, InsertOne, ReplaceOne, UpdateOne
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
@@ -25,8 +26,9 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, Mongod
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+from tests.chance import draw
 from tests.integration.sources.mongodb_replay import Replay, documents
-from tests.unit.sources.mongodb.documents import raw_document, raw_element, raw_string
+from tests.unit.sources.mongodb.documents import DOCUMENTS, VALUES, raw_document, raw_element, raw_string
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -143,6 +145,45 @@ def test_random_changes_end_with_what_find_returns(replay: Replay, database: Any
         assert replay.rows(f"{database.name}.things") == documents(database.things)
 
 
+def write_documents(collection: Any, rng: random.Random, count: int) -> int:
+    """Write documents of any shape; return how many writes the server took."""
+    pool = [
+        document for _ in range(20) for document in draw(st.lists(DOCUMENTS, min_size=4, max_size=4), rng)
+    ]
+    ids = [*IDS, *(value for _ in range(5) for value in draw(st.lists(VALUES, min_size=4, max_size=4), rng))]
+    taken = 0
+    for _ in range(count):
+        query = {"_id": {"$eq": rng.choice(ids)}}
+        document = {name: value for name, value in rng.choice(pool).items() if name != "_id"}
+        try:
+            match rng.randrange(5):
+                case 0:
+                    collection.delete_one(query)
+                case 1:
+                    collection.update_one(query, [{"$set": {"more": {"$literal": document}}}], upsert=True)
+                case 2:
+                    collection.update_one(query, {"$push": {"list": {"$each": [document], "$position": 0}}})
+                case _:
+                    collection.replace_one(query, document, upsert=True)
+            taken += 1
+        except OperationFailure:  # an _id of a type that can't be one, a list that is none
+            continue
+    return taken
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_thousand_writes_of_any_documents_end_with_what_find_returns(
+    replay: Replay, database: Any, seed: int
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(4):
+        assert write_documents(database.things, rng, 600) > 450
+        replay.capture()
+        assert replay.rows(f"{database.name}.things") == documents(database.things)
+
+
+@pytest.mark.covers("MDB-STR-01")
 def test_small_batches_resumed_by_new_sources_give_the_same_changes(
     replay: Replay, connection: dict[str, Any], database: Any
 ) -> None:
@@ -191,6 +232,7 @@ def test_a_place_by_time_alone_goes_on_inside_a_transaction(replay: Replay, data
     assert StreamPlace.from_offset(start).time < StreamPlace.from_offset(third).time
 
 
+@pytest.mark.covers("MDB-SNAP-01")
 def test_a_snapshot_during_writes_and_its_stream_end_with_what_find_returns(
     replay: Replay, database: Any
 ) -> None:
@@ -253,10 +295,14 @@ def test_a_range_that_is_interrupted_goes_on_after_its_last_row(
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-SNAP-17")
 def test_a_snapshots_filter_is_a_query(replay: Replay, database: Any) -> None:
     database.things.insert_many([{"_id": n, "at": DatetimeMS(n)} for n in range(20)])
     where = '{"at": {"$gte": {"$date": {"$numberLong": "15"}}}}'
     assert replay.snapshot(f"{database.name}.things", where) == 5
+    replay.capture()
+    kinds = [r["kind"] for r in replay.records()]
+    assert (kinds.count("snapshot"), kinds.count("change")) == (5, 20), "it limits the snapshot alone"
     with pytest.raises(ConfigurationError, match="no Extended JSON"):
         replay.snapshot(f"{database.name}.things", "{broken")
 
@@ -295,7 +341,7 @@ def test_drop_rename_and_drop_database_end_rows(replay: Replay, database: Any) -
     assert [replay.rows(f"{database.name}.{name}") for name in "abc"] == [[], [], []]
 
 
-@pytest.mark.covers("MDB-XE-04")
+@pytest.mark.covers("MDB-XE-04", "MDB-CAP-12")
 def test_a_collections_stream_goes_on_after_its_drop(connection: dict[str, Any], database: Any) -> None:
     table = f"{database.name}.one"
     database.one.insert_one({"_id": 0})
@@ -311,6 +357,7 @@ def test_a_collections_stream_goes_on_after_its_drop(connection: dict[str, Any],
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-XA-03")
 def test_a_databases_stream_sees_its_collections_only(connection: dict[str, Any], database: Any) -> None:
     replay = Replay(connection, ".*", scope="database", target=database.name)
     database.a.insert_one({"_id": 1})
@@ -318,11 +365,13 @@ def test_a_databases_stream_sees_its_collections_only(connection: dict[str, Any]
     replay.capture()
     assert [r["source_table"] for r in replay.records()] == [f"{database.name}.a"]
     assert replay.source.tables() == [f"{database.name}.a"]
+    assert StreamPlace.from_offset(replay.offset).token
+    assert ("stored offset", "ok") in [(f.subject, f.level) for f in replay.source.check(replay.offset)]
     database.client.drop_database(database.name + "x")
     replay.source.close()
 
 
-@pytest.mark.covers("MDB-CUR-08")
+@pytest.mark.covers("MDB-CUR-08", "MDB-XS-03")
 def test_an_event_over_16_mb_arrives_whole(connection: dict[str, Any], database: Any) -> None:
     database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
     table = f"{database.name}.big"
@@ -339,6 +388,7 @@ def test_an_event_over_16_mb_arrives_whole(connection: dict[str, Any], database:
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-STR-05")
 def test_a_lost_connection_costs_no_event(connection: dict[str, Any], database: Any) -> None:
     named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
     replay = Replay(named, rf"{database.name}\..*", advanced=MongodbAdvanced(batch_events=10))
@@ -455,6 +505,7 @@ def test_a_read_preference_for_secondaries_is_served(mongo_server: MongoServer, 
     replay.source.close()
 
 
+@pytest.mark.covers("MDB-SNAP-05")
 def test_a_lost_position_is_told_with_the_earliest_time_left() -> None:
     from server_kit import MongoServer
 

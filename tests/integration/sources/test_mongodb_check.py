@@ -35,7 +35,13 @@ def secured() -> Iterator[tuple[MongoServer, MongoClient]]:
             "reads_shop": [{"role": "read", "db": "shop"}],
             "reads_all": ["readAnyDatabase"],
             "reads_nothing": [],
+            "reads_orders": ["orders"],
+            "reads_and_lists": ["orders", "listing"],
         }
+        orders = {"resource": {"db": "shop", "collection": "orders"}, "actions": ["find", "changeStream"]}
+        listing = {"resource": {"db": "shop", "collection": ""}, "actions": ["listCollections"]}
+        for name, right in (("orders", orders), ("listing", listing)):
+            client.admin.command("createRole", name, privileges=[right], roles=[])
         for name, roles in users.items():
             client.admin.command("createUser", name, pwd=PASSWORD, roles=roles)
         yield server, client
@@ -64,6 +70,7 @@ def levels(findings: list[Finding]) -> dict[str, str]:
     return worst
 
 
+@pytest.mark.covers("MDB-CAP-10")
 def test_a_user_that_may_read_everything_is_enough(secured: tuple[MongoServer, MongoClient]) -> None:
     checked = source(secured[0], "reads_all")
     found = levels(checked.check())
@@ -75,12 +82,17 @@ def test_a_user_that_may_read_everything_is_enough(secured: tuple[MongoServer, M
     }
     assert checked.tables() == ["other.things", "shop.orders"]
     assert levels(checked.check(checked.head()))["stored offset"] == "ok"
-    plan = checked.plan(checked.head(), checked.head(), ReadLimit())
+    before = checked.head()
+    secured[1].shop.orders.insert_one({"_id": 2})
+    plan = checked.plan(before, checked.head(), ReadLimit())
     assert plan.at_head
+    changes = [
+        row for part in plan.partitions for batch in checked.reader()(part) for row in batch.to_pylist()
+    ]
+    assert [row["source_table"] for row in changes] == ["shop.orders"]
     checked.close()
 
 
-@pytest.mark.covers("MDB-PERM-01")
 def test_a_missing_right_is_named(secured: tuple[MongoServer, MongoClient]) -> None:
     whole = {f.subject: f for f in source(secured[0], "reads_shop", r"shop\..*").check()}
     assert whole["collections"].level == "ok"
@@ -91,6 +103,23 @@ def test_a_missing_right_is_named(secured: tuple[MongoServer, MongoClient]) -> N
     inside.close()
     nothing = levels(source(secured[0], "reads_nothing", r"shop\.orders").check())
     assert nothing["change stream"] == "error"
+
+
+def test_one_collection_needs_its_own_rights_and_that_of_listing(
+    secured: tuple[MongoServer, MongoClient],
+) -> None:
+    def alone(user: str, target: str) -> MongodbSource:
+        return source(secured[0], user, scope="collection", target=target)
+
+    enough = alone("reads_and_lists", "shop.orders")
+    found = levels(enough.check())
+    assert {found[subject] for subject in ("collections", "change stream")} == {"ok"}
+    assert enough.tables() == ["shop.orders"]
+    enough.close()
+    (refused,) = [f for f in alone("reads_orders", "shop.orders").check() if f.subject == "collections"]
+    assert refused.level == "error"
+    assert "listCollections" in refused.remedy
+    assert levels(alone("reads_and_lists", "other.things").check())["change stream"] == "error"
 
 
 def test_a_wrong_password_is_an_error_and_not_shown(secured: tuple[MongoServer, MongoClient]) -> None:

@@ -65,6 +65,7 @@ def test_set_and_import_store_the_same_offset(
     assert [s.options for s in recorded.specs[1:]] == [{"action": "set", "offset": OFFSET}] * 2
 
 
+@pytest.mark.covers("CAS-FAULT-09")
 def test_reset_may_be_for_one_table(connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = application(monkeypatch, JobResult(ok=True))
     live_commands.reset_offset(Namespace(connector=connector, table=""))

@@ -13,6 +13,7 @@ from airflow_cdc_provider.connector.debezium import (
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 MONGODB = {
@@ -55,6 +56,9 @@ def test_javas_format_is_read(line: str, name: str, value: str) -> None:
     assert parse_properties(f"# comment\n! too\n\n{line}\n") == {name: value}
 
 
+@pytest.mark.covers(
+    "MDB-CAP-01", "MDB-CAP-02", "MDB-CAP-03", "MDB-CAP-04", "MDB-CAP-05", "MDB-CAP-06", "MDB-CAP-07"
+)
 @pytest.mark.parametrize(
     ("mode", "kind", "full_document", "pre_images"),
     [
@@ -73,6 +77,7 @@ def test_capture_modes_become_what_events_carry(
     assert (options.full_document, options.pre_images) == (full_document, pre_images)
 
 
+@pytest.mark.covers("MDB-FLT-01", "MDB-FLT-04", "MDB-FLT-07")
 def test_lists_select_collections_without_regard_to_case() -> None:
     made = connector(collection_include_list=r"shop\.orders,shop2\..*")
     assert made.selects("shop.orders")
@@ -82,27 +87,38 @@ def test_lists_select_collections_without_regard_to_case() -> None:
     assert not made.selects("myshop.orders")
 
 
+@pytest.mark.covers("MDB-FLT-01", "MDB-FLT-07", "MDB-FLT-02")
 def test_literal_lists_are_taken_as_they_are() -> None:
     made = connector(filters_match_mode="literal", collection_include_list="shop.or*, shop.b")
     assert made.selects("shop.or*")
     assert made.selects("shop.b")
     assert not made.selects("shop.orders")
     assert not made.selects("Shop.b")
+    of_databases = connector(filters_match_mode="literal", database_include_list=" shop , x.*")
+    assert of_databases.selects("shop.a")
+    assert not any(of_databases.selects(name) for name in ("shop2.a", "myshop.a", "Shop.a", "xy.a"))
 
 
+@pytest.mark.covers("MDB-FLT-02", "MDB-FLT-03", "MDB-FLT-05")
 def test_databases_and_collections_both_must_match() -> None:
     made = connector(database_include_list="shop,shop2", collection_exclude_list=r"shop\.(a|b)")
     assert made.selects("shop.c")
     assert made.selects("shop2.a")
     assert not made.selects("shop.a")
     assert not made.selects("other.c")
-    assert not connector(database_exclude_list="shop").selects("shop.c")
+    assert made.selects("shop.ab")
+    excluding = connector(database_exclude_list="shop")
+    assert not excluding.selects("shop.c")
+    assert excluding.selects("shop2.c")
+    assert connector(collection_include_list="").selects("any.thing")
 
 
+@pytest.mark.covers("MDB-FLT-04", "MDB-FLT-06")
 def test_the_servers_own_databases_are_never_captured() -> None:
     assert not any(connector().selects(f"{database}.x") for database in ("admin", "local", "config"))
 
 
+@pytest.mark.covers("MDB-FLT-03", "MDB-FLT-05")
 @pytest.mark.parametrize(
     "properties",
     [
@@ -115,6 +131,7 @@ def test_lists_that_exclude_each_other_are_refused(properties: dict[str, str]) -
         connector(**properties)
 
 
+@pytest.mark.covers("MDB-EVT-15", "MDB-HDR-01")
 def test_publishing_options_are_mapped() -> None:
     made = connector(
         tombstones_on_delete="false",
@@ -132,6 +149,7 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
     assert [note.split()[1] for note in imported.notes] == ["mongodb.connection.string"]
 
 
+@pytest.mark.covers("MDB-SRC-10", "MDB-CAP-12")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -145,6 +163,8 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
         ("value_converter", "io.confluent.connect.avro.AvroConverter"),
         ("heartbeat_interval_ms", "2000"),
         ("json_serialization_mode", "extended"),
+        ("source_struct_version", "v1"),
+        ("signal_data_collection", "shop.signals"),
     ],
 )
 def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str) -> None:
@@ -154,6 +174,7 @@ def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str
     assert refused.value.remedy
 
 
+@pytest.mark.covers("MDB-SRC-10", "MDB-LIM-02")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -162,6 +183,8 @@ def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str
         ("heartbeat_interval_ms", "0"),
         ("schema_name_adjustment_mode", "none"),
         ("max_queue_size", "8192"),
+        ("source_struct_version", "v2"),
+        ("skipped_operations", "t"),
         ("key_converter", "org.apache.kafka.connect.json.JsonConverter"),
     ],
 )
@@ -169,6 +192,7 @@ def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
     assert connector(**{name: value}).name == "shop"
 
 
+@pytest.mark.covers("MDB-CAP-01", "MDB-NAME-02")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -177,6 +201,8 @@ def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
         ("capture_scope", "shard"),
         ("cursor_max_await_time_ms", "soon"),
         ("connector_class", "io.debezium.connector.mysql.MySqlConnector"),
+        ("topic_prefix", "a b"),
+        ("topic_prefix", "ü"),
     ],
 )
 def test_wrong_values_are_refused_with_what_is_expected(name: str, value: str) -> None:
@@ -207,16 +233,61 @@ def test_cassandras_file_is_known_by_its_names(tmp_path: Path) -> None:
     made = imported.connector
     assert isinstance(made.source, CassandraOptions)
     assert (made.name, made.topic_prefix) == ("test_connector", "test_prefix")
-    assert (made.source.consistency, made.snapshot.mode) == ("ONE", "always")
+    assert (made.source.consistency, made.snapshot.mode) == ("ONE", "initial")
     assert not made.publish.tombstones  # Debezium's default for Cassandra
     assert len(imported.notes) == 7
 
 
+@pytest.mark.covers("CAS-D3X-04")
 def test_cassandra_options_are_mapped() -> None:
-    made = from_debezium({**CASSANDRA, "table.include.list": r"shop\.a"}).connector
+    made = from_debezium(
+        {**CASSANDRA, "table.include.list": r"shop\.a", "cassandra.node.id": "node-1"}
+    ).connector
     assert made.type == "cassandra"
+    assert isinstance(made.source, CassandraOptions)
+    assert made.source.node == "node-1"
     assert made.selects("shop.a")
     assert not made.selects("shop.b")
+
+
+@pytest.mark.covers("CAS-CFG-01", "CAS-SNAP-02")
+@pytest.mark.parametrize(
+    ("value", "mode"),
+    # Debezium's ALWAYS looks for new tables all the time, and reads none twice; so does each run here.
+    [("INITIAL", "initial"), ("initial", "initial"), ("Always", "initial"), ("NEVER", "never")],
+)
+def test_cassandras_snapshot_modes_are_taken_in_any_case(value: str, mode: str) -> None:
+    assert from_debezium({**CASSANDRA, "snapshot.mode": value}).connector.snapshot.mode == mode
+    with pytest.raises(ConfigurationError, match=r"snapshot\.mode is wrong: expected one of initial, always"):
+        from_debezium({**CASSANDRA, "snapshot.mode": f"{value}ly"})
+
+
+@pytest.mark.covers("MDB-NAME-04")
+@pytest.mark.parametrize("base", [MONGODB, CASSANDRA], ids=["mongodb", "cassandra"])
+def test_the_class_of_a_copied_file_selects_the_source(base: dict[str, str]) -> None:
+    made = from_debezium(base).connector
+    kind = MongodbOptions if base is MONGODB else CassandraOptions
+    assert made.type in base["connector.class"]
+    assert isinstance(made.source, kind)
+
+
+@pytest.mark.covers("MDB-SNAP-17")
+def test_filters_of_snapshots_are_taken_by_collection() -> None:
+    name = "snapshot.collection.filter.overrides"
+    filters = {f"{name}.shop.a": '{"n": 1}', f"{name}.shop.b": "{}"}
+    made = from_debezium({**MONGODB, name: "shop.a, shop.b", **filters}).connector
+    assert made.snapshot.filters == {"shop.a": '{"n": 1}', "shop.b": "{}"}
+    with pytest.raises(ConfigurationError, match=r"overrides\.shop\.c is missing"):
+        from_debezium({**MONGODB, name: "shop.c"})
+
+
+@pytest.mark.covers("MDB-CONN-10")
+def test_the_connect_timeout_bounds_an_attempt() -> None:
+    assert source().advanced.connect_timeout_seconds == 10.0
+    options = source(mongodb_connect_timeout_ms="2500")
+    values = ConnectionValues.read({"host": "h"}, options.advanced.connect_timeout_seconds)
+    with values.client(connect=False) as client:
+        assert client.options.pool_options.connect_timeout == 2.5
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_tables_are_selected_by_whole_names() -> None:
     assert not connector.selects("workshop.orders")
 
 
+@pytest.mark.covers("CAS-FAULT-01")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

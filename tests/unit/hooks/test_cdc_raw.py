@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +33,7 @@ def test_segments_come_by_host_and_number_with_what_their_idx_says(
     ]
 
 
+@pytest.mark.covers("CAS-C40-02")
 def test_a_half_written_idx_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "CommitLog-7-1_cdc.idx"
     path.write_text("")
@@ -63,7 +66,7 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
         measure(str(tmp_path / "nowhere"))
 
 
-@pytest.mark.covers("CAS-SETUP-01", "CAS-SETUP-03", "CAS-SETUP-04")
+@pytest.mark.covers("CAS-SETUP-01", "CAS-SETUP-03", "CAS-C41-02")
 @pytest.mark.parametrize(
     ("text", "total", "interval"),
     [
@@ -91,3 +94,52 @@ def test_a_nodes_yaml_tells_room_and_interval_of_old_and_new_releases(
         total,
         interval,
     )
+
+
+@pytest.mark.covers("CAS-SETUP-01")
+@pytest.mark.parametrize("text", ["cdc_enabled: false\n", "cluster_name: blue\n"])
+def test_a_yaml_that_does_not_turn_cdc_on_says_so(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "cassandra.yaml"
+    path.write_text(text)
+    assert not NodeSettings.read(str(path)).enabled
+
+
+@pytest.mark.covers("CAS-SETUP-03")
+@pytest.mark.parametrize(
+    ("volume", "room"), [(8 << 30, 1 << 30), (1 << 40, 4096 << 20), (32 << 30, 4096 << 20)]
+)
+def test_without_a_setting_the_room_is_an_eighth_of_the_volume_and_4_gib_at_most(
+    write_segment: WriteSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, volume: int, room: int
+) -> None:
+    write_segment(1, end=1, size=1 << 20)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=volume // 4096, f_frsize=4096))
+    space = measure(str(tmp_path / "cdc_raw"))
+    assert space.total_bytes == room
+    assert space.used_ratio == pytest.approx(((1 << 20) + 1) / room)
+
+
+@pytest.mark.covers("CAS-D3X-15")
+def test_files_that_vanish_while_they_are_measured_are_not_counted(
+    write_segment: WriteSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        write_segment(number, end=1, size=100)
+    folder = tmp_path / "cdc_raw"
+    real = os.scandir
+
+    def scan_then_lose(path: Path) -> list[os.DirEntry[str]]:
+        with real(path) as entries:
+            listed = list(entries)
+        (folder / "CommitLog-7-2.log").unlink(missing_ok=True)
+        return listed
+
+    class Listing(list):  # type: ignore[type-arg]
+        def __enter__(self) -> Listing:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr(os, "scandir", lambda path: Listing(scan_then_lose(path)))
+    space = measure(str(folder), 1000)
+    assert (space.segments, space.used_bytes) == (2, 203)

@@ -57,7 +57,21 @@ def without_variables(text: str) -> str:
     return re.sub(r'"cluster":"[^"]*"(?=,"file")', '"cluster":""', text)
 
 
-@pytest.mark.covers("CAS-READ-03", "CAS-READ-04")
+@pytest.mark.covers(
+    "CAS-READ-04",
+    "CAS-EVT-01",
+    "CAS-EVT-05",
+    "CAS-EVT-11",
+    "CAS-EVT-12",
+    "CAS-EVT-13",
+    "CAS-EVT-14",
+    "CAS-EVT-16",
+    "CAS-D3X-09",
+    "DSX-EVT-04",
+    "DSX-EVT-11",
+    "DSX-CON-07",
+    "DSX-CON-08",
+)
 def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> None:
     ours = [
         without_variables(f'{{"topic":"{e["topic"]}","key":{e["key"]},"value":{e["value"]}}}')
@@ -71,11 +85,13 @@ def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> 
     mended = removal.replace('["x"],"deletion_ts":null', '["x"],"deletion_ts":1795247964838844')
     (static,) = [event for event in ours if event not in theirs and event != mended]
     assert '"c1":null,"c2":null,"v":null,"w":null,"st":{"value":42,"deletion_ts":null,"set":true}' in static
+    assert json.loads(static)["key"]["payload"] == {"p1": "p", "p2": 1, "c1": None, "c2": None}
     assert [event for event in ours if event != static] == [
         mended if event == removal else event for event in theirs
     ]
 
 
+@pytest.mark.covers("CAS-EVT-17")
 def test_deletions_have_tombstones_only_on_request(debezium_connector: Connector) -> None:
     source = recording(DEBEZIUM)
     assert all(event["value"] for event in printed(debezium_connector, source))
@@ -113,6 +129,7 @@ def cassandras_own(folder: Path, version: int) -> dict[tuple[str, int, str], Cou
     return found
 
 
+@pytest.mark.covers("CAS-READ-04", "CAS-LIM-07")
 @pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v7-lz4", 7), ("v8-plain", 8)])
 def test_every_part_of_every_update_has_its_event(variant: str, version: int) -> None:
     folder = FIXTURES / "A" / variant
@@ -128,6 +145,47 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
     assert places == sorted(places)
 
 
+def latest_write(update: dict[str, Any]) -> int | None:
+    """Return the greatest write time of an update, by Cassandra's own reader; None if it says nothing."""
+    rows = [*([update["static"]] if "static" in update else ()), *update["unfiltered"]]
+    times = [update["partition_deletion"][0]] if "partition_deletion" in update else []
+    for row in rows:
+        times += [row[name][0] for name in ("liveness", "deletion", "open", "close") if row.get(name)]
+        times += [cell[1] for cell in row.get("cells", ())]
+        times += [deletion[0] for _, deletion in row.get("complex_deletions", ())]
+    return max(times, default=None)
+
+
+@pytest.mark.covers("CAS-EVT-08")
+@pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v8-plain", 8)])
+def test_events_tell_the_greatest_write_time_of_their_update(variant: str, version: int) -> None:
+    folder = FIXTURES / "A" / variant
+    with gzip.open(folder / "updates.jsonl.gz", "rt") as lines:
+        updates = [json.loads(line) for line in lines]
+    wanted: dict[tuple[str, int, str], set[int | None]] = defaultdict(set)
+    for update in updates:
+        place = (f"CommitLog-{version}-{update['segment']}.log", update["end"], update["table"])
+        wanted[place].add(latest_write(update))
+    deletions = 0
+    for event in printed(plain_connector(tombstones=False), recording(folder)):
+        value = json.loads(event["value"])
+        where = value["source"]
+        assert where["ts_us"] in wanted[where["file"], where["pos"], where["table"]]
+        assert (where["ts_ms"], where["ts_ns"]) == (where["ts_us"] // 1000, where["ts_us"] * 1000)
+        times = {cell["deletion_ts"] for cell in value["after"].values() if cell and "deletion_ts" in cell}
+        deletions += value["op"] == "d" and where["ts_us"] in times
+    assert deletions > 50
+
+
+@pytest.mark.covers("CAS-EVT-09")
+def test_events_carry_the_moment_given_as_that_of_their_making() -> None:
+    made = [
+        {json.loads(e["value"])["ts_ms"] for e in printed(plain_connector(tombstones=False), source)}
+        for source in (recording(DEBEZIUM), recording(DEBEZIUM, now_ns=7_000_000))
+    ]
+    assert made == [{NOW_NS // 1_000_000}, {7}]
+
+
 def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = defaultdict(list)
     lines = row_lines(plain_connector(), recording(folder, **more), Damage(strict=False))
@@ -137,7 +195,7 @@ def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
     return rows
 
 
-@pytest.mark.covers("CAS-LIM-03")
+@pytest.mark.covers("CAS-LIM-03", "CAS-LIM-06", "CAS-GAP-09")
 def test_rows_equal_select_json() -> None:
     read_at = json.loads((PLAIN / "rows" / "_index.json").read_text())["read_at_s"]
     ours = rows_by_table(PLAIN, now_ns=read_at * 1_000_000_000)
@@ -154,6 +212,7 @@ def test_rows_equal_select_json() -> None:
     assert compared > 250
 
 
+@pytest.mark.covers("CAS-GAP-09")
 def test_expired_rows_are_gone_at_the_moment_given() -> None:
     insert = 1_795_247_965
     before = rows_by_table(DEBEZIUM, now_ns=insert * 1_000_000_000)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -170,6 +171,7 @@ CONTRIBUTIONS = st.one_of(
 )
 
 
+@pytest.mark.covers("CAS-LIM-03")
 @settings(max_examples=300)
 @given(st.lists(CONTRIBUTIONS, max_size=12), st.data())
 def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(

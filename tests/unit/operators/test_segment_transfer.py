@@ -129,6 +129,7 @@ class Killed(BaseException):
     """Stands for SIGKILL at a given step."""
 
 
+@pytest.mark.covers("CAS-FAULT-05")
 @pytest.mark.parametrize("steps", range(12))
 def test_killed_at_any_step_the_next_run_makes_it_good(
     node: Node, steps: int, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +207,7 @@ def test_two_transfers_of_a_node_do_not_run_at_once(node: Node) -> None:
         node.transfer().run()
 
 
+@pytest.mark.covers("CAS-LIFE-01")
 def test_operator_reads_the_offset_from_state_and_reports(node: Node, tmp_path: Path) -> None:
     from airflow_cdc_provider.assets import changes_asset
 

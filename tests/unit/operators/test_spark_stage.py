@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict, TransientError
+from airflow_cdc_provider.operators.spark_process import last_word
 from airflow_cdc_provider.operators.stages import (
     CdcOffsetsOperator,
     CdcSnapshotOperator,
@@ -42,6 +43,7 @@ def sync(**arguments: Any) -> CdcSyncOperator:
     return CdcSyncOperator(task_id="sync", connector=DECLARATION, **arguments)
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_job_gets_spec_and_connection_and_neither_secret_is_an_argument(
     spark_submit: FakeSpark, work_folder: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_an_unforeseen_failure_names_its_type(spark_submit: FakeSpark) -> None:
         sync().execute(TaskContext())
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder: Path) -> None:
     spark_submit.answers(
         1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused"
@@ -120,6 +123,7 @@ def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder:
     assert not list(work_folder.rglob("connection.json"))
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_crash_without_result_shows_what_spark_printed(spark_submit: FakeSpark) -> None:
     spark_submit.behaves(f"print('java.lang.OutOfMemoryError {PASSWORD}'); sys.exit(137)")
     with pytest.raises(CdcError, match="OutOfMemoryError") as told:
@@ -186,6 +190,7 @@ def test_a_wrong_declaration_is_told_when_the_dag_is_parsed() -> None:
         CdcSyncOperator(task_id="sync", connector={**DECLARATION, "tabels": []})
 
 
+@pytest.mark.covers("CAS-FAULT-03")
 def test_killing_the_task_ends_the_application_and_all_below_it(spark_submit: FakeSpark) -> None:
     spark_submit.behaves(
         "import subprocess\n"
@@ -318,3 +323,10 @@ def test_short_runs_leave_the_optimising_compiler_out_unless_the_environment_say
 
     sync(env_vars={"JDK_JAVA_OPTIONS": "-Xlog:gc"}).execute(TaskContext())
     assert (spark_submit.folder / "options").read_text() == "-Xlog:gc"
+
+
+def test_of_an_applications_output_the_last_line_that_names_an_error_is_told() -> None:
+    output = "INFO\njava.io.IOException: lost\n\tat x.Y\n  org.apache.Foo$BarError: that\nbye\n"
+    assert last_word(output) == "org.apache.Foo$BarError: that"
+    assert last_word("one\n\ntwo\n") == "two"
+    assert last_word("") == "no output"

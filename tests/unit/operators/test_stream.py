@@ -177,6 +177,7 @@ def test_a_start_that_fails_tells_why(folder: StreamFolder, spark_submit: FakeSp
         stream().execute(TaskContext())
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_start_that_crashes_shows_the_log_without_secrets(
     folder: StreamFolder, spark_submit: FakeSpark
 ) -> None:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ both_ways = pytest.mark.parametrize("wait", WAYS)
 
 
 @both_ways
-@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-03", "CAS-FAULT-07", "CAS-D3X-15")
+@pytest.mark.covers("CAS-SETUP-03", "CAS-D3X-15")
 def test_space_sensor_ends_when_cdc_raw_is_fuller_than_the_limit(
     wait: Any, write_segment: WriteSegment, tmp_path: Path
 ) -> None:
@@ -101,6 +102,57 @@ def test_space_sensor_ends_when_cdc_raw_is_fuller_than_the_limit(
     value = wait(make, TaskContext(), lambda: write_segment(2, end=10, size=300) and None)
     assert (value["used_bytes"], value["segments"], value["total_bytes"]) == (604, 2, 1000)
     assert value["used_ratio"] == 0.604
+
+
+@pytest.mark.covers("CAS-D3X-15")
+def test_what_the_space_sensor_sees_are_gauges(
+    write_segment: WriteSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_cdc_provider.sensors import cassandra
+
+    write_segment(1, end=10, size=300, folder=tmp_path / "host-1")
+    gauges: dict[str, tuple[float, dict[str, str]]] = {}
+    stats = SimpleNamespace(gauge=lambda name, value, tags: gauges.update({name: (value, tags)}))
+    monkeypatch.setattr(cassandra, "Stats", stats)
+    sensor = CdcRawSpaceSensor(
+        task_id="space", cdc_raw=str(tmp_path), total_space_bytes=1000, max_used_ratio=0.9
+    )
+    assert not sensor.poke(TaskContext())
+    assert gauges["cdc.cdc_raw.used_bytes"] == (302, {"host": "host-1"})
+    assert gauges["cdc.cdc_raw.total_bytes"][0] == 1000
+    assert gauges["cdc.cdc_raw.used_ratio"][0] == 0.302
+
+
+def test_space_sensor_takes_folder_room_and_pace_from_a_nodes_yaml(
+    write_segment: WriteSegment, tmp_path: Path
+) -> None:
+    write_segment(1, end=10, size=300)
+    yaml = tmp_path / "cassandra.yaml"
+    told = f"cdc_raw_directory: {tmp_path / 'cdc_raw'}\ncdc_total_space_in_mb: 1\n"
+    yaml.write_text(f"cdc_enabled: true\n{told}cdc_free_space_check_interval_ms: 90000\n")
+
+    def sensor(**how: Any) -> CdcRawSpaceSensor:
+        return CdcRawSpaceSensor(task_id="space", cassandra_yaml=str(yaml), poke_interval=5, **how)
+
+    trigger = sensor().trigger(TaskContext())
+    assert (trigger.cdc_raw, trigger.total_space_bytes) == (str(tmp_path / "cdc_raw"), 1 << 20)
+    assert trigger.poll_seconds == 90, "never more often than the node itself looks"
+    assert sensor(cdc_raw="/other").trigger(TaskContext()).cdc_raw == "/other"
+
+
+@both_ways
+@pytest.mark.covers("CAS-SETUP-01")
+@pytest.mark.parametrize("text", ["cdc_enabled: false\n", "cluster_name: blue\n"])
+def test_a_node_without_cdc_fails_the_sensor_at_once(wait: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "cassandra.yaml").write_text(text)
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawSpaceSensor(
+            task_id="space", cassandra_yaml=str(tmp_path / "cassandra.yaml"), cdc_raw=str(tmp_path), **how
+        )
+
+    with pytest.raises(AirflowFailException, match=r"does not turn CDC on: expected cdc_enabled: true"):
+        wait(make, TaskContext(), lambda: None)
 
 
 @both_ways

@@ -16,19 +16,21 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
 from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
+from tests.chance import draw
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra
 from tests.unit.sources.cql.cql_values import SCALARS, values
 
@@ -101,6 +103,7 @@ def _selected(session: Any, table: str) -> list[str]:
     return sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table}"))
 
 
+@pytest.mark.covers("DSX-CON-09")
 @pytest.mark.parametrize("fetch_size", [7, 5000])
 def test_a_snapshot_equals_the_table_whatever_the_pages(
     build: BuildSource, cassandra_session: Any, keyspace: str, fetch_size: int
@@ -119,6 +122,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
     assert rows > 30
 
 
+@pytest.mark.covers("CAS-SNAP-07")
 @pytest.mark.parametrize("seed", [2, 14])
 def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
     build: BuildSource,
@@ -163,6 +167,7 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
         assert _shown(codec, whole.live) == expected, table
 
 
+@pytest.mark.covers("CAS-SNAP-07")
 def test_write_times_and_expiries_are_those_of_the_server(
     build: BuildSource, cassandra_session: Any, keyspace: str
 ) -> None:
@@ -185,6 +190,45 @@ def test_write_times_and_expiries_are_those_of_the_server(
     now = int(time.time())
     assert '"b": 5' in _texts(codec, _snapshot(source, table))[0]
     assert '"b": null' in _texts(codec, _snapshot(source, table), now + 1010)[0]
+
+
+@pytest.mark.covers("CAS-EVT-15")
+def test_events_of_deletions_have_the_times_of_their_statements(
+    build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    table = f"{keyspace}.wide"
+    wheres = ["p = 'p' AND c1 = 1 AND c2 = 'a'", "p = 'q'", "p = 'p' AND c1 > 2"]
+    for time_us, where in enumerate(wheres, start=1_700_000_000_000_001):
+        cassandra_session.execute(f"DELETE FROM {table} USING TIMESTAMP {time_us} WHERE {where}")
+    cassandra_server.roll_segment(cassandra_session)
+    source = build()
+    plan = source.plan(None, source.head(), ReadLimit(1 << 40))
+    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    own = log.filter(pc.equal(log["source_table"], table)).combine_chunks().to_batches()[0]
+    events = EventDecoder(source.schemas.tables[table]).decode(own).events.to_pylist()
+    first, second, third = (1_700_000_000_000_000 + n for n in (1, 2, 3))
+    assert [(e["op"], e["ts_us"]) for e in events] == [("d", first), ("d", second), ("r", third)]
+    assert [e["after"]["v"] and e["after"]["v"]["deletion_ts"] for e in events] == [first, second, None]
+
+
+def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
+    build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    source = build()
+    offset = source.head()
+    assert "h" not in {c.name for c in source.schemas.tables[f"{keyspace}.plain"].regular}
+    cassandra_session.execute(f"ALTER TABLE {keyspace}.plain ADD h text")
+    cassandra_session.execute(f"INSERT INTO {keyspace}.plain (id, h) VALUES (77, 'new')")
+    cassandra_session.execute(f"CREATE TABLE {keyspace}.later (p int PRIMARY KEY) WITH cdc = true")
+    cassandra_session.execute(f"INSERT INTO {keyspace}.later (p) VALUES (1)")
+    cassandra_server.roll_segment(cassandra_session)
+    plan = source.plan(offset, source.head(), ReadLimit(1 << 40))
+    log = pa.Table.from_batches([batch for part in plan.partitions for batch in source.reader()(part)])
+    assert set(log["kind"].to_pylist()) == {CHANGE}
+    for table, text in (("plain", '"h": "new"'), ("later", '{"p": 1}')):
+        own = log.filter(pc.equal(log["source_table"], f"{keyspace}.{table}"))
+        (shown,) = _texts(source.codec(f"{keyspace}.{table}"), own)
+        assert text in shown
 
 
 def test_a_filter_limits_the_snapshot(build: BuildSource, cassandra_session: Any, keyspace: str) -> None:
@@ -279,7 +323,7 @@ def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keysp
         )
         insert = cassandra_session.prepare(f"INSERT INTO {name} (p, c, v) VALUES (0, ?, ?)")
         # The server itself fails to write keys that hold empty numbers.
-        drawn = [_draw(values(cql_type, empties=False), rng) for _ in range(60)]
+        drawn = [draw(values(cql_type, empties=False), rng) for _ in range(60)]
         for number, value in enumerate(drawn):
             bound = BoundStatement(insert)
             bound.values = [value, struct.pack(">i", number)]
@@ -290,22 +334,6 @@ def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keysp
         # Of values that are equal to the server the last one stays.
         last = {code: number for number, code in enumerate(encoded)}
         assert shown == [last[code] for code in sorted(last)]
-
-
-def _draw(strategy: Any, rng: random.Random) -> bytes:
-    """Draw one example, without the machinery of a test."""
-    from hypothesis import HealthCheck, Phase, given, seed, settings
-
-    found: list[bytes] = []
-
-    @seed(rng.randrange(1 << 30))
-    @settings(max_examples=3, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-    @given(strategy)
-    def take(value: bytes) -> None:
-        found.append(value)
-
-    take()
-    return found[-1]
 
 
 def test_the_servers_describe_gives_the_schema_of_its_own_tables(
@@ -360,6 +388,7 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     assert f"{keyspace}.off" not in source.tables()
 
 
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_cluster_that_does_not_answer_is_a_finding_and_a_transient_error(build: BuildSource) -> None:
     source = build(
         connection={"port": 1, "login": "me", "password": "s3cret"}, advanced={"request_timeout_seconds": 1.0}

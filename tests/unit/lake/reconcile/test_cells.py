@@ -15,6 +15,7 @@ RULES = st.sampled_from(["4.0", "3.11"])
 MOMENTS = st.sampled_from([NOW - 2, NOW - 1, NOW, NOW + 1, NOW + 2, NOW + 3])
 
 
+@pytest.mark.covers("CAS-LIM-03")
 @given(lists(max_size=25), MOMENTS, RULES)
 @settings(max_examples=600)
 def test_shows_what_a_select_shows(found: list[Contribution], now: int, rules: str) -> None:
@@ -32,6 +33,7 @@ def test_keeps_what_can_still_matter(
     assert as_kept(result) == kept(found, now, rules, min_generation, purge)
 
 
+@pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03", "CAS-C50-02")
 @given(lists(uncertain=True), st.randoms(use_true_random=False), RULES)
 @settings(max_examples=300)
 def test_order_and_copies_do_not_matter(found: list[Contribution], random: object, rules: str) -> None:
@@ -42,6 +44,7 @@ def test_order_and_copies_do_not_matter(found: list[Contribution], random: objec
     )
 
 
+@pytest.mark.covers("CAS-C50-02")
 @given(lists(uncertain=True), RULES)
 @settings(max_examples=300)
 def test_a_second_time_changes_nothing(found: list[Contribution], rules: str) -> None:

@@ -107,6 +107,7 @@ def test_earliest_offset_comes_before_everything(log: LogFolder) -> None:
     assert behind.details == {HOST: {"segments": 1, "bytes": 8192}}
 
 
+@pytest.mark.covers("CAS-READ-06", "CAS-D3X-02")
 def test_growing_segment_is_read_only_as_far_as_its_index_says(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2, 2)
     ends = ends_of(sections)
@@ -134,7 +135,7 @@ def test_index_cut_off_in_a_number_reads_less_never_more(log: LogFolder) -> None
     assert keys(read_all(log, TABLES)[0]) == []
 
 
-@pytest.mark.covers("CAS-C40-04")
+@pytest.mark.covers("CAS-C40-04", "CAS-C40-02")
 def test_length_that_a_crash_leaves_in_the_index_is_no_bound_and_no_damage(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2)
     put(log, 1, sections, end=ends_of(sections)[0], completed=False)
@@ -179,7 +180,6 @@ def test_segment_that_never_completes_keeps_no_other_one_back(log: LogFolder) ->
     assert keys(read_all(log, TABLES, offset)[0]) == [20]
 
 
-@pytest.mark.covers("CAS-C40-05")
 def test_reading_beyond_the_index_is_an_option(log: LogFolder) -> None:
     sections = sections_of(0, 1, 1)
     put(log, 1, sections, end=ends_of(sections)[0], completed=False)
@@ -209,6 +209,7 @@ def test_segments_of_cassandra_3_are_read_whole_in_whatever_order_they_arrive(lo
     assert keys(read_all(log, TABLES, offset)[0]) == []
 
 
+@pytest.mark.covers("CAS-D3X-04")
 def test_each_node_has_its_own_place(tmp_path: Path) -> None:
     log = LogFolder(str(tmp_path))
     put_segment(tmp_path / "a", 1, segment(1, sections_of(0, 2)))
@@ -303,6 +304,7 @@ def test_segment_that_the_head_saw_and_is_gone_is_a_lost_position(log: LogFolder
         plan_segments(log, TABLES, None, seen, EVERYTHING)
 
 
+@pytest.mark.covers("CAS-C40-03")
 def test_segment_that_is_gone_when_it_is_read_is_a_lost_position(log: LogFolder) -> None:
     path = put(log, 1, sections_of(0, 1))
     plan = plan_segments(log, TABLES, None, head(log), EVERYTHING)

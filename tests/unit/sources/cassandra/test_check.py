@@ -84,6 +84,7 @@ def test_a_node_that_does_not_capture_is_an_error(settings: NodeSettings, levels
     assert all("10.0.0.1" in f.subject for f in findings)
 
 
+@pytest.mark.covers("CAS-C41-02")
 def test_settings_are_read_in_the_words_of_each_version() -> None:
     old = {"cdc_enabled": "true", "cdc_total_space_in_mb": "100"}
     assert read_settings(old) == NodeSettings(True, 100 * MIB, None)

@@ -60,6 +60,7 @@ def read(
     return read_all(log, known or tables(), counts=counts)[0], counts
 
 
+@pytest.mark.covers("CAS-UNSUP-04", "CAS-GAP-01")
 def test_mutation_of_several_updates_is_split(tmp_path: Path) -> None:
     parts = [update(OTHER), update(SELECTED, 5), update(COUNTER), update(VIEW), update(SELECTED, 6)]
     records, counts = read(tmp_path, [mutation(*parts)])
@@ -90,6 +91,7 @@ def test_update_of_an_unselected_table_is_counted_without_knowing_its_columns(tm
     assert counts.passed_over == {"unselected": 1}
 
 
+@pytest.mark.covers("CAS-UNSUP-07")
 def test_cassandras_own_tables_are_passed_over_without_their_schema(tmp_path: Path) -> None:
     names = [
         ("system", "paxos"),
@@ -103,6 +105,7 @@ def test_cassandras_own_tables_are_passed_over_without_their_schema(tmp_path: Pa
     assert counts.passed_over == {"system": 3}
 
 
+@pytest.mark.covers("CAS-GAP-05")
 def test_unknown_table_puts_the_mutation_into_quarantine_whole(tmp_path: Path) -> None:
     whole = mutation(update(OTHER), update(SELECTED, 5), update(UNKNOWN), update(SELECTED, 6))
     records, counts = read(tmp_path, [whole, mutation(update(SELECTED, 7))])
@@ -151,6 +154,7 @@ def test_update_of_one_table_needs_no_schema_at_all(tmp_path: Path) -> None:
     assert decode_all(records, {SELECTED.full_name: SELECTED})[1][0].startswith("unknown-column")
 
 
+@pytest.mark.covers("CAS-GAP-05")
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
@@ -226,6 +230,7 @@ def test_segment_under_another_segments_name_is_not_read(tmp_path: Path) -> None
     assert [r.split(":")[0] for r in records["schema_id"].to_pylist()] == ["header-mismatch"]
 
 
+@pytest.mark.covers("CAS-GAP-05", "CAS-C50-09")
 def test_strict_reading_fails_and_says_where(tmp_path: Path) -> None:
     with pytest.raises(SchemaUnknown, match="segment 9 of node host"):
         read(tmp_path, [mutation(update(UNKNOWN))], strict=True)
@@ -299,7 +304,6 @@ def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
     assert records["committed_at"].null_count == 2
 
 
-@pytest.mark.covers("CAS-UNSUP-05")
 def test_selected_view_is_captured(tmp_path: Path) -> None:
     known = log_tables(KNOWN, {VIEW.full_name})
     records, _ = read(tmp_path, [mutation(update(VIEW))], known)

@@ -37,7 +37,7 @@ def recorded(request: pytest.FixtureRequest) -> Recording:
     return recording(request.param)
 
 
-@pytest.mark.covers("CAS-READ-02")
+@pytest.mark.covers("CAS-READ-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-GAP-02")
 def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording) -> None:
     schemas = recorded.schemas.tables
     changes = of_kind(read_all(recorded.log, recorded.tables())[0], CHANGE)
@@ -73,6 +73,7 @@ def test_changes_stand_at_the_ends_of_their_entries_with_their_partition_keys(re
     assert changes.schema == CHANGE_SCHEMA
 
 
+@pytest.mark.covers("CAS-C40-02")
 def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
     for file in list_segments(recorded.log.path)["node"]:
         with SegmentBytes(file.path) as source:
@@ -84,6 +85,7 @@ def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
         assert chain.sections[-1].end == file.index.end
 
 
+@pytest.mark.covers("CAS-GAP-01")
 def test_reading_in_small_batches_gives_the_same_changes(recorded: Recording) -> None:
     tables = recorded.tables()
     whole, end = read_all(recorded.log, tables)
@@ -100,7 +102,7 @@ def test_same_partition_read_twice_gives_the_same_changes() -> None:
         assert _without_clock(first) == _without_clock(second)
 
 
-@pytest.mark.covers("CAS-READ-06", "CAS-C40-01")
+@pytest.mark.covers("CAS-READ-06", "CAS-C40-01", "CAS-D3X-02")
 def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() -> None:
     full = recording("v7-plain")
     midway = LogFolder(str(full.folder / "midway" / "cdc_raw"), HOST)
@@ -120,7 +122,7 @@ def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() ->
     assert sorted(_without_clock(together), key=str) == sorted(_without_clock(whole), key=str)
 
 
-@pytest.mark.covers("CAS-UNSUP-05", "CAS-UNSUP-07")
+@pytest.mark.covers("CAS-UNSUP-07")
 def test_updates_of_other_tables_are_passed_over_and_counted() -> None:
     full = recording("v7-plain")
     selected = {name for name, table in full.schemas.tables.items() if table.cdc}
@@ -149,7 +151,7 @@ def test_selected_table_is_found_when_no_other_is_known() -> None:
     assert len(of_kind(records, CHANGE)) == 9
 
 
-@pytest.mark.covers("CAS-GAP-07")
+@pytest.mark.covers("CAS-GAP-07", "DSX-CON-08")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_truncate_comes_out_as_a_fence_in_the_log(variant: str) -> None:
     full = recording(variant)

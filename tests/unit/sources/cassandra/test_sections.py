@@ -106,6 +106,7 @@ def test_unknown_compression_and_encryption_are_refused_by_name(tmp_path: Path) 
         read(put(tmp_path, segment(ID, (), parameters=encrypted)))
 
 
+@pytest.mark.covers("CAS-C50-09")
 def test_marker_of_zeros_ends_the_data(tmp_path: Path) -> None:
     whole = segment(ID, MUTATIONS[:1])
     chain = walk(put(tmp_path, whole + bytes(8) + b"whatever else there is"))
@@ -185,7 +186,6 @@ def test_chain_of_a_growing_segment_ends_at_a_marker_half_written(tmp_path: Path
     assert codes(chain) == []
 
 
-@pytest.mark.covers("CAS-C41-03")
 def test_marker_without_checksum_is_taken_at_its_word_on_request(tmp_path: Path) -> None:
     whole = segment(ID, MUTATIONS[:1])
     body = entry(b"a mutation after it")

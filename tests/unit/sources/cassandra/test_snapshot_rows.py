@@ -23,6 +23,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.event_types import event_array
 from airflow_cdc_provider.sources.cassandra.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cassandra.snapshot import (
     compile_select,
@@ -32,6 +33,7 @@ from airflow_cdc_provider.sources.cassandra.snapshot import (
 )
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.types import parse_type
 from tests.unit.sources.cql.cql_values import Native, parts
 from tests.unit.sources.cql.recordings import recorded_rows, recorded_schemas, recording
 
@@ -277,6 +279,24 @@ def test_a_counter_is_read_as_of_now() -> None:
     assert _cells(_records(table, [row]).column("payload")[0].as_py())[2] == [
         (0, CELL_UNCERTAIN, 0, NOW_US, NEVER, b"", struct.pack(">q", 5))
     ]
+
+
+@pytest.mark.covers("CAS-TYPE-05")
+def test_counters_at_the_ends_of_their_type_reach_lake_and_events() -> None:
+    text = "CREATE TABLE k.t (p int PRIMARY KEY, c counter) WITH ID = 29e3de10-e580-11f1-a764-fd2ee712b6e7"
+    table = parse_cql(text).tables["k.t"]
+    totals = [-(1 << 63), (1 << 63) - 1, 0]
+    rows = [
+        _row(table, {"p": struct.pack(">i", n), "c": struct.pack(">q", total)}, {}, {})
+        for n, total in enumerate(totals)
+    ]
+    codec = CassandraCodec(table)
+    decoded = codec.decode(_records(table, rows), ())
+    live = reconcile_cells(pa.Table.from_batches([decoded.contributions]), NOW).live.combine_chunks()
+    mirror = codec.project(live.to_batches()[0]).to_pylist()
+    assert sorted(mirror, key=lambda row: row["p"]) == [{"p": n, "c": t} for n, t in enumerate(totals)]
+    event = event_array(pa.array(totals, pa.int64()), parse_type("counter"))
+    assert (event.type, event.to_pylist()) == (pa.int64(), totals)
 
 
 def test_large_values_find_room() -> None:

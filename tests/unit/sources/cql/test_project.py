@@ -171,6 +171,7 @@ def test_a_counter_shows_its_total() -> None:
     assert Projection(table).project(rows).to_pylist() == [{"p": 1, "c": 38, "d": -7}]
 
 
+@pytest.mark.covers("CAS-TYPE-19")
 def test_a_timestamp_beyond_the_lakes_type_is_refused_never_rounded() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, t timestamp, l list<timestamp>)").tables["k.t"]
     largest = struct.pack(">q", (1 << 63) - 1)

@@ -22,6 +22,7 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 
 
+@pytest.mark.covers("MDB-CUR-08")
 def test_fragments_join_to_the_event_with_the_last_token() -> None:
     fragments = [
         {"_id": {"_data": "A"}, "splitEvent": {"fragment": 1, "of": 3}, "operationType": "update"},
@@ -54,6 +55,7 @@ def split_batch(*fragments: tuple[int, int]) -> RawBatch:
     return RawBatch(data, split_documents(data), b"", None)
 
 
+@pytest.mark.covers("MDB-CUR-08")
 def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
@@ -63,6 +65,26 @@ def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
     assert stream._place == start
+
+
+@pytest.mark.covers("MDB-STR-05")
+def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.capture.time.sleep", pauses.append)
+    place = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
+    stream._place = place
+    opened: list[StreamPlace] = []
+
+    def refuse(at: StreamPlace) -> None:
+        opened.append(at)
+        raise TransientError("no answer")
+
+    stream._open = refuse  # type: ignore[method-assign,assignment]  # a server that stays away
+    with pytest.raises(TransientError):
+        stream._next(1)
+    assert pauses == [0.2, 0.4, 0.8, 1.6]
+    assert opened == [place] * 5
 
 
 @pytest.mark.parametrize(
@@ -81,6 +103,7 @@ def test_the_time_of_a_token_is_read_or_unknown(token: dict[str, Any], expected:
     assert token_time(b"no bson") == 0
 
 
+@pytest.mark.covers("MDB-CAP-06", "MDB-CAP-07", "MDB-CAP-10", "MDB-CUR-08")
 @pytest.mark.parametrize(
     ("options", "stage"),
     [

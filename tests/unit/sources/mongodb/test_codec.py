@@ -139,6 +139,17 @@ def test_a_mirror_row_holds_id_document_and_declared_columns() -> None:
     assert json.loads(batch.schema.metadata[MISFITS]) == {"n": 1}
 
 
+@pytest.mark.covers("MDB-XS-06")
+def test_an_encrypted_field_passes_as_the_binary_that_it_is() -> None:
+    cipher = bson.Binary(bytes(range(40)), 6)
+    document = bson.encode({"_id": 1, "secret": cipher})
+    (state,) = [state for _, state in decoded(event("insert", fullDocument={"_id": 1, "secret": cipher}))]
+    assert state == {"_id": 1, "secret": cipher}
+    shown = codec(columns={"shop.a.b": {"secret": "secret binary"}}).project(live(document)).to_pylist()[0]
+    assert shown["secret"] == bytes(cipher)
+    assert json_util.loads(shown["document"])["secret"] == cipher
+
+
 def test_without_misfits_the_schema_says_nothing_of_them() -> None:
     assert codec().project(live(bson.encode({"_id": 1}))).schema.metadata is None
 

@@ -36,6 +36,22 @@ def test_options_come_from_extra_and_credentials_stay_apart() -> None:
     assert "p@ss" not in values.host + repr(values.options)
 
 
+def test_options_of_the_driver_are_those_of_extra() -> None:
+    extra = {
+        "heartbeatFrequencyMS": 2000,
+        "socketTimeoutMS": 7000,
+        "serverSelectionTimeoutMS": 9000,
+        "tls": True,
+    }
+    for given, timeouts in ((extra, (2, 9.0, 7.0)), ({}, (10, 2.5, None))):
+        with read(host="h", extra=given).client(connect=False) as client:
+            options = client.options
+            pool = options.pool_options
+            assert options.server_selection_timeout == timeouts[1]
+            assert (options.heartbeat_frequency, pool.socket_timeout) == (timeouts[0], timeouts[2])
+            assert (pool._ssl_context is not None) == bool(given)
+
+
 @pytest.mark.parametrize(
     "values", [{}, {"host": ""}, {"host": "h", "extra": "no json"}, {"host": "h", "extra": "[1]"}]
 )

@@ -63,6 +63,7 @@ def test_an_update_has_its_parts() -> None:
     ]
 
 
+@pytest.mark.covers("MDB-EVT-12")
 def test_removed_and_truncated_paths_are_lists() -> None:
     description = {
         "updatedFields": {},
@@ -78,6 +79,7 @@ def test_removed_and_truncated_paths_are_lists() -> None:
     }
 
 
+@pytest.mark.covers("MDB-EVT-11", "MDB-CAP-02")
 @pytest.mark.parametrize(
     ("operation", "op", "after"),
     [("insert", "c", True), ("replace", "u", True), ("update", "u", False), ("delete", "d", True)],
@@ -90,12 +92,14 @@ def test_mode_none_leaves_out_only_what_an_update_looked_up(operation: str, op: 
     assert (event["update_description"] is not None) == (operation == "update")
 
 
+@pytest.mark.covers("MDB-CAP-06", "MDB-CAP-14")
 def test_a_looked_up_document_that_is_gone_is_null() -> None:
     (event,) = decoded(change(fullDocument=None, fullDocumentBeforeChange=None))
     assert event["before"] is None
     assert event["after"] is None
 
 
+@pytest.mark.covers("MDB-SRC-04", "MDB-XD-02")
 def test_without_wall_clock_the_second_of_the_cluster_time_counts() -> None:
     missing, zero = decoded(change(wallTime=...), change(wallTime=DatetimeMS(0)))
     for event in (missing, zero):
@@ -103,10 +107,23 @@ def test_without_wall_clock_the_second_of_the_cluster_time_counts() -> None:
         assert event["wall_ms"] is None
 
 
+@pytest.mark.covers("MDB-SRC-08")
 def test_a_session_is_shown_only_with_its_number() -> None:
     alone, both = decoded(change(lsid={"id": 1}), change(lsid={"id": 1}, txnNumber=Int64(7)))
     assert (alone["lsid"], alone["txn_number"]) == (None, None)
     assert (both["lsid"], both["txn_number"]) == ('{"id": 1}', 7)
+
+
+@pytest.mark.covers("MDB-EVT-20")
+@pytest.mark.parametrize("identity", [1, 1.0, Int64(2**40), "é", {"b": 1, "a": [1.0]}, None, DatetimeMS(-1)])
+def test_all_events_of_a_document_have_one_key(identity: Any) -> None:
+    operations = ("insert", "update", "replace", "delete")
+    keys = {
+        e["id"]
+        for e in decoded(*(change(operationType=o, documentKey={"_id": identity}) for o in operations))
+    }
+    read = decode_snapshot(pa.array([bson.encode({"_id": identity, "x": 1})], pa.binary()), "shop", "a.b")
+    assert keys == {read.events["id"][0].as_py()}
 
 
 def test_events_that_change_no_document_give_no_row() -> None:
@@ -130,6 +147,7 @@ def test_a_sliced_array_is_read_at_its_place() -> None:
     assert found.events["id"].to_pylist() == ["3", "4"]
 
 
+@pytest.mark.covers("MDB-SRC-07")
 def test_snapshot_documents_are_reads_without_position() -> None:
     documents = [bson.encode({"_id": "k", "a": 1}), b"broken", bson.encode({"a": 1})]
     found = decode_snapshot(pa.array(documents, pa.binary()), "shop", "c")

@@ -45,10 +45,16 @@ def element(kind: int, value: bytes, name: bytes = b"v") -> bytes:
     return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
 
 
+@pytest.mark.covers(
+    "MDB-EVT-03", "MDB-EVT-04", "MDB-EVT-05", "MDB-EVT-07", "MDB-EVT-08", "MDB-EVT-16", "MDB-XS-06"
+)
 @pytest.mark.parametrize(
     ("value", "document", "key", "canonical"),
     [
         (12.34, "12.34", "12.34", '{"$numberDouble": "12.34"}'),
+        (1.0, "1.0", "1.0", '{"$numberDouble": "1.0"}'),
+        (1e7, "1.0E7", "1.0E7", '{"$numberDouble": "1.0E7"}'),
+        (1e-4, "1.0E-4", "1.0E-4", '{"$numberDouble": "1.0E-4"}'),
         (float("nan"), "NaN", '{"$numberDouble": "NaN"}', '{"$numberDouble": "NaN"}'),
         (float("-inf"), "-Infinity", '{"$numberDouble": "-Infinity"}', '{"$numberDouble": "-Infinity"}'),
         ("text", '"text"', '"text"', '"text"'),
@@ -66,6 +72,12 @@ def element(kind: int, value: bytes, name: bytes = b"v") -> bytes:
             '{"$binary": "b2xk","$type": "02"}',
             '{"$binary": {"base64": "b2xk","subType": "02"}}',
             '{"$binary": {"base64": "b2xk","subType": "02"}}',
+        ),
+        (
+            Binary(b"cipher", 6),
+            '{"$binary": "Y2lwaGVy","$type": "06"}',
+            '{"$binary": {"base64": "Y2lwaGVy","subType": "06"}}',
+            '{"$binary": {"base64": "Y2lwaGVy","subType": "06"}}',
         ),
         (OID, '{"$oid": "596e275826f08b2730779e1f"}', *['{"$oid": "596e275826f08b2730779e1f"}'] * 2),
         (True, "true", "true", "true"),
@@ -131,6 +143,7 @@ def test_retired_types_are_written() -> None:
     )
 
 
+@pytest.mark.covers("MDB-EVT-17")
 def test_updated_fields_have_a_space_after_each_comma_at_any_depth() -> None:
     document = bson.encode({"a.b": [1, 2], "c": Binary(b"x"), "d": Timestamp(1, 2)})
     assert text(document, UPDATED) == (

@@ -16,6 +16,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.change_event import scan
+from airflow_cdc_provider.sources.mongodb.events import decode_stream
 from airflow_cdc_provider.sources.mongodb.records import EventSlice, slice_reader, snapshot_records
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from tests.unit.sources.mongodb.documents import READ, mutated
@@ -112,7 +113,7 @@ def test_a_rename_from_an_unselected_name_fills_the_new_one() -> None:
     assert all(r["committed_at"] is not None and r["captured_at"] is not None for r in found)
 
 
-@pytest.mark.covers("MDB-FLT-06")
+@pytest.mark.covers("MDB-FLT-06", "MDB-CAP-10")
 def test_the_servers_own_collections_are_never_captured() -> None:
     everything = Selection()
     names = [("admin", "x"), ("config", "x"), ("local", "x"), ("shop", "system.views"), ("shop", "x")]
@@ -160,9 +161,20 @@ def test_without_wall_time_the_cluster_times_second_is_the_commit_time() -> None
     assert found == 10_000_000
 
 
+@pytest.mark.covers("MDB-XS-03")
 def test_fields_of_newer_servers_do_not_disturb() -> None:
-    newer = event(nsType="collection", collectionUUID=Binary(bytes(16), 4), operationDescription={"x": 1})
-    assert records(newer).column("kind").to_pylist() == ["change"]
+    description = {"updatedFields": {"a.b": 1}, "removedFields": [], "disambiguatedPaths": {"a.b": ["a.b"]}}
+    newer = event(
+        "update",
+        nsType="collection",
+        collectionUUID=Binary(bytes(16), 4),
+        operationDescription={"x": 1},
+        updateDescription=description,
+    )
+    (found,) = records(newer).to_pylist()
+    assert (found["kind"], found["payload"]) == ("change", newer)
+    decoded = decode_stream(pa.array([newer], pa.binary()), full_document="lookup", pre_images=False)
+    assert decoded.events["update_description"][0].as_py()["updatedFields"] == '{"a.b": 1}'
 
 
 def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptureFixture) -> None:

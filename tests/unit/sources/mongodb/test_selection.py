@@ -76,6 +76,7 @@ def test_a_pattern_that_differs_between_dialects_stays_with_the_client(pattern: 
     assert all(matches(event_filter(Selection((".*",), (pattern,))), n) for n in NAMESPACES)
 
 
+@pytest.mark.covers("MDB-XE-05")
 def test_literal_collections_of_a_database_are_one_short_list() -> None:
     sent = event_filter(Selection((r"shop\.b", r"shop\.a", r"x\.y")))
     assert {

@@ -1,0 +1,139 @@
+"""Tables of random shapes, random statements, changes delivered in any way: the log alone gives the table."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from tests.integration.sources.cassandra.random_tables import Statement, draw_table, statements
+from tests.oracles.contributions import fed_back
+
+if TYPE_CHECKING:
+    from server_kit import CassandraServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def keyspace(cassandra_session: Any) -> Iterator[str]:
+    name = f"k{random.randrange(10**9)}"
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
+    cassandra_session.execute(f"CREATE TYPE {name}.pair (x int, y text, z frozen<list<int>>)")
+    yield name
+    cassandra_session.execute(f"DROP KEYSPACE {name}")
+
+
+def _write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
+    """Execute statements with their values as bytes; return how many, and how many the server refused."""
+    from cassandra import InvalidRequest
+    from cassandra.query import BatchStatement, BoundStatement
+
+    prepared: dict[str, Any] = {}
+    done = refused = 0
+
+    def bound(statement: Statement) -> Any:
+        text, values = statement
+        if text not in prepared:
+            prepared[text] = session.prepare(text)
+        ready = BoundStatement(prepared[text])
+        ready.values = values
+        return ready
+
+    for batch in batches:
+        try:
+            if len(batch) == 1:
+                session.execute(bound(batch[0]))
+            else:
+                together = BatchStatement()
+                for statement in batch:
+                    together.add(bound(statement))
+                session.execute(together)
+            done += len(batch)
+        except InvalidRequest:  # for example elements of a set that can't be null
+            refused += len(batch)
+    return done, refused
+
+
+def _mirror(codec: CassandraCodec, log: pa.Table, rng: random.Random) -> list[str]:
+    """Merge changes shuffled, cut into portions, some of them twice; return the rows as JSON."""
+    contributions = []
+    for batch in log.to_batches():
+        decoded = codec.decode(batch, ())
+        assert len(decoded.undecodable) == 0
+        contributions.append(decoded.contributions)
+    whole = pa.Table.from_batches(contributions)
+    order = list(range(len(whole)))
+    order += rng.sample(order, len(order) // 3)
+    rng.shuffle(order)
+    cuts = sorted(rng.sample(range(len(order) + 1), 3))
+    result = reconcile_cells(whole.slice(0, 0), int(time.time()))
+    for low, high in zip([0, *cuts], [*cuts, len(order)], strict=True):
+        portion = whole.take(pa.array(order[low:high], pa.int64()))
+        result = reconcile_cells(pa.concat_tables([portion, fed_back(result)]), int(time.time()))
+    batches = result.live.combine_chunks().to_batches()
+    for batch in batches:
+        assert codec.project(batch).num_rows == batch.num_rows
+    return sorted(text for batch in batches for text in codec.to_json(batch))
+
+
+def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, tables: int, count: int) -> int:
+    rng = random.Random(seed)
+    drawn = [draw_table(rng, f"{keyspace}.t{n}", f"{keyspace}.pair") for n in range(tables)]
+    done = refused = 0
+    for table in drawn:
+        session.execute(table.create())
+        written = _write(session, statements(rng, table, count))
+        done, refused = done + written[0], refused + written[1]
+    assert refused < done / 10
+    time.sleep(3)
+    server.roll_segment(session)
+    options = {
+        "type": "cassandra",
+        "cdc_raw": str(server.cdc_raw),
+        "node": server.host_id,
+        "advanced": {"timestamps": "milliseconds"},  # some lie beyond the lake's
+    }
+    connector = Connector.from_dict({"name": "c", "source": options, "tables": [rf"{keyspace}\..*"]})
+    assert isinstance(connector.source, CassandraOptions)
+    address = {"host": server.host, "port": server.port}
+    with closing(CassandraSource(connector.source, address, connector.selects)) as source:
+        plan = source.plan(None, source.head(), ReadLimit(1 << 40))
+        log = pa.Table.from_batches([b for part in plan.partitions for b in source.reader()(part)])
+        for table in drawn:
+            own = log.filter(pc.equal(log["source_table"], table.name))
+            shown = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
+            assert _mirror(source.codec(table.name), own, rng) == shown, table.create()
+    return done
+
+
+@pytest.mark.covers(
+    "CAS-LIM-03", "CAS-C50-02", "CAS-UNSUP-01", "CAS-UNSUP-02", "CAS-UNSUP-07", "CAS-GAP-02", "CAS-GAP-03"
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_tables_of_random_shapes_equal_the_source(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, seed: int
+) -> None:
+    assert _compare(cassandra_server, cassandra_session, keyspace, seed, tables=4, count=80) > 250
+
+
+@pytest.mark.covers("CAS-LIM-03")
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_ten_thousand_statements_on_forty_tables_equal_the_source(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, seed: int
+) -> None:
+    assert _compare(cassandra_server, cassandra_session, keyspace, seed, tables=4, count=270) > 1000

@@ -1,0 +1,72 @@
+"""Setting and resetting where a connector resumes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs import offsets as stage
+from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+
+SOURCE = {"host-1": {"v": 1, "floor": 7}}
+SNAPSHOTS = {"s.a": SnapshotProgress(True), "s.b": SnapshotProgress(True)}
+
+
+class Changes:
+    """A changes table that holds an offset and nothing else."""
+
+    def __init__(self) -> None:
+        self.offset: Any = Progress(SOURCE, SNAPSHOTS).to_offset()
+
+    def state(self) -> Any:
+        return SimpleNamespace(offset=self.offset)
+
+    def set_offset(self, offset: Any, state: Any) -> None:
+        assert state.offset == self.offset
+        self.offset = offset
+
+
+def after(monkeypatch: pytest.MonkeyPatch, *tables: str, **options: Any) -> Progress:
+    """Run the stage; return what the changes table holds then."""
+
+    def validate(offset: Any) -> None:
+        if "host-1" not in offset:
+            raise ConfigurationError("this is no offset")
+
+    monkeypatch.setattr(stage, "report", lambda context: None)
+    context: Any = SimpleNamespace(
+        spec=SimpleNamespace(options=options, tables=tables),
+        changes=Changes(),
+        source=SimpleNamespace(validate_offset=validate),
+        connector=SimpleNamespace(name="shop"),
+    )
+    stage.offsets(context)
+    return Progress.from_offset(context.changes.offset)
+
+
+@pytest.mark.covers("CAS-FAULT-09")
+def test_a_tables_reset_leaves_the_position_and_the_other_tables_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert after(monkeypatch, "s.a", action="reset") == Progress(SOURCE, {"s.b": SNAPSHOTS["s.b"]})
+
+
+def test_a_reset_of_everything_begins_as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert after(monkeypatch, action="reset") == Progress(None, {})
+
+
+def test_an_offset_is_set_once_its_form_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = {"host-1": {"v": 1, "floor": 9}}
+    assert after(monkeypatch, action="set", offset=later) == Progress(later, SNAPSHOTS)
+    for wrong in ({"x": 1}, None, "text"):
+        with pytest.raises(ConfigurationError):
+            after(monkeypatch, action="set", offset=wrong)
+
+
+def test_show_changes_nothing_and_other_actions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert after(monkeypatch, action="show") == Progress(SOURCE, SNAPSHOTS)
+    with pytest.raises(ConfigurationError, match="unknown action"):
+        after(monkeypatch, action="forget")

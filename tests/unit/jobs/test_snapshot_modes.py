@@ -1,0 +1,61 @@
+"""Which tables a run reads in full, by the declaration's mode and what was read before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs import sync as sync_stage
+from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.snapshot import due_tables
+
+DONE = SnapshotProgress(True)
+HALF = SnapshotProgress(False, ranges=pack_ranges(["r1", "r2"]), committed=1)
+OFFSET = Progress({"stream": {"v": 1}}, {"s.done": DONE, "s.half": HALF})
+
+
+def context(mode: str) -> Any:
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "cassandra"}, "snapshot": {"mode": mode}}
+    )
+    state = SimpleNamespace(offset=OFFSET.to_offset())
+    return SimpleNamespace(
+        connector=connector,
+        tables=lambda: ["s.done", "s.half", "s.new"],
+        changes=SimpleNamespace(state=lambda: state),
+        spec=SimpleNamespace(options={}),
+        stopping=lambda: False,
+    )
+
+
+@pytest.mark.covers(
+    "CAS-SNAP-01", "CAS-SNAP-02", "CAS-SNAP-03", "CAS-SNAP-09", "MDB-SNAP-04", "MDB-SNAP-05", "MDB-XF-07"
+)
+@pytest.mark.parametrize(
+    ("mode", "due"),
+    [("initial", ["s.half", "s.new"]), ("never", []), ("always", ["s.done", "s.half", "s.new"])],
+)
+def test_a_run_reads_the_tables_that_its_mode_asks_for(
+    mode: str, due: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[list[str], bool]] = []
+
+    def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
+        assert replacing
+        read.append((tables, again))
+
+    order: list[str] = []
+    monkeypatch.setattr(sync_stage, "snapshot", snapshot)
+    monkeypatch.setattr(sync_stage, "capture", lambda _: order.append(f"capture after {len(read)}"))
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: order.append("merge"))
+    monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
+    asked = context(mode)
+
+    assert due_tables(asked, OFFSET) == due
+    sync_stage.sync(asked)
+
+    assert read == ([(due, mode == "always")] if due else [])
+    assert order == [f"capture after {len(read)}", "merge"]

@@ -1,0 +1,121 @@
+"""The continuous loop: its pace, what it tells, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.jobs import stream as stage
+from airflow_cdc_provider.jobs.spec import JobResult
+
+DONE = JobResult(ok=True, changes=3, lag_seconds=1.5)
+
+
+def streamed(
+    monkeypatch: pytest.MonkeyPatch,
+    path: Path,
+    one: Callable[[], JobResult],
+    stopping: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> JobResult:
+    """Run the stage with rounds that a test says."""
+    monkeypatch.setattr(stage, "sync", lambda context: one())
+    context: Any = SimpleNamespace(
+        spec=SimpleNamespace(options={"state_path": str(path), **options}),
+        connector=SimpleNamespace(name="shop"),
+        changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=7)),
+        stopping=stopping,
+    )
+    return stage.stream(context)
+
+
+@pytest.mark.covers("CAS-D3X-02")
+def test_rounds_begin_at_the_interval_also_below_a_second(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    began: list[float] = []
+
+    def one() -> JobResult:
+        began.append(time.monotonic())
+        return DONE
+
+    outcome = streamed(
+        monkeypatch, tmp_path / "state.json", one, commit_interval_seconds=0.1, max_runtime_seconds=1.05
+    )
+    assert 3 <= len(began) <= 11
+    assert all(later - earlier > 0.09 for earlier, later in pairwise(began))
+    assert outcome.changes == 3 * len(began)
+    told = json.loads((tmp_path / "state.json").read_text())
+    assert (told["status"], told["rounds"], told["changes"]) == ("stopped", len(began), outcome.changes)
+    assert (told["batch"], told["lag_seconds"]) == (7, 1.5)
+
+
+def test_a_stop_that_is_asked_for_ends_it_after_the_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def one() -> JobResult:
+        asked.append(1)
+        return DONE
+
+    by_signal = streamed(monkeypatch, tmp_path / "a.json", one, lambda: bool(asked))
+    assert (len(asked), by_signal.changes) == (1, 3)
+
+    def file_appears() -> JobResult:
+        (tmp_path / "stop").touch()
+        return DONE
+
+    by_file = streamed(monkeypatch, tmp_path / "b.json", file_appears, stop_path=str(tmp_path / "stop"))
+    assert by_file.changes == 3
+    assert json.loads((tmp_path / "b.json").read_text())["status"] == "stopped"
+
+
+def test_a_few_failures_that_pass_are_got_over_and_more_in_a_row_end_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rounds: list[int] = []
+
+    def fails_now_and_then() -> JobResult:
+        rounds.append(1)
+        if len(rounds) % 5:
+            raise TransientError("no answer")
+        return DONE
+
+    pace: Any = {"commit_interval_seconds": 0.0}
+    outcome = streamed(
+        monkeypatch, tmp_path / "a.json", fails_now_and_then, lambda: len(rounds) >= 20, **pace
+    )
+    assert outcome.ok
+
+    def fails() -> JobResult:
+        raise TransientError("no answer")
+
+    with pytest.raises(TransientError):
+        streamed(monkeypatch, tmp_path / "b.json", fails, **pace)
+    told = json.loads((tmp_path / "b.json").read_text())
+    assert (told["status"], told["rounds"]) == ("failed", 4)
+    assert "no answer" in told["error"]
+
+
+def test_what_a_person_must_change_ends_it_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def lost() -> JobResult:
+        raise PositionLost("too late")
+
+    with pytest.raises(PositionLost):
+        streamed(monkeypatch, tmp_path / "state.json", lost)
+    assert json.loads((tmp_path / "state.json").read_text())["rounds"] == 0
+
+
+def test_a_stream_without_a_state_file_is_refused() -> None:
+    context: Any = SimpleNamespace(spec=SimpleNamespace(options={}))
+    with pytest.raises(ConfigurationError, match="state file"):
+        stage.stream(context)

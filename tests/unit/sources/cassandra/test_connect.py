@@ -1,0 +1,62 @@
+"""What a connection's values become at the driver."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import cassandra.cluster
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.connect import contact_points, open_session
+
+
+class Refused(Exception):
+    """Ends the connecting once the driver has its options."""
+
+
+def asked_of_the_driver(connection: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+
+    def cluster(**options: Any) -> None:
+        asked.update(options)
+        raise Refused
+
+    monkeypatch.setattr(cassandra.cluster, "Cluster", cluster)
+    with pytest.raises(Refused):
+        open_session(connection, timeout_seconds=3)
+    return asked
+
+
+@pytest.mark.covers("CAS-CFG-05", "CAS-CFG-06")
+def test_contact_points_and_port_are_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asked_of_the_driver({"host": "db1, db2 ,db3,", "port": "9142"}, monkeypatch)
+    assert (asked["contact_points"], asked["port"]) == (["db1", "db2", "db3"], 9142)
+    asked = asked_of_the_driver({"host": "db1"}, monkeypatch)
+    assert (asked["contact_points"], asked["port"]) == (["db1"], 9042)
+    assert contact_points({}) == ["127.0.0.1"]
+
+
+def test_login_and_password_are_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asked_of_the_driver({"host": "db1", "login": "me", "password": "s3cret"}, monkeypatch)
+    provider = asked["auth_provider"]
+    assert (provider.username, provider.password) == ("me", "s3cret")
+    assert "auth_provider" not in asked_of_the_driver({"host": "db1"}, monkeypatch)
+
+
+@pytest.mark.covers("CAS-CFG-09")
+@pytest.mark.parametrize("check", [True, False])
+def test_tls_is_on_when_asked_for(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+    extra = {"tls": True, "tls_check_hostname": check}
+    context = asked_of_the_driver({"host": "db1", "extra": extra}, monkeypatch)["ssl_context"]
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, check)
+    for off in ({}, {"tls": False}):
+        assert "ssl_context" not in asked_of_the_driver({"host": "db1", "extra": off}, monkeypatch)
+
+
+def test_tls_files_that_can_not_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"tls": True, "tls_ca_file": "/nowhere.pem"}
+    with pytest.raises(ConfigurationError, match="TLS files can't be used"):
+        open_session({"host": "db1", "extra": extra}, timeout_seconds=3)
