@@ -1,25 +1,31 @@
 """Source to mirror: changes per second of one sync into a mirror of a million rows.
 
-A real Cassandra takes the rows, a first sync mirrors them, then N random updates are written and one more
-sync, in a warm session, is timed: capture (segments to changes table) and merge (changes table to mirror).
-The mirror is compared with the source at the end. The database is stopped while the sync is timed: what is
-read are its files.
+A real Cassandra takes the rows and then, part by part, random updates; its segments are recorded and it is
+stopped, so that it takes nothing from the cores. A first sync mirrors the rows. Then each part is put into
+``cdc_raw`` and one more sync, in the warm session, is timed: capture (segments to changes table) and merge
+(changes table to mirror). CPU seconds are those of the driver, the JVM and the Python workers together. At
+the end the mirror is compared with what was written, row by row, and with what the database counted.
 
 Usage: python benchmarks/bench_end_to_end.py [--rows 1000000] [--changes 400000,100000] [--cores 2]
+           [--folder FOLDER] [--conf NAME=VALUE ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cassandra.concurrent import execute_concurrent_with_args
+import psutil  # type: ignore[import-untyped]  # comes with Airflow
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.capture import capture
@@ -29,91 +35,229 @@ from airflow_cdc_provider.jobs.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from server_kit import CassandraServer, spark_jars
+from server_kit.cassandra import create_keyspace
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+    from pyspark.sql import SparkSession
 
 TABLE = (
     "CREATE TABLE bench.orders (id bigint PRIMARY KEY, customer text, amount bigint, status text, "
     "note text, total double) WITH cdc = true"
 )
 INSERT = "INSERT INTO bench.orders (id, customer, amount, status, note, total) VALUES (?, ?, ?, ?, ?, ?)"
+_COLUMNS = ("id", "customer", "amount", "status", "note", "total")
+_ROWS_PER_BATCH = 100
 
 
-def write(session: Any, keys: list[int], seed: int) -> None:
-    """Write a row per key; about 217 bytes each in the commit log."""
-    rng = random.Random(seed)
+def row(key: int, part: int) -> tuple[Any, ...]:
+    """Return what a part writes for a key; about 217 bytes in the commit log."""
+    return (
+        key,
+        f"customer-{key % 5000:08d}",
+        (key * 7919 + part * 104_729) % 10**6,
+        "paid",
+        "n" * 90,
+        key / 2,
+    )
+
+
+def keys_of(part: int, count: int, rows: int) -> list[int]:
+    """Return the keys that a part writes: all in the first, random ones with repetitions in the others."""
+    if part == 0:
+        return list(range(rows))
+    rng = random.Random(part)
+    return [rng.randrange(rows) for _ in range(count)]
+
+
+def write(session: Session, keys: Sequence[int], part: int) -> None:
+    """Write a row per key. The batches are the driver's: each row is a mutation of its own in the log."""
+    from cassandra.concurrent import execute_concurrent
+    from cassandra.query import BatchStatement, BatchType
+
     statement = session.prepare(INSERT)
-    rows = ((k, f"customer-{k % 5000:08d}", rng.randrange(10**6), "paid", "n" * 90, k * 0.5) for k in keys)
-    execute_concurrent_with_args(session, statement, rows, concurrency=200, raise_on_first_error=True)
+
+    def batches() -> Any:
+        for start in range(0, len(keys), _ROWS_PER_BATCH):
+            batch = BatchStatement(BatchType.UNLOGGED)
+            for key in keys[start : start + _ROWS_PER_BATCH]:
+                batch.add(statement, row(key, part))
+            yield batch, None
+
+    execute_concurrent(session, batches(), concurrency=8, raise_on_first_error=True)
+
+
+def record(folder: Path, rows: int, changes: Sequence[int]) -> None:
+    """Write all parts to a real node and keep its segments, its schema and what it counted."""
+    with CassandraServer(commitlog_segment_size_mib=32, cdc_total_space_mib=4096) as server:
+        session = server.connect()
+        create_keyspace(session, "bench")
+        session.execute(TABLE)
+        kept: set[str] = set()
+        for part, count in enumerate([rows, *changes]):
+            print(f"writing {count} rows", flush=True)
+            write(session, keys_of(part, count, rows), part)
+            server.roll_segment(session)
+            target = folder / f"part-{part}"
+            target.mkdir(parents=True)
+            for file in sorted(server.cdc_raw.iterdir()):
+                if file.suffix == ".log" and file.name not in kept and _complete(file):
+                    shutil.copy(file, target)
+                    shutil.copy(_index(file), target)
+                    kept.add(file.name)
+        described = session.execute("DESCRIBE KEYSPACE bench WITH INTERNALS")
+        (folder / "schema.cql").write_text("\n".join(found.create_statement for found in described))
+        counted = session.execute(
+            "SELECT count(*), sum(amount), sum(id) FROM bench.orders", timeout=900
+        ).one()
+        known = {"node": server.host_id, "counted": list(counted), "rows": rows, "changes": list(changes)}
+    (folder / "recording.json").write_text(json.dumps(known))
+
+
+def _index(segment: Path) -> Path:
+    return segment.with_name(segment.stem + "_cdc.idx")
+
+
+def _complete(segment: Path) -> bool:
+    index = _index(segment)
+    return index.exists() and "COMPLETED" in index.read_text()
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One sync: changes captured, and wall and CPU seconds of its two halves."""
+
+    changes: int
+    capture: float
+    merge: float
+    capture_cpu: float
+    merge_cpu: float
+
+    def __str__(self) -> str:
+        seconds, cpu = self.capture + self.merge, self.capture_cpu + self.merge_cpu
+        return (
+            f"{self.changes} changes: capture {self.capture:.1f} s, merge {self.merge:.1f} s, "
+            f"{self.changes / seconds:,.0f} changes/s; CPU {self.capture_cpu:.1f} + {self.merge_cpu:.1f} s, "
+            f"{1e6 * cpu / self.changes:.0f} us per change"
+        )
+
+
+class Bench:
+    """A Spark session, a lake, and a ``cdc_raw`` that is filled part by part.
+
+    Args:
+        folder: For all of it; holds the recording.
+        cores: How many Spark may use.
+        conf: Further settings of Spark, ``NAME=VALUE``.
+    """
+
+    def __init__(self, folder: Path, cores: int, conf: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.known = json.loads((folder / "recording.json").read_text())
+        self.raw = folder / "cdc_raw"
+        self.raw.mkdir(exist_ok=True)
+        self.declaration = {
+            "name": "bench",
+            "source": {
+                "type": "cassandra",
+                "cdc_raw": str(self.raw),
+                "node": self.known["node"],
+                "schema_file": str(folder / "schema.cql"),
+            },
+            "tables": [r"bench\..*"],
+            "snapshot": {"mode": "never"},
+            "lake": {"catalog_options": {"type": "hadoop", "warehouse": (folder / "lake").as_uri()}},
+        }
+        self.connector = Connector.from_dict(self.declaration)
+        self.spark = self._session(cores, conf)
+
+    def _session(self, cores: int, conf: Sequence[str]) -> SparkSession:
+        jars = ",".join(map(str, spark_jars()))
+        settings = ["spark.ui.enabled=false", "spark.ui.showConsoleProgress=false", *conf]
+        os.environ["SPARK_LOCAL_DIRS"] = str(self.folder / "spark")
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = (
+            f"--master local[{cores}] --driver-memory 3g --jars {jars} "
+            + " ".join(f"--conf {setting}" for setting in settings)
+            + " pyspark-shell"
+        )
+        spark = build_session(self.connector, "benchmark")
+        spark.sparkContext.setLogLevel("ERROR")
+        return spark
+
+    def sync(self, part: int) -> Timing:
+        """Put a part's segments into ``cdc_raw``, capture and merge them."""
+        for file in (self.folder / f"part-{part}").iterdir():
+            shutil.copy(file, self.raw)
+        lake = build_lake(self.spark, self.connector)
+        lake.create_namespace(self.connector.namespace)
+        with closing(build_source(self.connector, {})) as source:
+            spec = JobSpec("sync", self.declaration, "")
+            changes = ChangesTable(lake, self.connector)
+            context = JobContext(spec, self.connector, self.spark, lake, changes, source)
+            started, cpu = time.monotonic(), _cpu_seconds()
+            captured = capture(context)
+            between, between_cpu = time.monotonic(), _cpu_seconds()
+            merge_tables(context, force=True)
+            return Timing(
+                captured.changes,
+                between - started,
+                time.monotonic() - between,
+                between_cpu - cpu,
+                _cpu_seconds() - between_cpu,
+            )
+
+    def check(self) -> None:
+        """Compare the mirror with what was written, and with what the database counted.
+
+        Raises:
+            SystemExit: They differ.
+        """
+        rows = self.known["rows"]
+        newest = dict.fromkeys(range(rows), 0)
+        for part, count in enumerate(self.known["changes"], start=1):
+            newest.update(dict.fromkeys(keys_of(part, count, rows), part))
+        mirror = self.spark.table("lake.bench.bench_orders").select(*_COLUMNS).orderBy("id").toArrow()
+        found = list(zip(*(mirror[name].to_pylist() for name in _COLUMNS), strict=True))
+        if found != [row(key, newest[key]) for key in range(rows)]:
+            raise SystemExit("the mirror differs from what was written")
+        counted = [len(found), sum(r[2] for r in found), sum(r[0] for r in found)]
+        if counted != self.known["counted"]:
+            raise SystemExit(f"the mirror has {counted}, the source {self.known['counted']}")
+        print(f"all {rows} rows of the mirror equal the source's")
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and all below it, those that ended included."""
+    me = psutil.Process()
+    return sum(sum(process.cpu_times()[:4]) for process in [me, *me.children(recursive=True)])
 
 
 def main() -> None:
-    """Run it and print a table."""
+    """Run it and print a line per sync."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--changes", default="400000,100000")
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="keep the recording there, or use the one that is there")
+    parser.add_argument("--conf", action="append", default=[], help="a setting of Spark")
     arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        CassandraServer(commitlog_segment_size_mib=32, cdc_total_space_mib=4096) as server,
-    ):
-        measure(Path(folder), server, arguments)
-
-
-def measure(folder: Path, server: CassandraServer, arguments: argparse.Namespace) -> None:
-    """Fill the source, mirror it, then time syncs of pending changes."""
-    session = server.connect()
-    session.execute(
-        "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-    )
-    session.execute(TABLE)
-    declaration = {
-        "name": "bench",
-        "source": {"type": "cassandra", "cdc_raw": str(server.cdc_raw), "node": server.host_id},
-        "tables": [r"bench\..*"],
-        "snapshot": {"mode": "never"},
-        "lake": {"catalog_options": {"type": "hadoop", "warehouse": (folder / "lake").as_uri()}},
-    }
-    connector = Connector.from_dict(declaration)
-    jars = ",".join(map(str, spark_jars()))
-    os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        f"--master local[{arguments.cores}] --driver-memory 3g --jars {jars} "
-        f"--conf spark.ui.enabled=false --conf spark.local.dir={folder} pyspark-shell"
-    )
-    spark = build_session(connector, "benchmark")
-    spark.sparkContext.setLogLevel("ERROR")
-    lake = build_lake(spark, connector)
-    lake.create_namespace(connector.namespace)
-    connection = {"host": server.host, "port": server.port}
-
-    def sync() -> tuple[int, float, float]:
-        with closing(build_source(connector, connection)) as source:
-            spec = JobSpec("sync", declaration, "")
-            context = JobContext(spec, connector, spark, lake, ChangesTable(lake, connector), source)
-            captured = capture(context)
-            started = time.monotonic()
-            merge_tables(context, force=True)
-            return captured.changes, captured.seconds, time.monotonic() - started
-
-    print(f"writing {arguments.rows} rows")
-    write(session, list(range(arguments.rows)), seed=0)
-    server.roll_segment(session)
-    count, first_capture, first_merge = sync()
-    print(f"{count} rows mirrored: capture {first_capture:.1f} s, merge {first_merge:.1f} s")
-    for number in map(int, arguments.changes.split(",")):
-        rng = random.Random(number)
-        write(session, [rng.randrange(arguments.rows) for _ in range(number)], seed=number)
-        server.roll_segment(session)
-        count, capturing, merging = sync()
-        rate = count / (capturing + merging)
-        print(f"{count} changes: capture {capturing:.1f} s, merge {merging:.1f} s, {rate:,.0f} changes/s")
-    rows = spark.table("lake.bench.bench_orders")
-    expected = session.execute("SELECT count(*) FROM bench.orders", timeout=600).one()[0]
-    found = rows.count()
-    print(f"rows: source {expected}, mirror {found}")
-    if expected != found:
-        raise SystemExit("the mirror differs from the source")
+    with tempfile.TemporaryDirectory() as temporary:
+        recording = arguments.folder or Path(temporary, "recording")
+        if not (recording / "recording.json").exists():
+            record(recording, arguments.rows, [int(n) for n in arguments.changes.split(",")])
+        work = Path(temporary, "work")
+        work.mkdir()
+        for item in recording.iterdir():
+            (work / item.name).symlink_to(item.absolute())
+        bench = Bench(work, arguments.cores, arguments.conf)
+        print(f"first sync: {bench.sync(0)}", flush=True)
+        for part in range(1, len(bench.known["changes"]) + 1):
+            print(bench.sync(part), flush=True)
+        bench.check()
+        bench.spark.stop()
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def _due(
         return f"the oldest pending change is {age} s old"
     if options.min_pending_ratio <= 0:
         return "each run merges"
-    rows = mirror.row_count()
+    rows = mirror.row_count(state)
     if pending.rows >= options.min_pending_ratio * rows:
         return f"{pending.rows} changes for {rows} rows"
     return ""
@@ -245,7 +245,7 @@ def _merge_one(
         undecodable=faults.get(d.table, 0),
         doubtful=counts.doubts,
         merged_through=through,
-        mirror_rows=d.mirror.row_count(),
+        mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
     )
 

@@ -22,7 +22,6 @@ class SnapshotProgress:
         replace: Whether rows that it doesn't see are to go.
         ranges: The planned ranges, pickled and in base64, while it runs.
         committed: How many of them, from the first, are committed.
-        rows: Rows read so far.
     """
 
     done: bool
@@ -31,7 +30,6 @@ class SnapshotProgress:
     replace: bool = False
     ranges: str = ""
     committed: int = 0
-    rows: int = 0
 
     def remaining(self) -> Sequence[Any]:
         """Return the ranges that are not committed."""

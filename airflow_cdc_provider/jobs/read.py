@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
+from airflow_cdc_provider.sources.base import ReadsSeveral
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,21 +19,25 @@ Reader = Callable[[Any], Iterator[pa.RecordBatch]]
 _INLINE_BYTES = 1 << 20
 
 
-def read_partitions(spark: SparkSession, reader: Reader, partitions: Sequence[Any]) -> DataFrame:
+def read_partitions(
+    spark: SparkSession, reader: Reader, partitions: Sequence[Any], *, tasks: int | None = None
+) -> DataFrame:
     """Return the changes of a plan's partitions as a frame of ``CHANGE_SCHEMA``.
 
     Args:
         spark: The session.
         reader: From ``Source.reader()`` or ``Source.snapshot_reader()``.
         partitions: From the plan; small ones travel in the task, large ones as data.
+        tasks: Over how many tasks to spread them at most; None for one each.
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:
         return spark.createDataFrame([], SPARK_DDL)
+    slices = min(len(pickled), tasks or len(pickled))
     if sum(map(len, pickled)) <= _INLINE_BYTES:
-        frame = spark.range(0, len(pickled), 1, len(pickled))
+        frame = spark.range(0, len(pickled), 1, slices)
         return frame.mapInArrow(_ReadByNumber(reader, pickled), SPARK_DDL)
-    blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], len(pickled))
+    blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], slices)
     return spark.createDataFrame(blobs, "blob binary").mapInArrow(_ReadBlob(reader), SPARK_DDL)
 
 
@@ -42,10 +47,8 @@ class _ReadByNumber:
         self._pickled = pickled
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_once()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _read(self._reader, self._pickled[number])
+        numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+        return _read(self._reader, (self._pickled[number] for number in numbers))
 
 
 class _ReadBlob:
@@ -53,15 +56,19 @@ class _ReadBlob:
         self._reader = reader
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_once()
-        for batch in batches:
-            for blob in batch.column(0).to_pylist():
-                yield from _read(self._reader, blob)
+        return _read(self._reader, (blob for batch in batches for blob in batch.column(0).to_pylist()))
 
 
-def _read(reader: Reader, pickled: bytes) -> Iterator[pa.RecordBatch]:
+def _read(reader: Reader, pickled: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    freeze_once()
     # Pickled by this job's own driver a moment ago.
-    for batch in reader(pickle.loads(pickled)):  # noqa: S301
+    parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
+    batches = (
+        reader.read_several(parts)
+        if isinstance(reader, ReadsSeveral)
+        else (batch for part in parts for batch in reader(part))
+    )
+    for batch in batches:
         yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
 
 

@@ -133,6 +133,9 @@ def settings(
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A merge says itself how it joins and shuffles. Adapting would run each stage as a job, planned anew,
+        # and compute the broadcast keys twice.
+        "spark.sql.adaptive.enabled": "false",
         **extra,
         _EXTENSIONS: ",".join(extensions),
         _TIME_ZONE: "UTC",

@@ -1,13 +1,17 @@
-"""The snapshot stage: tables in full, range by range, resumable after each commit."""
+"""The snapshot stage: tables in full, range by range, resumable after each commit.
+
+A commit holds ranges of as many tables as it takes to fill it, and it grows while the ranges turn out small:
+a commit costs about a second, whatever it holds.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-
-import pyarrow as pa
+from typing import Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context import JobContext, log
@@ -16,15 +20,28 @@ from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_
 from airflow_cdc_provider.jobs.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState
 
-_RANGES_PER_CORE_AND_COMMIT = 4
+_RANGES_PER_CORE = 4
+_MOST_RANGES_PER_CORE = 64
+_TASKS_PER_CORE = 2
+_FEW_ROWS = 50_000
+"""A commit with fewer rows than these is followed by one with more ranges."""
 
 
 @dataclass(frozen=True)
 class SnapshotCounts:
-    """Rows read per table."""
+    """Rows read, of all tables together."""
 
-    rows: dict[str, int]
+    rows: int
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a commit takes of one table."""
+
+    table: str
+    ranges: Sequence[Any]
+    after: SnapshotProgress
 
 
 def due_tables(context: JobContext, progress: Progress) -> list[str]:
@@ -59,72 +76,91 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
         # Changes made while the snapshot runs must be captured: their feed begins before it.
         progress = progress.with_source(context.source.start())
         state = changes.append_batch(None, progress.to_offset(), state)
-    rows: dict[str, int] = {}
-    for table in tables:
-        known = progress.snapshots.get(table)
-        if known is not None and known.done and not again:
-            continue
-        running = known if known is not None and not known.done else None
-        if running is None:
-            plan = context.source.plan_snapshot(table, context.connector.snapshot.filters.get(table))
-            running = SnapshotProgress(
-                done=False,
-                position=plan.position.hex(),
-                origin=plan.origin,
-                replace=replacing and bool(plan.origin),
-                ranges=pack_ranges(plan.ranges),
-            )
-            log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
-        progress, state, finished = _read(context, table, running, progress, state)
-        rows[table] = finished.rows
-        if context.stopping():
-            break
+    known = progress.snapshots
+    due = [table for table in tables if again or table not in known or not known[table].done]
+    left = _Ranges(context, due, known, replacing=replacing)
+    cores = context.spark.sparkContext.defaultParallelism
+    count = _RANGES_PER_CORE * cores
+    rows = 0
+    while not context.stopping() and (parts := left.take(count)):
+        progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores)
+        rows += read
+        log.info("snapshot: %d rows, %.0f rows/s", rows, rows / max(time.monotonic() - started, 1e-3))
+        if read < _FEW_ROWS:
+            count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
     return SnapshotCounts(rows, time.monotonic() - started)
 
 
-def _read(
-    context: JobContext, table: str, running: SnapshotProgress, progress: Progress, state: ChangesState
-) -> tuple[Progress, ChangesState, SnapshotProgress]:
-    started = time.monotonic()
-    reader = context.source.snapshot_reader()
-    step = _RANGES_PER_CORE_AND_COMMIT * context.spark.sparkContext.defaultParallelism
-    total = running.committed + len(running.remaining())
-    while not running.done and not context.stopping():
-        ranges = list(running.remaining())[:step]
-        committed = running.committed + len(ranges)
-        done = committed == total
-        frame = read_partitions(context.spark, reader, ranges)
-        if done:
-            end = _end_row(table, running)
-            frame = frame.unionByName(context.spark.createDataFrame(pa.Table.from_batches([end])))
-        after = replace(running, committed=committed, done=done, ranges="" if done else running.ranges)
-        state = context.changes.append_batch(frame, progress.with_snapshot(table, after).to_offset(), state)
-        running = replace(after, rows=running.rows + state.appended - int(done))
-        progress = progress.with_snapshot(table, running)
-        rate = running.rows / max(time.monotonic() - started, 1e-3)
-        log.info(
-            "snapshot of %s: %d of %d ranges, %d rows, %.0f rows/s, about %.0f s left",
-            table,
-            committed,
-            total,
-            running.rows,
-            rate,
-            (time.monotonic() - started) / max(committed, 1) * (total - committed),
+class _Ranges:
+    """The ranges that are left to read, table after table. A table is planned when its turn comes."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        tables: Iterable[str],
+        known: Mapping[str, SnapshotProgress],
+        *,
+        replacing: bool,
+    ) -> None:
+        self._context = context
+        self._tables = deque(tables)
+        self._running = {table: progress for table, progress in known.items() if not progress.done}
+        self._replacing = replacing
+
+    def take(self, count: int) -> list[_Part]:
+        """Take the next ranges, about so many; none when all are taken."""
+        parts = []
+        while self._tables and count > 0:
+            table = self._tables[0]
+            before = self._running.get(table) or self._plan(table)
+            left = before.remaining()
+            taken = left[:count]
+            done = len(taken) == len(left)
+            committed = before.committed + len(taken)
+            after = replace(before, committed=committed, done=done, ranges="" if done else before.ranges)
+            parts.append(_Part(table, taken, after))
+            count -= max(len(taken), 1)
+            self._running[table] = after
+            if done:
+                self._tables.popleft()
+        return parts
+
+    def _plan(self, table: str) -> SnapshotProgress:
+        plan = self._context.source.plan_snapshot(table, self._context.connector.snapshot.filters.get(table))
+        log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
+        return SnapshotProgress(
+            done=False,
+            position=plan.position.hex(),
+            origin=plan.origin,
+            replace=self._replacing and bool(plan.origin),
+            ranges=pack_ranges(plan.ranges),
         )
-    return progress, state, running
 
 
-def _end_row(table: str, running: SnapshotProgress) -> pa.RecordBatch:
+def _commit(
+    context: JobContext, parts: Sequence[_Part], progress: Progress, state: ChangesState, tasks: int
+) -> tuple[Progress, ChangesState, int]:
+    """Read the ranges of one commit; return also how many rows they had."""
+    ranges = [one for part in parts for one in part.ranges]
+    frame = read_partitions(context.spark, context.source.snapshot_reader(), ranges, tasks=tasks)
+    for part in parts:
+        progress = progress.with_snapshot(part.table, part.after)
+    ends = [_end_row(part.table, part.after) for part in parts if part.after.done]
+    state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
+    for part in parts:
+        left = len(part.after.remaining())
+        log.info("snapshot of %s: %d ranges read, %d left", part.table, part.after.committed, left)
+    return progress, state, state.appended - len(ends)
+
+
+def _end_row(table: str, ended: SnapshotProgress) -> dict[str, Any]:
     """Build the record that ends a snapshot; a replacing one is a fence at the position where it began."""
-    now = datetime.now(UTC)
-    values = {
+    return {
         "source_table": table,
         "kind": record.SNAPSHOT_END,
-        "origin": running.origin,
-        "position": bytes.fromhex(running.position),
+        "origin": ended.origin,
+        "position": bytes.fromhex(ended.position),
         "generation": 0,
-        "captured_at": now,
-        "payload": REPLACE if running.replace else b"add",
+        "captured_at": datetime.now(UTC),
+        "payload": REPLACE if ended.replace else b"add",
     }
-    arrays = [pa.array([values.get(f.name)], f.type) for f in record.CHANGE_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=record.CHANGE_SCHEMA)

@@ -129,6 +129,11 @@ class IcebergTable:
         with self.exclusive():
             self._begin()
 
+    def empty(self) -> bool:
+        """Tell from metadata alone whether it has no rows; False where they don't tell."""
+        current = self.load().currentSnapshot()
+        return current is None or current.summary().getOrDefault("total-records", "") == "0"
+
     def drop(self) -> None:
         """Drop the table with its data."""
         self.lake.java_catalog.dropTable(self._identifier, True)
@@ -285,6 +290,7 @@ class IcebergTable:
             "write.update.mode": "merge-on-read",
             "write.merge.mode": "merge-on-read",
             "write.distribution-mode": "none",  # a batch is one partition: hash would put it into one task
+            "write.delete.distribution-mode": "none",  # hash would gather the deletes of a merge in one task
             "write.spark.fanout.enabled": "true",  # and this spares sorting by it
             "write.parquet.compression-codec": "zstd",
             "write.metadata.delete-after-commit.enabled": "true",

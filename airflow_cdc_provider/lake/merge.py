@@ -88,6 +88,7 @@ class MergePlan:
 class MergeCounts:
     """What a merge did to a mirror; ``doubts`` counts the keys that must be read again at the source."""
 
+    rows: int = 0
     written: int = 0
     removed: int = 0
     remembered: int = 0
@@ -142,6 +143,7 @@ def merge(
             gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
         new_doubts = _doubts(outcome) if counts.get(DOUBT) else set()
         doubts = new_doubts | (set(state.doubts) - plan.settled)
+        written, removed = counts.get(LIVE, 0), counts.get(REMOVE, 0)
         reached = replace(
             state,
             merged_through=plan.through,
@@ -149,23 +151,25 @@ def merge(
             memory=plan.memory,
             next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
             doubts=tuple(sorted(doubts)[:MOST_DOUBTS]),
+            rows=None if gone else mirror.row_count(state) + written - removed,
         )
-        removed = outcome.where(f"_cdc_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
+        removed_ids = outcome.where(f"_cdc_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
         names = [field.name for field in kernel.columns]
-        mirror.table.commit(
+        head = mirror.table.commit(
             state.head,
             append=outcome.where(f"_cdc_kind = {LIVE}").select(*_quoted(names), CDC_COLUMN)
-            if counts.get(LIVE)
+            if written
             else None,
             delete=gone,
-            delete_keys=(f"{CDC_COLUMN}.id", removed) if counts.get(REMOVE) else None,
+            delete_keys=(f"{CDC_COLUMN}.id", removed_ids) if removed else None,
             properties=reached.properties(),
         )
     finally:
         outcome.unpersist()
     return MergeCounts(
-        written=counts.get(LIVE, 0),
-        removed=counts.get(REMOVE, 0),
+        rows=mirror.row_count(replace(reached, head=head)),
+        written=written,
+        removed=removed,
         remembered=counts.get(SIDE, 0),
         doubts=len(doubts),
         swept=sweep,
@@ -192,9 +196,10 @@ def _reconciled(
     )
     if state.merged_through >= 0:
         rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*")
-        keys = pending.select("key").distinct()
+        # With repetitions: a semi-join doesn't mind, and sorting them out would be a shuffle.
+        keys = pending.select("key")
         if sweep:
-            keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key")).distinct()
+            keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
         if plan.pending_rows <= _BROADCAST_KEYS:
             keys = f.broadcast(keys)
         shown = rows.join(keys, "key", "left_semi").selectExpr(
@@ -209,12 +214,14 @@ def _reconciled(
             f"cast({FROM_MIRROR} as tinyint) _from",
             "expires_at _expires_at",
         )
-        kept = (
-            mirror.side.read()
-            .join(keys, "key", "left_semi")
-            .selectExpr(*names, f"cast({FROM_SIDE} as tinyint) _from", "cast(null as bigint) _expires_at")
-        )
-        union = union.unionByName(shown).unionByName(kept)
+        union = union.unionByName(shown)
+        if not mirror.side.empty():
+            kept = mirror.side.read().join(keys, "key", "left_semi")
+            union = union.unionByName(
+                kept.selectExpr(
+                    *names, f"cast({FROM_SIDE} as tinyint) _from", "cast(null as bigint) _expires_at"
+                )
+            )
     cores = spark.sparkContext.defaultParallelism
     partitions = max(1, min(plan.pending_rows // _ROWS_PER_PARTITION + 1, 64 * cores))
     if partitions < cores and plan.pending_rows > _ROWS_PER_PARTITION // 5:

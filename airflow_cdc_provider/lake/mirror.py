@@ -49,6 +49,7 @@ FENCES = "cdc.fences"
 MEMORY = "cdc.memory"
 NEXT_EXPIRY = "cdc.next-expiry"
 DOUBTS = "cdc.doubts"
+ROWS = "cdc.rows"
 
 MOST_DOUBTS = 2_000
 """More doubts than these ask for a rerun of the snapshot; they are counted, but no longer listed."""
@@ -68,6 +69,7 @@ class MirrorState:
         memory: The source's memory of the table (see ``Source.remember``), None before the first merge.
         next_expiry: No row expires before this second (epoch), None for never.
         doubts: Keys that must be read again at the source; at most :data:`MOST_DOUBTS`.
+        rows: How many rows the mirror has; None where a fence removed some, so that they must be counted.
     """
 
     head: Head
@@ -76,6 +78,7 @@ class MirrorState:
     memory: Mapping[str, Any] | None = None
     next_expiry: int | None = None
     doubts: tuple[bytes, ...] = ()
+    rows: int | None = None
 
     def properties(self) -> dict[str, str]:
         """Return the commit properties that :meth:`Mirror.state` reads back."""
@@ -86,6 +89,8 @@ class MirrorState:
             found[NEXT_EXPIRY] = str(self.next_expiry)
         if self.doubts:
             found[DOUBTS] = ",".join(key.hex() for key in self.doubts)
+        if self.rows is not None:
+            found[ROWS] = str(self.rows)
         return found
 
 
@@ -141,7 +146,7 @@ class Mirror:
         head = self.table.head()
         found = head.properties
         memory = found.get(MEMORY)
-        expiry = found.get(NEXT_EXPIRY)
+        expiry, rows = found.get(NEXT_EXPIRY), found.get(ROWS)
         return MirrorState(
             head=head,
             merged_through=int(found.get(MERGED_THROUGH, "-1")),
@@ -149,11 +154,18 @@ class Mirror:
             memory=None if memory is None else json.loads(memory),
             next_expiry=None if expiry is None else int(expiry),
             doubts=tuple(bytes.fromhex(key) for key in found.get(DOUBTS, "").split(",") if key),
+            rows=None if rows is None else int(rows),
         )
 
-    def row_count(self) -> int:
-        """Count the mirror's rows; 0 before it exists."""
-        return self.table.read().count() if self.table.exists() else 0
+    def row_count(self, state: MirrorState) -> int:
+        """Count the mirror's rows as of a state; 0 before the first merge.
+
+        Args:
+            state: From :meth:`state`; mostly it knows, else the rows are read.
+        """
+        if state.merged_through < 0:
+            return 0
+        return self.table.read(state.head).count() if state.rows is None else state.rows
 
 
 def mirror_arrow_schema(columns: pa.Schema) -> pa.Schema:

@@ -57,6 +57,10 @@ class LakeTable(Protocol):
         """
         ...
 
+    def empty(self) -> bool:
+        """Tell from metadata alone whether it has no rows; False where they don't tell."""
+        ...
+
     def drop(self) -> None:
         """Drop the table with its data."""
         ...

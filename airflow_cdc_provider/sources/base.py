@@ -12,7 +12,7 @@ them, without I/O, on executors and offline alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -239,6 +239,15 @@ class Source(Protocol):
 
     def close(self) -> None:
         """End connections."""
+        ...
+
+
+@runtime_checkable
+class ReadsSeveral(Protocol):
+    """What a reader adds that would else connect once for each partition."""
+
+    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """Read partitions one after the other, over one connection."""
         ...
 
 

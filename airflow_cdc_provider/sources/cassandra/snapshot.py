@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -147,16 +148,23 @@ class SnapshotReader:
             TransientError: The cluster doesn't answer at this consistency level, after some attempts.
             ConfigurationError: The query is refused.
         """
-        schema = self.tables.get(part.table)
-        if schema is None:
-            raise SchemaUnknown(f"there is no table {part.table} any more", remedy="reset its snapshot")
-        conditions = f"{_token(schema)} > ? AND {_token(schema)} <= ?"
-        if part.where:
-            conditions += f" AND {part.where} ALLOW FILTERING"
-        bounds = [[struct.pack(">q", token) for token in (part.after, part.through)]]
-        yield from self._read(
-            schema, conditions, bounds, part.origin, part.position, part.after - LEAST_TOKEN
-        )
+        return self.read_several([part])
+
+    def read_several(self, parts: Iterable[SnapshotRange]) -> Iterator[pa.RecordBatch]:
+        """Read ranges one after the other, over one connection."""
+        with self._connected() as session:
+            for part in parts:
+                schema = self.tables.get(part.table)
+                if schema is None:
+                    raise SchemaUnknown(
+                        f"there is no table {part.table} any more", remedy="reset its snapshot"
+                    )
+                conditions = f"{_token(schema)} > ? AND {_token(schema)} <= ?"
+                if part.where:
+                    conditions += f" AND {part.where} ALLOW FILTERING"
+                bounds = [[struct.pack(">q", token) for token in (part.after, part.through)]]
+                query = _Query(session, schema, conditions, self.options)
+                yield from query.changes(bounds, part.origin, part.position, part.after - LEAST_TOKEN)
 
     def read_keys(
         self, table: str, keys: Sequence[bytes], origin: str = "", position: bytes = b""
@@ -171,28 +179,16 @@ class SnapshotReader:
         """
         schema = self.tables[table]
         conditions = " AND ".join(f"{quote_name(c.name)} = ?" for c in schema.partition_key)
-        yield from self._read(schema, conditions, [split_key(schema, k) for k in keys], origin, position, 0)
+        with self._connected() as session:
+            query = _Query(session, schema, conditions, self.options)
+            yield from query.changes([split_key(schema, k) for k in keys], origin, position, 0)
 
-    def _read(
-        self,
-        schema: TableSchema,
-        conditions: str,
-        values: Sequence[Sequence[bytes]],
-        origin: str,
-        position: bytes,
-        first_number: int,
-    ) -> Iterator[pa.RecordBatch]:
+    @contextmanager
+    def _connected(self) -> Iterator[Session]:
         timeout = self.options.advanced.request_timeout_seconds
         session = open_session(self.connection, timeout_seconds=timeout, raw_results=True)
         try:
-            query = _Query(session, schema, conditions, self.options)
-            number = first_number
-            for bound in values:
-                for page, read_us in query.pages(bound):
-                    batch = query.to_changes(page, read_us, origin, position, number)
-                    number += batch.num_rows
-                    if batch.num_rows:
-                        yield batch
+            yield session
         finally:
             session.cluster.shutdown()
 
@@ -223,6 +219,18 @@ class _Query:
         started = time.monotonic_ns()
         now_ms = int.from_bytes(self._single("SELECT toUnixTimestamp(now()) FROM system.local"), "big")
         self.clock_us = now_ms * 1000 - started // 1000
+
+    def changes(
+        self, values: Sequence[Sequence[bytes]], origin: str, position: bytes, first_number: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the query with each of some values; yield a batch a page, empty ones left out."""
+        number = first_number
+        for bound in values:
+            for page, read_us in self.pages(bound):
+                batch = self.to_changes(page, read_us, origin, position, number)
+                number += batch.num_rows
+                if batch.num_rows:
+                    yield batch
 
     def pages(self, values: Sequence[bytes]) -> Iterator[tuple[RawPage, int]]:
         """Yield pages, each with the time at which it was asked for, in us."""

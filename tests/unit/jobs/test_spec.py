@@ -70,7 +70,7 @@ def test_result_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_progress_keeps_offset_and_half_done_snapshots() -> None:
-    running = SnapshotProgress(False, "00", "stream", True, pack_ranges(["r1", "r2", "r3"]), 1, 10)
+    running = SnapshotProgress(False, "00", "stream", True, pack_ranges(["r1", "r2", "r3"]), 1)
     progress = Progress({"stream": {"v": 1}}, {"db.c": running})
 
     again = Progress.from_offset(json.loads(json.dumps(progress.to_offset())))

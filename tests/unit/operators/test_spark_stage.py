@@ -311,6 +311,20 @@ def _gone(pid: int) -> bool:
     return False
 
 
+def test_short_runs_leave_the_optimising_compiler_out_unless_the_environment_says_otherwise(
+    spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "(record / 'options').write_text(os.environ.get('JDK_JAVA_OPTIONS', 'none'))\n"
+    spark_submit.behaves(said + "pathlib.Path(spec['result_path']).write_text('{\"ok\": true}')\n")
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=4")
+
+    sync().execute(TaskContext())
+    assert (spark_submit.folder / "options").read_text() == "-XX:TieredStopAtLevel=1 -XX:TieredStopAtLevel=4"
+
+    sync(env_vars={"JDK_JAVA_OPTIONS": "-Xlog:gc"}).execute(TaskContext())
+    assert (spark_submit.folder / "options").read_text() == "-Xlog:gc"
+
+
 def test_of_an_applications_output_the_last_line_that_names_an_error_is_told() -> None:
     output = "INFO\njava.io.IOException: lost\n\tat x.Y\n  org.apache.Foo$BarError: that\nbye\n"
     assert last_word(output) == "org.apache.Foo$BarError: that"

@@ -1,0 +1,121 @@
+"""The snapshot stage: which ranges a commit takes, and how tasks read them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.progress import SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.read import _read
+from airflow_cdc_provider.jobs.snapshot import _Ranges
+from airflow_cdc_provider.sources.base import SnapshotPlan
+
+CONNECTOR = {
+    "name": "shop",
+    "source": {"type": "mongodb", "conn_id": "shop"},
+    "tables": [r"shop\..*"],
+    "lake": {"catalog_options": {"type": "hadoop", "warehouse": "file:///tmp/lake"}},
+}
+
+
+@dataclass
+class FakeSource:
+    """Plans so many ranges per table and keeps the order in which it was asked."""
+
+    ranges: dict[str, int]
+    planned: list[str] = field(default_factory=list)
+
+    def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
+        self.planned.append(table)
+        names = [f"{table}-{number}" for number in range(self.ranges[table])]
+        return SnapshotPlan(table=table, ranges=names, position=b"\1", origin="stream", estimated_rows=None)
+
+
+@dataclass
+class FakeContext:
+    source: FakeSource
+    connector: Connector = field(default_factory=lambda: Connector.from_dict(CONNECTOR))
+
+
+def left_to_read(
+    source: FakeSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
+) -> _Ranges:
+    return _Ranges(cast(JobContext, FakeContext(source)), tables, known or {}, replacing=True)
+
+
+def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:
+    left = left_to_read(FakeSource({"a": 3, "b": 0, "c": 6}), ["a", "b", "c"])
+
+    parts = left.take(5)
+
+    assert [(p.table, list(p.ranges), p.after.done) for p in parts] == [
+        ("a", ["a-0", "a-1", "a-2"], True),
+        ("b", [], True),
+        ("c", ["c-0"], False),
+    ]
+    assert [(list(p.ranges), p.after.done) for p in left.take(5)] == [
+        (["c-1", "c-2", "c-3", "c-4", "c-5"], True)
+    ]
+    assert left.take(5) == []
+
+
+def test_a_table_is_planned_when_its_turn_comes() -> None:
+    source = FakeSource({"a": 4, "b": 4})
+    left = left_to_read(source, ["a", "b"])
+    left.take(4)
+    assert source.planned == ["a"]
+    left.take(4)
+    assert source.planned == ["a", "b"]
+
+
+def test_what_a_commit_stores_resumes_behind_it() -> None:
+    left = left_to_read(FakeSource({"a": 5}), ["a"])
+    stored = left.take(2)[0].after
+
+    again = left_to_read(FakeSource({}), ["a"], {"a": stored})
+
+    assert list(again.take(9)[0].ranges) == ["a-2", "a-3", "a-4"]
+
+
+def test_a_finished_snapshot_that_is_asked_for_again_begins_anew() -> None:
+    finished = SnapshotProgress(done=True, ranges=pack_ranges(["old"]), committed=1)
+    left = left_to_read(FakeSource({"a": 1}), ["a"], {"a": finished})
+    assert list(left.take(9)[0].ranges) == ["a-0"]
+
+
+def batch(name: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"source_table": name}], schema=CHANGE_SCHEMA)
+
+
+class Connects:
+    """A reader that counts its connections."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+
+    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
+        return self.read_several([part])
+
+    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        self.connections += 1
+        for part in parts:
+            yield batch(part)
+
+
+def test_a_task_connects_once_for_all_its_partitions() -> None:
+    reader = Connects()
+    read = [b["source_table"][0].as_py() for b in _read(reader, map(pickle.dumps, ["x", "y", "z"]))]
+    assert read == ["x", "y", "z"]
+    assert reader.connections == 1
+
+
+def test_a_reader_without_connection_takes_partitions_one_by_one() -> None:
+    read = _read(lambda part: iter([batch(part)]), map(pickle.dumps, ["x", "y"]))
+    assert [b["source_table"][0].as_py() for b in read] == ["x", "y"]
