@@ -1,7 +1,7 @@
 """What a Cassandra offset says about a segment: read, partly read, or new.
 
-The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.offsets`); it is imported when
-first used, because it brings Arrow.
+The rules are the source's own (:mod:`airflow_cdc_provider.sources.cassandra.commit_log.offsets`). It is
+imported when first used, because it brings Arrow.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def is_consumed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
 
 def is_passed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
     """Tell whether an offset calls a segment read to its end, or not wanted."""
-    from airflow_cdc_provider.sources.cassandra.offsets import WHOLE
+    from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE
 
     return _read_to(segment, offset) == WHOLE
 
 
 def _read_to(segment: Segment, offset: Mapping[str, Any] | None) -> int:
-    from airflow_cdc_provider.sources.cassandra.offsets import NodeOffset
+    from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 
     place = (offset or {}).get(segment.host or _ONLY_NODE)
     return 0 if place is None else NodeOffset.from_json(place).position(segment.id)

@@ -22,10 +22,10 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
-from airflow_cdc_provider.sources.cassandra.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_segments
+from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
-from airflow_cdc_provider.sources.cassandra.segments import list_segments
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
 _ROWS_AT_ONCE: Final = 10_000

@@ -76,7 +76,7 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
     """Put decoded events of one table into their envelope.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.cassandra.events` describes them.
+        events: Columns as :mod:`airflow_cdc_provider.sources.cassandra.debezium.events` describes them.
         keyspace: The table's keyspace.
         table: Its name.
         options: The rest.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.cassandra.connect import contact_points, driver_errors, open_session
-from airflow_cdc_provider.sources.cassandra.snapshot import PARTITIONER
+from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import PARTITIONER
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name

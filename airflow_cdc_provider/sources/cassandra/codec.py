@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cql.json_text import rows_to_json
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.project import Projection

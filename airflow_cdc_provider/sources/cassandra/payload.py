@@ -16,7 +16,8 @@ kind           tag      then
 ``snapshot``   ``S``    one row of a SELECT, below
 ``truncate``   ``T``    u64 segment id, u32 position, u64 ms since 1970: the record in ``system.local``
 ``quarantine`` ``M``    u8 version, u16 ordinal of the first update that did not land, then the whole
-                        mutation: :func:`~.log_reader.retry_quarantined` reads it again with a better schema
+                        mutation: ``commit_log.log_reader.retry_quarantined`` reads it again with a better
+                        schema
 ``quarantine`` ``X``    u64 count of bytes that could not be read, then the first of them
 ============== ======== ==================================================================================
 

@@ -15,16 +15,20 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
-from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
+from airflow_cdc_provider.sources.cassandra.commit_log import capture
+from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE, read_offset
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
-from airflow_cdc_provider.sources.cassandra.log_reader import read_segments
-from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, read_offset
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
-from airflow_cdc_provider.sources.cassandra.snapshot import SnapshotRange, SnapshotReader, plan_ranges
-from airflow_cdc_provider.sources.cassandra.tables import log_tables
+from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
+    SnapshotRange,
+    SnapshotReader,
+    plan_ranges,
+)
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema

@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder
-from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
+from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
 from airflow_cdc_provider.sources.cassandra.reasons import CODES
 from tests.oracles.cassandra_read_path import Liveness, Row, read, write

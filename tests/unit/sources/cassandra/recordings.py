@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
-from airflow_cdc_provider.sources.cassandra.decode import decode_updates
-from airflow_cdc_provider.sources.cassandra.log_reader import ReadCounts, read_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import ReadCounts, read_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
+from airflow_cdc_provider.sources.cassandra.decoding.decode import decode_updates
 from airflow_cdc_provider.sources.cassandra.payload import Position
-from airflow_cdc_provider.sources.cassandra.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_clustering

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder, decode_updates
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder, decode_updates
 from airflow_cdc_provider.sources.cassandra.payload import Position, snapshot_prefix
 from airflow_cdc_provider.sources.cql.comparable import AFTER
 from airflow_cdc_provider.sources.cql.schema import DroppedColumn, TableSchema, number_columns

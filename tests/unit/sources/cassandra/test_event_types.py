@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_cdc_provider.sources.cassandra.event_types import event_array, event_field, java_type
+from airflow_cdc_provider.sources.cassandra.debezium.types import event_array, event_field, java_type
 from airflow_cdc_provider.sources.cql.schema import CqlType
 from airflow_cdc_provider.sources.cql.types import parse_type
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.cassandra.checksum import crc32
-from airflow_cdc_provider.sources.cassandra.framing import Entries, find_entries
+from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
+from airflow_cdc_provider.sources.cassandra.commit_log.framing import Entries, find_entries
 from airflow_cdc_provider.sources.cassandra.reasons import code
 from tests.unit.sources.cassandra.commit_logs import entry
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from tests.unit.sources.cassandra.fuzzing import check_decoding, check_segments, table_batches
 from tests.unit.sources.cassandra.updates import PLAIN, RICH
 

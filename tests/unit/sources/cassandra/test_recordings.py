@@ -10,12 +10,20 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, lag, plan_segments
-from airflow_cdc_provider.sources.cassandra.log_reader import ReadCounts, read_segments, retry_quarantined
+from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
+    ReadCounts,
+    read_segments,
+    retry_quarantined,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import walk_sections
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
+    SegmentBytes,
+    list_segments,
+    read_descriptor,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
-from airflow_cdc_provider.sources.cassandra.sections import walk_sections
-from airflow_cdc_provider.sources.cassandra.segments import SegmentBytes, list_segments, read_descriptor
-from airflow_cdc_provider.sources.cassandra.tables import log_tables
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from tests.unit.sources.cassandra.recordings import (
     HOST,

@@ -11,9 +11,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
+    Chain,
+    Damage,
+    plain_sections,
+    walk_sections,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes, read_descriptor
 from airflow_cdc_provider.sources.cassandra.reasons import code
-from airflow_cdc_provider.sources.cassandra.sections import Chain, Damage, plain_sections, walk_sections
-from airflow_cdc_provider.sources.cassandra.segments import SegmentBytes, read_descriptor
 from tests.unit.sources.cassandra.commit_logs import HEADER_BYTES, entry, header, marker, segment
 
 ID = 1795247392875

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
-from airflow_cdc_provider.sources.cassandra.segments import (
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     Index,
     SegmentBytes,
     list_segments,

@@ -23,9 +23,9 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.event_types import event_array
-from airflow_cdc_provider.sources.cassandra.select_rows import UNKNOWN_TIME
-from airflow_cdc_provider.sources.cassandra.snapshot import (
+from airflow_cdc_provider.sources.cassandra.debezium.types import event_array
+from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
     compile_select,
     page_records,
     select_list,

@@ -17,23 +17,28 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
 from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit
-from airflow_cdc_provider.sources.cassandra.offsets import WHOLE, NodeOffset, read_offset, write_offset
-from airflow_cdc_provider.sources.cassandra.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
-from airflow_cdc_provider.sources.cassandra.sections import (
+from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
+    WHOLE,
+    NodeOffset,
+    read_offset,
+    write_offset,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
     Damage,
     Section,
     section_decoder,
     walk_sections,
 )
-from airflow_cdc_provider.sources.cassandra.segments import (
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     Descriptor,
     SegmentBytes,
     SegmentFile,
     list_segments,
     read_descriptor,
 )
-from airflow_cdc_provider.sources.cassandra.tables import LogTables
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
+from airflow_cdc_provider.sources.cassandra.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4
 _SLICE_BYTES: Final = 16 * 1024 * 1024

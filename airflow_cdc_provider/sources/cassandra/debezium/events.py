@@ -36,18 +36,17 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.sources.cassandra.decode import _decode_all, _reason
-from airflow_cdc_provider.sources.cassandra.event_facts import Facts, collect_facts
-from airflow_cdc_provider.sources.cassandra.event_types import (
+from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts
+from airflow_cdc_provider.sources.cassandra.debezium.types import (
     LAKE_TYPES,
     empty_of,
     event_array,
     event_field,
     java_type,
 )
-from airflow_cdc_provider.sources.cassandra.payload import Position
-from airflow_cdc_provider.sources.cassandra.programs import Program, compile_tables
-from airflow_cdc_provider.sources.cassandra.sink import (
+from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
+from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables
+from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     BOUND_HEADER_BYTES,
     CHANGE,
     LOWER,
@@ -57,6 +56,7 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     UPPER,
     Sink,
 )
+from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection

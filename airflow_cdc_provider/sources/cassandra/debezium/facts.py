@@ -19,7 +19,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_LIVENESS,
 )
 from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.sources.cassandra.sink import STATE_END, Sink
+from airflow_cdc_provider.sources.cassandra.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cql.schema import Column
 
 

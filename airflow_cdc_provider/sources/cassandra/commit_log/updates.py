@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.framing import LENGTH, START
-from airflow_cdc_provider.sources.cassandra.mutation import read_update
-from airflow_cdc_provider.sources.cassandra.programs import Program, find_table
-from airflow_cdc_provider.sources.cassandra.reasons import (
-    BAD_COUNT,
-    NO_SPACE,
-    TRAILING_BYTES,
-    TRUNCATED,
-    UNKNOWN_TABLE,
+from airflow_cdc_provider.sources.cassandra.commit_log.framing import LENGTH, START
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import (
+    LOCAL,
+    ROLES,
+    SELECTED,
+    SYSTEM,
+    UNSELECTED,
+    LogTables,
 )
-from airflow_cdc_provider.sources.cassandra.sink import (
+from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
+from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, find_table
+from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     BOUNDS_AT,
     FAILED_AT,
     ROWS_AT,
@@ -28,13 +29,12 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     grow,
     new_sink,
 )
-from airflow_cdc_provider.sources.cassandra.tables import (
-    LOCAL,
-    ROLES,
-    SELECTED,
-    SYSTEM,
-    UNSELECTED,
-    LogTables,
+from airflow_cdc_provider.sources.cassandra.reasons import (
+    BAD_COUNT,
+    NO_SPACE,
+    TRAILING_BYTES,
+    TRUNCATED,
+    UNKNOWN_TABLE,
 )
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 

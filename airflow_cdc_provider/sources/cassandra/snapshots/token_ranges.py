@@ -33,7 +33,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, Sc
 from airflow_cdc_provider.sources.base import SnapshotPlan
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
-from airflow_cdc_provider.sources.cassandra.select_rows import (
+from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import (
     COUNTER,
     ELEMENTS,
     PLAIN,

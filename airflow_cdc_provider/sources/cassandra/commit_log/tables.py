@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.programs import Program, compile_tables
+from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 SELECTED: Final = 0

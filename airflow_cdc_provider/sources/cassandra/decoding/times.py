@@ -1,8 +1,9 @@
 """Times of an update: each is written as its distance from the least of its kind (reference §10).
 
-A function that reads returns the offset after what it read, or a negative reason (:mod:`.reasons`;
-``-TRUNCATED`` is the -1 that :mod:`airflow_cdc_provider.sources.cql.wire` returns). ``header`` is the version
-of the segment and the update's least timestamp (us), deletion time and TTL (s).
+A function that reads returns the offset after what it read, or a negative reason
+(:mod:`airflow_cdc_provider.sources.cassandra.reasons`; ``-TRUNCATED`` is the -1 that
+:mod:`airflow_cdc_provider.sources.cql.wire` returns). ``header`` is the version of the segment and the
+update's least timestamp (us), deletion time and TTL (s).
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.checksum import crc32
+from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import Descriptor, SegmentBytes
 from airflow_cdc_provider.sources.cassandra.reasons import (
     MARKER_CHECKSUM,
     MARKER_TARGET,
     SECTION_UNREADABLE,
 )
-from airflow_cdc_provider.sources.cassandra.segments import Descriptor, SegmentBytes
 from airflow_cdc_provider.sources.cql.wire import read_i32
 
 _MARKER: Final = struct.Struct(">iI")
@@ -62,7 +62,7 @@ class Damage(NamedTuple):
 
     ``position``  logical position where it begins
     ``length``    bytes of it, in the file
-    ``reason``    one of :mod:`.reasons`
+    ``reason``    one of :mod:`airflow_cdc_provider.sources.cassandra.reasons`
     ``sample``    its first bytes
     """
 

@@ -1,7 +1,8 @@
 """Changes of one table to contributions: payload bytes in, cell rows out, one kernel call a batch.
 
-Layouts of payloads: :mod:`.payload`; of cell rows: :mod:`airflow_cdc_provider.changes.cells`; of updates:
-:mod:`.mutation`. A payload that can't be decoded is left out whole, with its reason; nothing of it is kept.
+Layouts of payloads: :mod:`airflow_cdc_provider.sources.cassandra.payload`; of cell rows:
+:mod:`airflow_cdc_provider.changes.cells`; of updates: :mod:`.mutation`. A payload that
+can't be decoded is left out whole, with its reason; nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -20,21 +21,10 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cassandra.clustering import comparable_clusterings
-from airflow_cdc_provider.sources.cassandra.mutation import read_update
-from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
-from airflow_cdc_provider.sources.cassandra.programs import Program, compile_tables, find_table
-from airflow_cdc_provider.sources.cassandra.reasons import (
-    BAD_CLUSTERING,
-    NO_SPACE,
-    OTHER_TABLE,
-    TRAILING_BYTES,
-    TRUNCATED,
-    UNKNOWN_COLUMN,
-    UNKNOWN_TAG,
-    describe,
-)
-from airflow_cdc_provider.sources.cassandra.sink import (
+from airflow_cdc_provider.sources.cassandra.decoding.clustering import comparable_clusterings
+from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
+from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables, find_table
+from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     BOUNDS_AT,
     CHANGE,
     FAILED_AT,
@@ -46,7 +36,18 @@ from airflow_cdc_provider.sources.cassandra.sink import (
     grow,
     new_sink,
 )
-from airflow_cdc_provider.sources.cassandra.snapshot_rows import read_snapshot_row
+from airflow_cdc_provider.sources.cassandra.decoding.snapshot_rows import read_snapshot_row
+from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
+from airflow_cdc_provider.sources.cassandra.reasons import (
+    BAD_CLUSTERING,
+    NO_SPACE,
+    OTHER_TABLE,
+    TRAILING_BYTES,
+    TRUNCATED,
+    UNKNOWN_COLUMN,
+    UNKNOWN_TAG,
+    describe,
+)
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.wire import read_uvint
@@ -65,7 +66,7 @@ def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequenc
 
     Returns:
         The contributions, in the order of the changes; and the rows that could not be decoded, each with a
-        reason that leads with its code (:mod:`.reasons`) and names the byte of the payload.
+        reason that leads with its code (``reasons``) and names the byte of the payload.
 
     Raises:
         ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.

@@ -10,8 +10,8 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16,
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.programs import Program
-from airflow_cdc_provider.sources.cassandra.sink import (
+from airflow_cdc_provider.sources.cassandra.decoding.programs import Program
+from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     BOUND_HEADER_BYTES,
     LOWER,
     ROWS_AT,

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES, CELL_TOMBSTONE, ROW_HEADER_BYTES
-from airflow_cdc_provider.sources.cassandra.decode import UpdateDecoder
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import system_table_id
+from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
-from airflow_cdc_provider.sources.cassandra.tables import system_table_id
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 
 _COLUMNS: Final = {

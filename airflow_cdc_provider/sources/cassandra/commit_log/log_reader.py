@@ -28,8 +28,8 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.cassandra.capture import SegmentSlice
-from airflow_cdc_provider.sources.cassandra.framing import (
+from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
+from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     DAMAGE_AT,
     DAMAGE_LENGTH,
     DAMAGE_POSITION,
@@ -39,18 +39,9 @@ from airflow_cdc_provider.sources.cassandra.framing import (
     START,
     find_entries,
 )
-from airflow_cdc_provider.sources.cassandra.payload import (
-    DAMAGED,
-    MUTATION_HEADER_BYTES,
-    Position,
-    damage_payload,
-    mutation_header,
-    mutation_payload,
-)
-from airflow_cdc_provider.sources.cassandra.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
-from airflow_cdc_provider.sources.cassandra.sections import Damage, plain_sections
-from airflow_cdc_provider.sources.cassandra.segments import SegmentBytes
-from airflow_cdc_provider.sources.cassandra.tables import (
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import Damage, plain_sections
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import (
     COUNTER,
     LOCAL,
     SELECTED,
@@ -59,8 +50,8 @@ from airflow_cdc_provider.sources.cassandra.tables import (
     VIEW,
     LogTables,
 )
-from airflow_cdc_provider.sources.cassandra.truncation import read_local_updates
-from airflow_cdc_provider.sources.cassandra.updates import (
+from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
+from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     BEGIN,
     ENTRY,
     KEY_BEGIN,
@@ -72,6 +63,15 @@ from airflow_cdc_provider.sources.cassandra.updates import (
     TABLE,
     find_updates,
 )
+from airflow_cdc_provider.sources.cassandra.payload import (
+    DAMAGED,
+    MUTATION_HEADER_BYTES,
+    Position,
+    damage_payload,
+    mutation_header,
+    mutation_payload,
+)
+from airflow_cdc_provider.sources.cassandra.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 
 log = logging.getLogger(__name__)
@@ -376,7 +376,7 @@ def _copy_updates(
     payloads: Bytes,
     positions: Bytes,
 ) -> None:
-    """Write keys, payloads and positions of updates (:mod:`.payload`) one after the other."""
+    """Write keys, payloads and positions of updates (``payload``) one after the other."""
     for row in range(len(found)):
         line = found[row]
         entry = line[ENTRY]

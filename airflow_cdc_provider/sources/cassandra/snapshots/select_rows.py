@@ -1,4 +1,4 @@
-"""Rows of a SELECT, as the server sent them, to payloads of snapshot changes: the kernel of :mod:`.snapshot`.
+"""Rows of a SELECT, as the server sent them, to payloads of snapshot changes: :mod:`.token_ranges`' kernel.
 
 A page is ``rows`` times the values of the query's columns, each an int32 length (-1: null) and its bytes.
 The query asks for the partition key, the clustering, and each static and regular column; behind a column

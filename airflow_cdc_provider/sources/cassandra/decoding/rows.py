@@ -36,7 +36,16 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.changes.kernels import inlined, walker
-from airflow_cdc_provider.sources.cassandra.programs import GONE, Program
+from airflow_cdc_provider.sources.cassandra.decoding.programs import GONE, Program
+from airflow_cdc_provider.sources.cassandra.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
+from airflow_cdc_provider.sources.cassandra.decoding.sorting import compare_cells, order_cells
+from airflow_cdc_provider.sources.cassandra.decoding.times import (
+    EXPIRED_TTL,
+    LIVE,
+    read_deletion,
+    read_local_time,
+    read_ttl,
+)
 from airflow_cdc_provider.sources.cassandra.reasons import (
     BAD_EXPIRY,
     BAD_FLAGS,
@@ -44,15 +53,6 @@ from airflow_cdc_provider.sources.cassandra.reasons import (
     NO_SPACE,
     SHADOWABLE,
     TRUNCATED,
-)
-from airflow_cdc_provider.sources.cassandra.sink import NOWHERE, STATES_AT, Sink, failed, put_row
-from airflow_cdc_provider.sources.cassandra.sorting import compare_cells, order_cells
-from airflow_cdc_provider.sources.cassandra.times import (
-    EXPIRED_TTL,
-    LIVE,
-    read_deletion,
-    read_local_time,
-    read_ttl,
 )
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 

@@ -1,0 +1,1 @@
+"""Payloads of changes to contributions: what updates and snapshot rows say, cell by cell."""
