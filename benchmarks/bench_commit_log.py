@@ -3,7 +3,7 @@
 A real node writes rows of about 217 bytes into segments of 32 MiB and is stopped. Both readers then read the
 same segments, warm, several times over; the best round of each counts, in CPU seconds of the whole process
 (the JVM's collector included). Before that, entries, rows, cells and a hash over all values and write times
-must agree.
+must agree, and our typed columns with the values that were written.
 
 Cassandra's reader makes Java objects of each mutation and gives them to a handler that does nothing. Ours
 makes change records (``capture``), cell rows with comparable keys (``decode``), and from them typed Arrow
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -74,6 +74,11 @@ class Times:
     project: float
 
 
+def values(rows: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows to write, in the order of :data:`INSERT`."""
+    return ((k, f"customer-{k % 5000:08d}", k * 7919 % 10**6, "paid", "n" * 90, k * 0.5) for k in range(rows))
+
+
 def write_rows(server: CassandraServer, rows: int) -> TableSchema:
     """Write the rows, close the segments and return the table."""
     session = server.connect()
@@ -82,10 +87,7 @@ def write_rows(server: CassandraServer, rows: int) -> TableSchema:
     )
     session.execute(TABLE)
     statement = session.prepare(INSERT)
-    values = (
-        (k, f"customer-{k % 5000:08d}", k * 7919 % 10**6, "paid", "n" * 90, k * 0.5) for k in range(rows)
-    )
-    execute_concurrent_with_args(session, statement, values, concurrency=200, raise_on_first_error=True)
+    execute_concurrent_with_args(session, statement, values(rows), concurrency=200, raise_on_first_error=True)
     server.roll_segment(session)
     return number_columns(load(session).tables["bench.orders"])
 
@@ -210,6 +212,11 @@ def main() -> None:
         their_found, theirs = read_with_cassandra(server, ours.segments, arguments.rounds)
         if our_found != their_found:
             sys.exit(f"the readers differ: Cassandra's {their_found}, ours {our_found}")
+        shown = pa.Table.from_batches(ours.project(ours.decode(ours.capture()))).sort_by("id")
+        names = ("id", "customer", "amount", "status", "note", "total")
+        written = zip(*values(arguments.rows), strict=True)
+        if any(shown[name].to_pylist() != list(column) for name, column in zip(names, written, strict=True)):
+            sys.exit("the typed columns are not the values that were written")
         best = min((ours.time() for _ in range(arguments.rounds)), key=lambda t: t.capture + t.decode)
         size = sum(Path(path).stat().st_size for path in ours.segments)
     print(f"{len(ours.segments)} segments, {size / 1e6:.0f} MB, {our_found}")

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
+
+from airflow_cdc_provider.changes.kernels import kernel
 
 DOUBLE_CHARACTERS: Final = 26
 """No double takes more: ``-2.2250738585072014E-308`` is 24."""
@@ -38,7 +39,7 @@ _MASK_32: Final = np.uint64((1 << 32) - 1)
 _U0, _U1, _U2, _U10, _U63 = (np.uint64(n) for n in (0, 1, 2, 10, 63))
 
 
-@njit(cache=True)
+@kernel
 def _high(a: np.uint64, b: np.uint64) -> np.uint64:
     """Upper 64 bits of a product."""
     s = np.uint64(32)
@@ -49,7 +50,7 @@ def _high(a: np.uint64, b: np.uint64) -> np.uint64:
     return a1 * b1 + (middle >> s) + (cross >> s)
 
 
-@njit(cache=True)
+@kernel
 def _round_to_odd(g1: np.uint64, g0: np.uint64, cp: np.uint64) -> np.uint64:
     x1 = _high(g0, cp)
     y0 = g1 * cp
@@ -59,13 +60,13 @@ def _round_to_odd(g1: np.uint64, g0: np.uint64, cp: np.uint64) -> np.uint64:
     return w | (((z & _MASK_63) + _MASK_63) >> _U63)
 
 
-@njit(cache=True)
+@kernel
 def _round_to_odd_float(g: np.uint64, cp: np.uint64) -> np.uint64:
     x1 = _high(g, cp)
     return (x1 >> np.uint64(31)) | (((x1 & _MASK_32) + _MASK_32) >> np.uint64(32))
 
 
-@njit(cache=True)
+@kernel
 def _shortest(q: int, c: np.uint64, is_float: bool) -> tuple[np.uint64, int]:
     """Return the decimal f * 10^k that stands for c * 2^q."""
     out = c & _U1
@@ -111,7 +112,7 @@ def _shortest(q: int, c: np.uint64, is_float: bool) -> tuple[np.uint64, int]:
     return t, k
 
 
-@njit(cache=True)
+@kernel
 def _decimal(magnitude: np.uint64, is_float: bool) -> tuple[np.uint64, int]:
     """Return f and k of a finite positive number given by its bits without the sign."""
     width = np.uint64(23) if is_float else np.uint64(52)
@@ -135,7 +136,7 @@ def _decimal(magnitude: np.uint64, is_float: bool) -> tuple[np.uint64, int]:
     return _shortest(-down, c, is_float)
 
 
-@njit(cache=True)
+@kernel
 def write_number(bits: np.uint64, is_float: bool, out: np.ndarray, at: int) -> int:
     """Write one finite number.
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+
+from airflow_cdc_provider.changes.kernels import kernel
 
 _BASE64: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
@@ -65,7 +66,7 @@ def gather_text(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: n
         return pa.array([v if v is None else v.decode("utf-8", "replace") for v in raw.to_pylist()], text)
 
 
-@njit(cache=True)
+@kernel
 def _gather(data: np.ndarray, starts: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> None:
     for row in range(len(starts)):
         first = offsets[row]
@@ -73,7 +74,7 @@ def _gather(data: np.ndarray, starts: np.ndarray, offsets: np.ndarray, out: np.n
             out[first + i] = data[starts[row] + i]
 
 
-@njit(cache=True)
+@kernel
 def write_base64(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int) -> int:
     """Write bytes in base64, standard alphabet, padded; return where the text ends."""
     while start + 3 <= end:

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from airflow_cdc_provider.changes.java_floats import DOUBLE_CHARACTERS, write_number
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array, write_base64
 from airflow_cdc_provider.events.connect import ConnectSchema
 
@@ -127,7 +127,7 @@ def _floats(column: pa.Array) -> pa.Array:
     return pc.if_else(mask, text, pa.array(special).cast(_TEXT))
 
 
-@njit(cache=True)
+@kernel
 def _write_floats(
     bits: np.ndarray,
     single: bool,
@@ -152,7 +152,7 @@ def _base64(column: pa.Array) -> pa.Array:
     return text_array(out, offsets, valid).cast(_TEXT)
 
 
-@njit(cache=True)
+@kernel
 def _write_base64(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
 ) -> None:
@@ -165,7 +165,7 @@ def _write_base64(
             at += 1
 
 
-@njit(cache=True)
+@kernel
 def _quoted_size(byte: int) -> int:
     if byte in (34, 92, 8, 9, 10, 12, 13):
         return 2
@@ -176,7 +176,7 @@ def _quoted_size(byte: int) -> int:
     return 1
 
 
-@njit(cache=True)
+@kernel
 def _quoted_sizes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, offsets: np.ndarray
 ) -> None:
@@ -189,7 +189,7 @@ def _quoted_sizes(
         offsets[row + 1] = offsets[row] + size
 
 
-@njit(cache=True)
+@kernel
 def _write_unit(out: np.ndarray, at: int, unit: int) -> int:
     out[at], out[at + 1] = 92, 117
     for i in range(4):
@@ -197,7 +197,7 @@ def _write_unit(out: np.ndarray, at: int, unit: int) -> int:
     return at + 6
 
 
-@njit(cache=True)
+@kernel
 def _write_quoted(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray, out: np.ndarray
 ) -> None:

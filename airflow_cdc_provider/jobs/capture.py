@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import read_partitions
+from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.sources.base import ReadLimit
 
 
@@ -18,6 +19,20 @@ class CaptureCounts:
     batches: int = 0
     changes: int = 0
     seconds: float = 0.0
+
+
+def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
+    """Return where a connector and its changes table stand.
+
+    The feed of a new connector begins where its source says. That is committed before anything is read, so
+    changes made while a snapshot runs, or before the next run, are captured.
+    """
+    state = context.changes.state()
+    progress = Progress.from_offset(state.offset)
+    if progress.source is None and (start := context.source.start()) is not None:
+        progress = progress.with_source(start)
+        state = context.changes.append_batch(None, progress.to_offset(), state)
+    return progress, state
 
 
 def capture(context: JobContext) -> CaptureCounts:
@@ -37,8 +52,7 @@ def capture(context: JobContext) -> CaptureCounts:
         changes=int(options.get("batch_changes", ReadLimit.changes)),
     )
     changes, source = context.changes, context.source
-    state = changes.state()
-    progress = Progress.from_offset(state.offset)
+    progress, state = begin_feed(context)
     head = source.head()
     reader = source.reader()
     batches = captured = 0

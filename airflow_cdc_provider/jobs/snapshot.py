@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.jobs.capture import begin_feed
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.pending import REPLACE
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
@@ -69,13 +70,7 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
         CommitConflict: Another writer took the changes table; what was committed before stays and is resumed.
     """
     started = time.monotonic()
-    changes = context.changes
-    state = changes.state()
-    progress = Progress.from_offset(state.offset)
-    if progress.source is None:
-        # Changes made while the snapshot runs must be captured: their feed begins before it.
-        progress = progress.with_source(context.source.start())
-        state = changes.append_batch(None, progress.to_offset(), state)
+    progress, state = begin_feed(context)
     known = progress.snapshots
     due = [table for table in tables if again or table not in known or not known[table].done]
     left = _Ranges(context, due, known, replacing=replacing)

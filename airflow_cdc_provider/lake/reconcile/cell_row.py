@@ -20,10 +20,9 @@ before values are looked at. TTL settles what is left, which no reader of the da
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numba import njit
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -40,6 +39,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
     ROW_UNCERTAIN,
 )
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Int, Numbers
 
 RULES_4_0: Final = 0
@@ -65,10 +65,8 @@ FAULTS: Final = (
 _ROW_FLAGS = ROW_STATIC | ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN
 _CELL_FLAGS = CELL_TOMBSTONE | CELL_EXPIRING | CELL_PATH | CELL_COMPLEX_DELETION | CELL_UNCERTAIN
 
-kernel: Any = njit(cache=True, nogil=True)
 
-
-@kernel
+@walker
 def read_u16(data: Bytes, at: Int) -> Int:
     """Read two bytes.
 
@@ -78,7 +76,7 @@ def read_u16(data: Bytes, at: Int) -> Int:
     return np.int64(data[i]) | (np.int64(data[i + np.uint64(1)]) << np.int64(8))
 
 
-@kernel
+@walker
 def read_u32(data: Bytes, at: Int) -> Int:
     """Read four bytes as a signed 64-bit number that isn't negative."""
     i = np.uint64(at)
@@ -90,19 +88,19 @@ def read_u32(data: Bytes, at: Int) -> Int:
     )
 
 
-@kernel
+@walker
 def read_i32(data: Bytes, at: Int) -> Int:
     """Read four bytes as a signed number."""
     return (read_u32(data, at) ^ np.int64(0x80000000)) - np.int64(0x80000000)
 
 
-@kernel
+@walker
 def read_i64(data: Bytes, at: Int) -> Int:
     """Read eight bytes as a signed number."""
     return read_u32(data, at) | (read_u32(data, at + 4) << np.int64(32))
 
 
-@kernel
+@walker
 def write_u32(data: Bytes, at: Int, value: Int) -> None:
     """Write the low four bytes of a number."""
     i = np.uint64(at)
@@ -112,14 +110,14 @@ def write_u32(data: Bytes, at: Int, value: Int) -> None:
     data[i + np.uint64(3)] = np.uint8((value >> np.int64(24)) & np.int64(0xFF))
 
 
-@kernel
+@walker
 def write_i64(data: Bytes, at: Int, value: Int) -> None:
     """Write eight bytes."""
     write_u32(data, at, value)
     write_u32(data, at + 4, value >> np.int64(32))
 
 
-@kernel
+@walker
 def copy_bytes(source: Bytes, start: Int, target: Bytes, at: Int, length: Int) -> None:
     """Copy a run of bytes."""
     i = np.uint64(start)
@@ -128,7 +126,7 @@ def copy_bytes(source: Bytes, start: Int, target: Bytes, at: Int, length: Int) -
         target[j + np.uint64(k)] = source[i + np.uint64(k)]
 
 
-@kernel
+@walker
 def compare_bytes(left: Bytes, a: Int, a_length: Int, right: Bytes, b: Int, b_length: Int) -> Int:
     """Compare two runs of unsigned bytes: -1, 0 or 1. Of two that agree the longer is greater."""
     i = np.uint64(a)
@@ -145,7 +143,7 @@ def compare_bytes(left: Bytes, a: Int, a_length: Int, right: Bytes, b: Int, b_le
     return order_of(a_length, b_length)
 
 
-@kernel
+@walker
 def compare_values_at(column: Flat, a: Int, b: Int) -> Int:
     """Compare two values of a column by their bytes."""
     return compare_bytes(
@@ -158,7 +156,7 @@ def compare_values_at(column: Flat, a: Int, b: Int) -> Int:
     )
 
 
-@kernel
+@walker
 def compare_signed_bytes(data: Bytes, a: Int, a_length: Int, b: Int, b_length: Int) -> Int:
     """Compare as Java's ``ByteBuffer.compareTo`` does: as :func:`compare_bytes`, but 0x80 is the least."""
     i = np.uint64(a)
@@ -171,55 +169,55 @@ def compare_signed_bytes(data: Bytes, a: Int, a_length: Int, b: Int, b_length: I
     return order_of(a_length, b_length)
 
 
-@kernel
+@walker
 def order_of(a: Int, b: Int) -> Int:
     """Return -1, 0 or 1 as ``a`` is less than, equal to or greater than ``b``."""
     return -1 if a < b else (1 if a > b else 0)
 
 
-@kernel
+@walker
 def row_flags(data: Bytes, row: Int) -> Int:
     """Return the ``ROW_*`` flags of a cell row."""
     return np.int64(data[np.uint64(row + 1)])
 
 
-@kernel
+@walker
 def first_cell(data: Bytes, row: Int) -> Int:
     """Return where the cells of a row begin."""
     return row + ROW_HEADER_BYTES + read_u32(data, row + 40)
 
 
-@kernel
+@walker
 def cell_count(data: Bytes, row: Int) -> Int:
     """Return the number of cells of a row."""
     return read_u32(data, row + 44)
 
 
-@kernel
+@walker
 def cell_column(data: Bytes, cell: Int) -> Int:
     """Return the column id of a cell."""
     return read_u16(data, cell)
 
 
-@kernel
+@walker
 def cell_flags(data: Bytes, cell: Int) -> Int:
     """Return the ``CELL_*`` flags of a cell."""
     return np.int64(data[np.uint64(cell + 2)])
 
 
-@kernel
+@walker
 def cell_ttl(data: Bytes, cell: Int) -> Int:
     """Return the TTL of a cell in seconds, 0 for none."""
     return read_i32(data, cell + 4)
 
 
-@kernel
+@walker
 def cell_time(data: Bytes, cell: Int) -> Int:
     """Return the write time of a cell in us."""
     return read_i64(data, cell + 8)
 
 
-@kernel
+@walker
 def cell_end_time(data: Bytes, cell: Int) -> Int:
     """Return a cell's local deletion time or expiry in epoch seconds, NEVER for a plain cell."""
     if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_EXPIRING | CELL_COMPLEX_DELETION):
@@ -227,25 +225,25 @@ def cell_end_time(data: Bytes, cell: Int) -> Int:
     return np.int64(NEVER)
 
 
-@kernel
+@walker
 def path_length(data: Bytes, cell: Int) -> Int:
     """Return the length of a cell's path."""
     return read_u32(data, cell + 24)
 
 
-@kernel
+@walker
 def value_length(data: Bytes, cell: Int) -> Int:
     """Return the length of a cell's value."""
     return read_u32(data, cell + 28)
 
 
-@kernel
+@walker
 def next_cell(data: Bytes, cell: Int) -> Int:
     """Return where the cell after this one begins."""
     return cell + CELL_HEADER_BYTES + path_length(data, cell) + value_length(data, cell)
 
 
-@kernel
+@walker
 def is_expired(data: Bytes, cell: Int, now_seconds: Int) -> bool:
     """Tell whether an expiring cell has run out; one that a former merge found so stays so."""
     flags = cell_flags(data, cell)
@@ -254,7 +252,7 @@ def is_expired(data: Bytes, cell: Int, now_seconds: Int) -> bool:
     )
 
 
-@kernel
+@walker
 def is_live(data: Bytes, cell: Int, now_seconds: Int) -> bool:
     """Tell whether a reader of the database sees this cell."""
     if cell_flags(data, cell) & (CELL_TOMBSTONE | CELL_COMPLEX_DELETION):
@@ -262,7 +260,7 @@ def is_live(data: Bytes, cell: Int, now_seconds: Int) -> bool:
     return not is_expired(data, cell, now_seconds)
 
 
-@kernel
+@walker
 def compare_cell_places(data: Bytes, a: Int, b: Int) -> Int:
     """Compare which cell two versions belong to: column, complex deletion first, path."""
     order = order_of(cell_column(data, a), cell_column(data, b))
@@ -281,7 +279,7 @@ def compare_cell_places(data: Bytes, a: Int, b: Int) -> Int:
     )
 
 
-@kernel
+@walker
 def compare_values(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) -> Int:
     """Compare the values of two versions of one cell in the order of the rule set."""
     a_length = np.int64(0) if is_expired(data, a, now_seconds) else value_length(data, a)
@@ -293,7 +291,7 @@ def compare_values(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) ->
     return compare_bytes(data, a_value, a_length, data, b_value, b_length)
 
 
-@kernel
+@walker
 def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) -> Int:
     """Compare two versions of one cell: positive if ``a`` wins, 0 if they can't be told apart."""
     order = order_of(cell_time(data, a), cell_time(data, b))
@@ -338,7 +336,7 @@ def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) 
     return order
 
 
-@kernel
+@walker
 def check_cell_rows(
     data: Bytes, starts: Numbers, ends: Numbers, cells: Numbers, contents: Bytes
 ) -> tuple[Int, Int]:
@@ -363,7 +361,7 @@ def check_cell_rows(
     return -1, 0
 
 
-@kernel
+@walker
 def _check(data: Bytes, row: Int, end: Int) -> tuple[Int, Int, Int]:
     if end - row < ROW_HEADER_BYTES:
         return 1, 0, 0

@@ -25,6 +25,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_UNCERTAIN,
     NEVER,
 )
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -36,7 +37,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     compare_values,
     first_cell,
     is_live,
-    kernel,
     next_cell,
 )
 from airflow_cdc_provider.lake.reconcile.made_up import changed_out_of_sight, explain_real
@@ -48,11 +48,12 @@ from airflow_cdc_provider.lake.reconcile.shapes import (
     Int,
     Liveness,
     Numbers,
+    Scratch,
     Settings,
 )
 
 
-@kernel
+@walker
 def doubtful_cells(
     batch: Batch,
     order: Numbers,
@@ -64,6 +65,7 @@ def doubtful_cells(
     found: Liveness,
     uncertain: bool,
     settings: Settings,
+    scratch: Scratch,
 ) -> bool:
     """Tell whether a cell of a row is in doubt: cases 2 to 4 above.
 
@@ -78,14 +80,15 @@ def doubtful_cells(
         found: The greatest liveness, covered or not; its time is that of the reading or later.
         uncertain: Whether the row still rests on a SELECT.
         settings: Moment and rules.
+        scratch: Working room.
     """
     data = batch.state
-    covered = np.zeros(count, np.bool_)
+    covered, covering_us = scratch.covered, scratch.covering_us
     column = np.int64(-1)
     deleted_column = np.int64(-1)
     deleted_us = np.int64(0)
-    covering_us = np.zeros(count, np.int64)
     for number in range(count):
+        covered[number] = False
         cell = cells[number]
         time_us = cell_time(data, cell)
         column = cell_column(data, cell)
@@ -113,10 +116,12 @@ def doubtful_cells(
         batch, order, low, high, cells, count, covered, read_us, settings.now_seconds
     ):
         return True
-    return uncertain and _shows_older(batch, order, low, high, cells, count, covered, read_us, settings)
+    return uncertain and _shows_older(
+        batch, order, low, high, cells, count, covered, read_us, settings, scratch.explained
+    )
 
 
-@kernel
+@walker
 def _gave_way(
     data: Bytes,
     row: Int,
@@ -147,7 +152,7 @@ def _gave_way(
     return False
 
 
-@kernel
+@walker
 def _shows_older(
     batch: Batch,
     order: Numbers,
@@ -158,9 +163,11 @@ def _shows_older(
     covered: Flags,
     read_us: Int,
     settings: Settings,
+    explained: Flags,
 ) -> bool:
     data = batch.state
-    explained = np.zeros(count, np.bool_)
+    for number in range(count):
+        explained[number] = False
     for place in range(low, high):
         if batch.contents[order[place]] & HOLDS_UNCERTAIN_ROW:
             row = batch.row[order[place]]

@@ -25,6 +25,7 @@ from airflow_cdc_provider.changes.cells import (
     CELL_TOMBSTONE,
     MADE_UP_PATH_MARK,
 )
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     cell_column,
     cell_count,
@@ -33,7 +34,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     compare_bytes,
     first_cell,
     is_live,
-    kernel,
     next_cell,
     path_length,
     value_length,
@@ -47,7 +47,7 @@ _MIRROR_US: Final = 1_262_304_000 * 1_000_000
 """Cassandra gives prepended elements times mirrored at the beginning of 2010."""
 
 
-@kernel
+@walker
 def is_made_up(data: Bytes, cell: Int) -> bool:
     """Tell whether a cell is an element of a list that bears a made-up path."""
     if path_length(data, cell) != _PATH_BYTES:
@@ -59,7 +59,7 @@ def is_made_up(data: Bytes, cell: Int) -> bool:
     return same == _MARK.size
 
 
-@kernel
+@walker
 def drop_explained(batch: Batch, order: Numbers, low: Int, high: Int, cells: Numbers, count: Int) -> Int:
     """Drop made-up elements whose real ones are known; returns how many winners are left.
 
@@ -81,7 +81,7 @@ def drop_explained(batch: Batch, order: Numbers, low: Int, high: Int, cells: Num
     return kept
 
 
-@kernel
+@walker
 def explain_real(data: Bytes, row: Int, cells: Numbers, count: Int, explained: Flags) -> None:
     """Mark the winners that the made-up elements of one contribution show under their real paths."""
     cell = first_cell(data, row)
@@ -93,7 +93,7 @@ def explain_real(data: Bytes, row: Int, cells: Numbers, count: Int, explained: F
         cell = next_cell(data, cell)
 
 
-@kernel
+@walker
 def changed_out_of_sight(
     batch: Batch,
     order: Numbers,
@@ -143,7 +143,7 @@ def changed_out_of_sight(
     return False
 
 
-@kernel
+@walker
 def _is_explained(batch: Batch, order: Numbers, low: Int, high: Int, made_up: Int) -> bool:
     if cell_flags(batch.state, made_up) & CELL_TOMBSTONE:
         return False
@@ -157,7 +157,7 @@ def _is_explained(batch: Batch, order: Numbers, low: Int, high: Int, made_up: In
     return False
 
 
-@kernel
+@walker
 def _are_twins(data: Bytes, made_up: Int, cell: Int) -> bool:
     """Tell whether a real element is the one that a made-up one stands for."""
     flags = cell_flags(data, cell)
@@ -183,7 +183,7 @@ def _are_twins(data: Bytes, made_up: Int, cell: Int) -> bool:
     )
 
 
-@kernel
+@walker
 def _named_at_us(data: Bytes, cell: Int) -> Int:
     """Return when an element's path was given, in us: its UUID's time, mirrored back for prepended ones."""
     at = cell + CELL_HEADER_BYTES

@@ -16,7 +16,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, kernel
+from airflow_cdc_provider.changes.kernels import kernel, walker
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at
 from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Hashes, Int, Numbers
 
 SAME_ROW: Final = 0
@@ -64,7 +65,7 @@ def _longest_run(hashes: Hashes) -> int:
     return int(np.diff(begins, prepend=-1, append=len(hashes) - 1).max(initial=0))
 
 
-@kernel
+@walker
 def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> None:
     for place in range(len(chosen)):
         at = np.uint64(key.starts[chosen[place]])
@@ -81,7 +82,7 @@ def _hash_keys(key: Flat, chosen: Numbers, shift: np.uint64, hashes: Hashes) -> 
         hashes[place] = (value ^ (value >> np.uint64(29))) >> shift
 
 
-@kernel
+@walker
 def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Hashes) -> None:
     # Two bits of what it speaks of, then 62 bits of the clustering; of rows, after what all of them begin
     # with.
@@ -100,7 +101,7 @@ def _rank_clusterings(clustering: Flat, scope: Bytes, chosen: Numbers, ranks: Ha
         ranks[place] = (rank >> np.uint64(2)) | (_RANKS[scope[member]] << np.uint64(62))
 
 
-@kernel
+@walker
 def _shared_prefix(clustering: Flat, scope: Bytes, chosen: Numbers) -> Int:
     shared = np.int64(-1)
     at = np.int64(0)
@@ -147,12 +148,12 @@ def _settle(
         low = high
 
 
-@kernel
+@walker
 def _has_clustering(rank: Int) -> bool:
     return (rank >> np.uint64(63)) != 0
 
 
-@kernel
+@walker
 def _least_key_first(key: Flat, ranks: Hashes, order: Numbers, low: Int, high: Int) -> Int:
     # Different keys of one hash: the members of the least key come to the front, the rest has its turn later.
     least = order[low]
@@ -202,7 +203,7 @@ def _sort(
         width *= 2
 
 
-@kernel
+@walker
 def _merge(
     clustering: Flat,
     ranks: Hashes,
@@ -228,7 +229,7 @@ def _merge(
         at += 1
 
 
-@kernel
+@walker
 def _precedes(clustering: Flat, a_rank: Int, a: Int, b_rank: Int, b: Int) -> bool:
     if a_rank != b_rank:
         return a_rank < b_rank

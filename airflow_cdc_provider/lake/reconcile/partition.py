@@ -13,7 +13,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes, kernel
+from airflow_cdc_provider.changes.kernels import inlined, walker
+from airflow_cdc_provider.lake.reconcile.cell_row import copy_bytes
 from airflow_cdc_provider.lake.reconcile.order import NEW_KEY, SAME_ROW
 from airflow_cdc_provider.lake.reconcile.ranges import OPEN, compare_bounds, disjoint_ranges
 from airflow_cdc_provider.lake.reconcile.row_merge import (
@@ -30,6 +31,7 @@ from airflow_cdc_provider.lake.reconcile.shapes import (
     Int,
     Numbers,
     Outcome,
+    Ranges,
     Scratch,
     Settings,
 )
@@ -66,7 +68,6 @@ def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
     )
 
 
-@kernel
 def reconcile_partitions(
     batch: Batch, order: Numbers, levels: Bytes, cells: Numbers, settings: Settings, out: Outcome
 ) -> None:
@@ -81,12 +82,30 @@ def reconcile_partitions(
         out: Filled.
     """
     most_cells, most_members = _largest_row(order, levels, cells)
-    scratch = Scratch(
-        np.empty(most_cells, np.int64),
-        np.empty(most_cells, np.int64),
-        np.empty(most_members + 1, np.int64),
-        np.empty(0, np.int64),
+    _reconcile(batch, order, levels, settings, _scratch_for(batch, most_cells, most_members), out)
+
+
+def _scratch_for(batch: Batch, most_cells: int, most_members: int) -> Scratch:
+    most_ranges = int((batch.scope == RANGE_DELETION).sum())
+    return Scratch(
+        cells=np.empty(most_cells, np.int64),
+        spare=np.empty(most_cells, np.int64),
+        runs=np.empty(most_members + 1, np.int64),
+        covered=np.empty(most_cells, np.bool_),
+        covering_us=np.empty(most_cells, np.int64),
+        explained=np.empty(most_cells, np.bool_),
+        # Ranges cut each other into fewer than twice as many stretches.
+        ranges=Ranges(
+            *(np.empty(most_ranges, np.int64) for _ in range(4)),
+            *(np.empty(2 * most_ranges, np.int64) for _ in range(4)),
+        ),
     )
+
+
+@walker
+def _reconcile(
+    batch: Batch, order: Numbers, levels: Bytes, settings: Settings, scratch: Scratch, out: Outcome
+) -> None:
     out.live_at[0] = 0
     out.side_at[0] = 0
     low = np.int64(0)
@@ -102,7 +121,7 @@ def reconcile_partitions(
         low = high
 
 
-@kernel
+@walker
 def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, Int]:
     most_cells = np.int64(0)
     most_members = np.int64(0)
@@ -119,7 +138,7 @@ def _largest_row(order: Numbers, levels: Bytes, cells: Numbers) -> tuple[Int, In
     return most_cells, most_members
 
 
-@kernel
+@inlined
 def _reconcile_partition(
     batch: Batch,
     order: Numbers,
@@ -160,10 +179,12 @@ def _reconcile_partition(
     begin = place
     while place < high and batch.scope[order[place]] == RANGE_DELETION:
         place += 1
-    starts = ends = times = seconds = scratch.nothing
+    starts, ends = scratch.ranges.starts, scratch.ranges.ends
+    times, seconds = scratch.ranges.times, scratch.ranges.seconds
+    stretches = np.int64(0)
     if place > begin:
-        starts, ends, times, seconds = disjoint_ranges(batch, order, begin, place, partition)
-    for number in range(len(starts)):
+        stretches = disjoint_ranges(batch, order, begin, place, partition, scratch.ranges)
+    for number in range(stretches):
         if seconds[number] >= settings.purge_seconds:
             end = write_deletion(
                 out.side, out.side_at[out.counts[1]], Deletion(True, times[number], seconds[number])
@@ -181,9 +202,9 @@ def _reconcile_partition(
             place += 1
         row = order[begin]
         above = partition
-        while stretch < len(starts) and compare_bounds(batch, ends[stretch], row) <= 0:
+        while stretch < stretches and compare_bounds(batch, ends[stretch], row) <= 0:
             stretch += 1
-        if stretch < len(starts) and compare_bounds(batch, starts[stretch], row) <= 0:
+        if stretch < stretches and compare_bounds(batch, starts[stretch], row) <= 0:
             above = Deletion(True, times[stretch], seconds[stretch])
         at = out.live_at[out.counts[0]]
         end, lives, expires, in_doubt = merge_row(
@@ -201,7 +222,7 @@ def _reconcile_partition(
     return doubtful
 
 
-@kernel
+@inlined
 def _add_live(out: Outcome, member: Int, static: Int, expires: Int, generation: Int, end: Int) -> None:
     number = out.counts[0]
     out.live_member[number] = member
@@ -212,7 +233,7 @@ def _add_live(out: Outcome, member: Int, static: Int, expires: Int, generation: 
     out.counts[0] = number + 1
 
 
-@kernel
+@walker
 def _add_side(
     out: Outcome, scope: Int, member: Int, start: Int, end_bound: Int, generation: Int, end: Int
 ) -> None:

@@ -12,14 +12,15 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes, kernel
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_bytes
 from airflow_cdc_provider.lake.reconcile.row_merge import no_deletion, read_deletion, supersedes
-from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Int, Numbers
+from airflow_cdc_provider.lake.reconcile.shapes import Batch, Deletion, Int, Numbers, Ranges
 
 OPEN: Final = np.int64(-1)
 
 
-@kernel
+@walker
 def compare_bounds(batch: Batch, a: Int, b: Int) -> Int:
     """Compare two bounds by their bytes; an open end is greater than all."""
     if a == OPEN:
@@ -41,16 +42,16 @@ def compare_bounds(batch: Batch, a: Int, b: Int) -> Int:
     )
 
 
-@kernel
+@walker
 def end_of(batch: Batch, member: Int) -> Int:
     """Return the upper bound of a contribution's range."""
     return np.int64(len(batch.row) + member) if batch.has_end[member] else OPEN
 
 
-@kernel
+@walker
 def disjoint_ranges(
-    batch: Batch, order: Numbers, low: Int, high: Int, partition: Deletion
-) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    batch: Batch, order: Numbers, low: Int, high: Int, partition: Deletion, ranges: Ranges
+) -> Int:
     """Make the range deletions ``order[low:high]``, sorted by start, disjoint.
 
     Args:
@@ -59,11 +60,13 @@ def disjoint_ranges(
         low: First of the partition's range deletions.
         high: After the last.
         partition: Deletion of the whole partition; ranges that are no stronger are left out.
+        ranges: Gets the stretches, ascending.
 
     Returns:
-        Four arrays, one entry a stretch, ascending: start, end (bounds by number), write time, seconds.
+        The number of stretches.
     """
-    members = np.empty(high - low, np.int64)
+    members, heap = ranges.members, ranges.heap
+    starts, ends, times, seconds = ranges.starts, ranges.ends, ranges.times, ranges.seconds
     count = 0
     for place in range(low, high):
         member = order[place]
@@ -71,12 +74,8 @@ def disjoint_ranges(
         if supersedes(deletion.present, deletion.time_us, deletion.seconds, partition):
             members[count] = member
             count += 1
-    starts = np.empty(2 * count, np.int64)
-    ends = np.empty(2 * count, np.int64)
-    times = np.empty(2 * count, np.int64)
-    seconds = np.empty(2 * count, np.int64)
-    by_end = _sorted_by_end(batch, members[:count])
-    heap = np.empty(count, np.int64)
+    by_end = ranges.by_end
+    _sort_by_end(batch, count, ranges)
     open_count = np.int64(0)
     begun = np.int64(0)
     ended = np.int64(0)
@@ -109,10 +108,10 @@ def disjoint_ranges(
     if current.present:
         ends[stretches] = OPEN
         stretches += 1
-    return starts[:stretches], ends[:stretches], times[:stretches], seconds[:stretches]
+    return stretches
 
 
-@kernel
+@walker
 def _stronger(batch: Batch, a: Int, b: Int) -> bool:
     deletion = read_deletion(batch.state, batch.row[a])
     return supersedes(
@@ -120,7 +119,7 @@ def _stronger(batch: Batch, a: Int, b: Int) -> bool:
     )
 
 
-@kernel
+@walker
 def _push(batch: Batch, heap: Numbers, count: Int, member: Int) -> Int:
     at = count
     while at > 0 and _stronger(batch, member, heap[(at - 1) // 2]):
@@ -130,7 +129,7 @@ def _push(batch: Batch, heap: Numbers, count: Int, member: Int) -> Int:
     return count + 1
 
 
-@kernel
+@walker
 def _pop(batch: Batch, heap: Numbers, count: Int) -> Int:
     count -= 1
     member = heap[count]
@@ -147,15 +146,16 @@ def _pop(batch: Batch, heap: Numbers, count: Int) -> Int:
     return count
 
 
-@kernel
-def _sorted_by_end(batch: Batch, members: Numbers) -> Numbers:
-    source = members.copy()
-    target = np.empty_like(source)
+@walker
+def _sort_by_end(batch: Batch, count: Int, ranges: Ranges) -> None:
+    source, target = ranges.by_end, ranges.spare
+    for i in range(count):
+        source[i] = ranges.members[i]
     width = 1
-    while width < len(source):
-        for begin in range(0, len(source), 2 * width):
-            middle = min(begin + width, len(source))
-            end = min(begin + 2 * width, len(source))
+    while width < count:
+        for begin in range(0, count, 2 * width):
+            middle = min(begin + width, count)
+            end = min(begin + 2 * width, count)
             i = begin
             j = middle
             for at in range(begin, end):
@@ -171,4 +171,5 @@ def _sorted_by_end(batch: Batch, members: Numbers) -> Numbers:
                     j += 1
         source, target = target, source
         width *= 2
-    return source
+    for i in range(count):
+        ranges.by_end[i] = source[i]

@@ -36,6 +36,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import STATIC
+from airflow_cdc_provider.changes.kernels import inlined, walker
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_CELL,
     HOLDS_UNCERTAIN_ROW,
@@ -51,7 +52,6 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     first_cell,
     is_expired,
     is_live,
-    kernel,
     next_cell,
     order_of,
     path_length,
@@ -80,19 +80,19 @@ EXPIRED_LIVENESS_TTL: Final = 2147483647
 """TTL of a liveness that Cassandra's views write as a tombstone; it never lives."""
 
 
-@kernel
+@walker
 def no_liveness() -> Liveness:
     """Return the liveness of a row that has none."""
     return Liveness(np.int64(0), np.int64(0), np.int64(0), np.int64(NEVER))
 
 
-@kernel
+@walker
 def no_deletion() -> Deletion:
     """Return the deletion of what isn't deleted."""
     return Deletion(False, np.int64(0), np.int64(0))
 
 
-@kernel
+@walker
 def supersedes(present: bool, time_us: Int, seconds: Int, other: Deletion) -> bool:
     """Tell whether a deletion is stronger than another one (section 16, rule 1)."""
     return present and (
@@ -100,7 +100,7 @@ def supersedes(present: bool, time_us: Int, seconds: Int, other: Deletion) -> bo
     )
 
 
-@kernel
+@walker
 def read_deletion(data: Bytes, row: Int) -> Deletion:
     """Return the deletion in a cell row's header."""
     return Deletion(
@@ -108,19 +108,19 @@ def read_deletion(data: Bytes, row: Int) -> Deletion:
     )
 
 
-@kernel
+@walker
 def greater_deletion(a: Deletion, b: Deletion) -> Deletion:
     """Return the stronger of two deletions."""
     return a if supersedes(a.present, a.time_us, a.seconds, b) else b
 
 
-@kernel
+@walker
 def covers(deletion: Deletion, time_us: Int) -> bool:
     """Tell whether a deletion removes what was written at a time."""
     return deletion.present and time_us <= deletion.time_us
 
 
-@kernel
+@walker
 def write_header(
     out: Bytes,
     at: Int,
@@ -144,14 +144,14 @@ def write_header(
     write_u32(out, at + 44, cells)
 
 
-@kernel
+@walker
 def write_deletion(out: Bytes, at: Int, deletion: Deletion) -> Int:
     """Write a cell row that is only a deletion; returns its end."""
     write_header(out, at, np.int64(ROW_DELETION), no_liveness(), deletion, np.int64(0), np.int64(0))
     return at + ROW_HEADER_BYTES
 
 
-@kernel
+@walker
 def merge_row(
     batch: Batch,
     order: Numbers,
@@ -196,14 +196,17 @@ def merge_row(
     if uncertain and not static:
         liveness = _with_known(data, batch.row, order, low, high, liveness, active)
 
-    cells, count = _merge_cells(batch, order, low, high, settings, scratch)
+    cells = scratch.cells
+    count = _merge_cells(batch, order, low, high, settings, scratch)
 
     contents = 0
     for place in range(low, high):
         contents |= batch.contents[order[place]]
     doubtful = False
     if contents & (HOLDS_UNCERTAIN_ROW | HOLDS_UNCERTAIN_CELL):
-        doubtful = doubtful_cells(batch, order, low, high, cells, count, active, found, uncertain, settings)
+        doubtful = doubtful_cells(
+            batch, order, low, high, cells, count, active, found, uncertain, settings, scratch
+        )
 
     if contents & HOLDS_UNCERTAIN_CELL:
         count = drop_explained(batch, order, low, high, cells, count)
@@ -245,7 +248,7 @@ def merge_row(
     return end, cell_lives or (row_lives and not static), expires_at, doubtful
 
 
-@kernel
+@inlined
 def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Liveness:
     best = no_liveness()
     for place in range(low, high):
@@ -265,7 +268,7 @@ def _greatest_liveness(data: Bytes, rows: Numbers, order: Numbers, low: Int, hig
     return best
 
 
-@kernel
+@walker
 def _with_known(
     data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int, reading: Liveness, active: Deletion
 ) -> Liveness:
@@ -295,7 +298,7 @@ def _with_known(
     return Liveness(reading.flag, reading.time_us, end, time_us)
 
 
-@kernel
+@walker
 def _known_end(reading: Liveness) -> Int:
     """Return the second at which a row that was read may end; NEVER if what is known doesn't tell."""
     end = reading.ttl
@@ -304,7 +307,7 @@ def _known_end(reading: Liveness) -> Int:
     return end
 
 
-@kernel
+@walker
 def _compare_liveness(a: Liveness, b: Liveness) -> Int:
     order = order_of(a.time_us, b.time_us)
     if order == 0:
@@ -320,10 +323,11 @@ def _compare_liveness(a: Liveness, b: Liveness) -> Int:
     return order
 
 
-@kernel
+@inlined
 def _merge_cells(
     batch: Batch, order: Numbers, low: Int, high: Int, settings: Settings, scratch: Scratch
-) -> tuple[Numbers, Int]:
+) -> Int:
+    """Leave the winner of each cell in ``scratch.cells`` and return how many there are."""
     data = batch.state
     source = scratch.cells
     target = scratch.spare
@@ -339,6 +343,7 @@ def _merge_cells(
             cell = next_cell(data, cell)
     run_count = high - low
     runs[run_count] = filled
+    swapped = False
     while run_count > 1:
         filled = np.int64(0)
         merged = 0
@@ -352,10 +357,14 @@ def _merge_cells(
         runs[merged] = filled
         run_count = merged
         source, target = target, source
-    return source, filled
+        swapped = not swapped
+    if swapped:
+        for number in range(filled):
+            target[number] = source[number]
+    return filled
 
 
-@kernel
+@inlined
 def _merge_two(
     data: Bytes,
     source: Numbers,
@@ -393,7 +402,7 @@ def _merge_two(
     return filled
 
 
-@kernel
+@inlined
 def _keep_uncovered(
     data: Bytes, cells: Numbers, count: Int, active: Deletion, now_seconds: Int
 ) -> tuple[Int, bool, Int]:
@@ -421,7 +430,7 @@ def _keep_uncovered(
     return kept, lives, expires_at
 
 
-@kernel
+@inlined
 def _write_cells(
     data: Bytes, cells: Numbers, count: Int, now_seconds: Int, forgets: Int, out: Bytes, end: Int
 ) -> tuple[Int, Int]:
@@ -445,7 +454,7 @@ def _write_cells(
     return end, written
 
 
-@kernel
+@inlined
 def _namer(data: Bytes, rows: Numbers, order: Numbers, low: Int, high: Int) -> Int:
     # Clusterings that are equal to the database can differ in bytes (decimal 1.0, 1.00): the greatest is
     # shown.

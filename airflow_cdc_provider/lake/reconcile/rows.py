@@ -13,8 +13,9 @@ from airflow_cdc_provider.changes.contribution import (
     LIVE_ROW_SCHEMA,
     ROW,
 )
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, kernel, order_of
+from airflow_cdc_provider.lake.reconcile.cell_row import compare_values_at, order_of
 from airflow_cdc_provider.lake.reconcile.flat import flat, numbers, one_array, reject_nulls, to_table
 from airflow_cdc_provider.lake.reconcile.order import SAME_ROW, order_contributions
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled

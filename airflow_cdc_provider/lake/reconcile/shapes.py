@@ -61,13 +61,50 @@ class Settings(NamedTuple):
     rules: Int
 
 
+class Ranges(NamedTuple):
+    """Room for the range deletions of one partition.
+
+    Args:
+        members: Those that count, by start.
+        by_end: The same by end.
+        spare: Room to sort them in.
+        heap: Those that are open at a point, the strongest first.
+        starts: Where each stretch of what they delete begins (a bound by number).
+        ends: Where it ends.
+        times: Write time of its deletion.
+        seconds: Local deletion time.
+    """
+
+    members: Numbers
+    by_end: Numbers
+    spare: Numbers
+    heap: Numbers
+    starts: Numbers
+    ends: Numbers
+    times: Numbers
+    seconds: Numbers
+
+
 class Scratch(NamedTuple):
-    """Room for the cells of the largest row: two lists of references, and where runs begin; an empty list."""
+    """Room to work in, for the largest row and the largest partition.
+
+    Args:
+        cells: References to cells.
+        spare: The same.
+        runs: Where the cells of each contribution begin.
+        covered: Per cell, whether a deletion covers it.
+        covering_us: Write time of that deletion.
+        explained: Per cell, whether a SELECT showed it.
+        ranges: For range deletions.
+    """
 
     cells: Numbers
     spare: Numbers
     runs: Numbers
-    nothing: Numbers
+    covered: Flags
+    covering_us: Numbers
+    explained: Flags
+    ranges: Ranges
 
 
 class Deletion(NamedTuple):

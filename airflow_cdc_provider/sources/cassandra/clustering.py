@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16, load_little32
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, load_little16, load_little32
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.programs import Program
 from airflow_cdc_provider.sources.cassandra.sink import (
     BOUND_HEADER_BYTES,
@@ -22,6 +22,7 @@ from airflow_cdc_provider.sources.cassandra.sink import (
 )
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
+from airflow_cdc_provider.sources.cql.scratch import Scratch, new_scratch
 
 
 def comparable_clusterings(
@@ -52,16 +53,17 @@ def _encode_column(
     present = rows[:, UPPER] >= 0 if which == UPPER else None
     malformed = np.zeros(len(rows), np.bool_)
     out = np.empty(24 * len(rows) + 4096, np.uint8)
-    done = _encode(sink.states, sink.bounds, program, rows, which, 0, out, ends, malformed)
+    scratch = new_scratch(int(max(np.diff(rows[:, STATE_END], prepend=0).max(initial=0), len(sink.bounds))))
+    done = _encode(sink.states, sink.bounds, program, rows, which, 0, out, ends, malformed, scratch)
     while done < len(rows):
         longer = np.empty(2 * len(out), np.uint8)
         longer[: ends[done]] = out[: ends[done]]
         out = longer
-        done = _encode(sink.states, sink.bounds, program, rows, which, done, out, ends, malformed)
+        done = _encode(sink.states, sink.bounds, program, rows, which, done, out, ends, malformed, scratch)
     return binary_array(out, ends, present), malformed
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _encode(
     states: Bytes,
     bounds: Bytes,
@@ -72,6 +74,7 @@ def _encode(
     out: Bytes,
     ends: NDArray[np.int64],
     malformed: NDArray[np.bool_],
+    scratch: Scratch,
 ) -> Int:
     """Encode from contribution ``first`` on until all are done or ``out`` is full; return the next number."""
     columns = len(program.clustering_root)
@@ -92,7 +95,16 @@ def _encode(
         place = at
         if count > 0:
             place = encode_clustering(
-                program.types, program.clustering_root, program.descending, count, source, start, end, out, at
+                program.types,
+                program.clustering_root,
+                program.descending,
+                count,
+                source,
+                start,
+                end,
+                scratch,
+                out,
+                at,
             )
         if place < 0:
             malformed[row] = True

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
 from airflow_cdc_provider.sources.cassandra.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cassandra.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cells import (
@@ -19,6 +18,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
 )
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.cassandra.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cql.schema import Column
 
@@ -113,7 +113,7 @@ def collect_facts(
     return facts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _little(data: NDArray[np.uint8], at: int, width: int) -> Any:
     value = np.uint64(0)
     for i in range(width):
@@ -121,7 +121,7 @@ def _little(data: NDArray[np.uint8], at: int, width: int) -> Any:
     return np.int64(value)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _collect(  # type: ignore[no-untyped-def]
     plain,
     states,

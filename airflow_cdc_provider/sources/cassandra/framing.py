@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.reasons import (
     ENTRY_BEYOND_SECTION,

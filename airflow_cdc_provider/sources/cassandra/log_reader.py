@@ -24,9 +24,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, copy, walker
 from airflow_cdc_provider.sources.cassandra.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.framing import (
     DAMAGE_AT,

@@ -20,16 +20,10 @@ from typing import Final
 
 import numpy as np
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same, store_little32, store_little64
 from airflow_cdc_provider.changes.cells import FORMAT, NEVER, ROW_DELETION, ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.sources.cassandra.buffers import (
-    Bytes,
-    Int,
-    same,
-    store_little32,
-    store_little64,
-    walker,
-)
+from airflow_cdc_provider.changes.kernels import inlined, walker
 from airflow_cdc_provider.sources.cassandra.programs import Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import (
     BAD_FLAGS,
@@ -128,7 +122,7 @@ def read_update(
     if flags & 0x08:
         if end - at < 2 or data[at] & 0x83 != 0x80 or data[at + 1] != 0x01:
             return failed(cursor, at, BAD_FLAGS)
-        at = read_row(data, at, end, header, change, table, program, sink, STATIC_LINE, statics)
+        at = _read_static_row(data, at, end, header, change, table, program, sink, statics)
         if at < 0:
             return at
     if flags & 0x10:
@@ -154,6 +148,22 @@ def read_update(
 
 
 @walker
+def _read_static_row(
+    data: Bytes,
+    at: Int,
+    end: Int,
+    header: tuple[Int, Int, Int, Int],
+    change: Int,
+    table: Int,
+    program: Program,
+    sink: Sink,
+    listed: Int,
+) -> Int:
+    """Keep the rare static row from being compiled into :func:`read_update` as each other row is."""
+    return read_row(data, at, end, header, change, table, program, sink, STATIC_LINE, listed)
+
+
+@inlined
 def _read_columns(
     data: Bytes, at: Int, end: Int, table: Int, program: Program, sink: Sink, line: Int
 ) -> tuple[Int, Int]:

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, same, walker
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same
+from airflow_cdc_provider.changes.kernels import inlined
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 from airflow_cdc_provider.sources.cql.types import fixed_length
@@ -139,7 +140,7 @@ def _slots(ids: Sequence[bytes]) -> NDArray[np.int32]:
     return slots
 
 
-@walker
+@inlined
 def find_table(program: Program, data: Bytes, at: Int) -> Int:
     """Return the number of the table whose id stands at ``at`` (16 bytes must be there), or -1."""
     mask = len(program.slots) - 1
@@ -155,7 +156,7 @@ def find_table(program: Program, data: Bytes, at: Int) -> Int:
         slot = (slot + 1) & mask
 
 
-@walker
+@inlined
 def find_column(program: Program, table: Int, likely: Int, data: Bytes, at: Int, length: Int) -> Int:
     """Return the column of a table by its name, looking at ``likely`` and those after it first, or -1."""
     first = np.int64(program.first_column[table])

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy, store_little32, store_little64
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_EXPIRING,
@@ -34,14 +35,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.sources.cassandra.buffers import (
-    Bytes,
-    Int,
-    copy,
-    store_little32,
-    store_little64,
-    walker,
-)
+from airflow_cdc_provider.changes.kernels import inlined, walker
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program
 from airflow_cdc_provider.sources.cassandra.reasons import (
     BAD_EXPIRY,
@@ -68,7 +62,7 @@ STATIC_LINE: Final = np.int64(0)
 REGULAR_LINE: Final = np.int64(1)
 
 
-@walker
+@inlined
 def read_row(
     data: Bytes,
     at: Int,
@@ -220,7 +214,7 @@ def read_row(
     return at if put_row(sink, change, scope, state_at, NOWHERE, NOWHERE) else -NO_SPACE
 
 
-@walker
+@inlined
 def read_clustering(
     data: Bytes,
     at: Int,
@@ -299,7 +293,7 @@ def _read_large_subset(
     return at
 
 
-@walker
+@inlined
 def _read_cell(
     data: Bytes,
     at: Int,
@@ -382,7 +376,7 @@ def _read_cell(
     return copy(data, at, length, states, after), at + length
 
 
-@walker
+@inlined
 def _put_cell(
     states: Bytes, at: Int, column_id: Int, flags: Int, ttl: Int, timestamp: Int, local_time: Int
 ) -> None:

@@ -24,10 +24,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int
 from airflow_cdc_provider.sources.cassandra.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.reasons import (
     MARKER_CHECKSUM,
@@ -229,7 +229,7 @@ def _next_marker(source: SegmentBytes, segment: int, at: int, limit: int) -> int
     return int(_find_marker(data, at, source.length, state))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_marker(data: Bytes, offset: Int, file_length: Int, state: Int) -> Int:
     """Look for a marker in the bytes from file ``offset`` on; ``state`` is the CRC of the segment id."""
     word = np.empty(4, np.uint8)

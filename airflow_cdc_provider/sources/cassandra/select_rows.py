@@ -25,7 +25,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
@@ -40,6 +39,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
     ROW_UNCERTAIN,
 )
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
 
@@ -97,7 +97,7 @@ class Records(NamedTuple):
     totals: npt.NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_page(program, data, rows, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
     """Turn a page into records.
 
@@ -142,7 +142,7 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
     return np.int64(-1) if at == end else np.int64(rows)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_record(program, data, starts, lengths, static, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
     """Append one record, unless it is a static row without values; returns False for malformed bytes."""
     out = records.payloads
@@ -219,7 +219,7 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_cell(data, starts, lengths, place, shape, column, read_us, read_seconds, out, at):  # type: ignore[no-untyped-def]
     flags = 0
     ttl = np.int64(0)
@@ -239,7 +239,7 @@ def _put_cell(data, starts, lengths, place, shape, column, read_us, read_seconds
     return _put_bytes(out, at, data, starts[place], lengths[place])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_elements(  # type: ignore[no-untyped-def]
     data, starts, lengths, place, shape, kind, column, read_us, read_seconds, out, at
 ):
@@ -307,7 +307,7 @@ def _put_elements(  # type: ignore[no-untyped-def]
     return at, cells
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
     """Read one number of a list, ``missing`` if it is null or there is none; and the next place."""
     if at >= end:
@@ -320,7 +320,7 @@ def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
     return (read_i64(data, begin) if size == 8 else read_i32(data, begin)), after
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # type: ignore[no-untyped-def]
     """Append a cell's header (:mod:`airflow_cdc_provider.changes.cells`)."""
     if at + CELL_HEADER_BYTES <= out.size:
@@ -334,7 +334,7 @@ def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # 
     return np.int64(at + CELL_HEADER_BYTES)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_made_up_path(out, at, time, data, begin, length):  # type: ignore[no-untyped-def]
     """Write a time UUID: its time in 100 ns since 1582, the mark, and a hash of the value."""
     if at + _PATH_BYTES <= out.size:
@@ -354,7 +354,7 @@ def _put_made_up_path(out, at, time, data, begin, length):  # type: ignore[no-un
     return np.int64(at + _PATH_BYTES)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_number(out, at, number, size):  # type: ignore[no-untyped-def]
     """Write a little-endian number; bytes beyond the eighth are zero."""
     if at + size <= out.size:
@@ -363,7 +363,7 @@ def _put_number(out, at, number, size):  # type: ignore[no-untyped-def]
     return np.int64(at + size)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_bytes(out, at, data, start, length):  # type: ignore[no-untyped-def]
     """Copy bytes, none for a negative length."""
     if length <= 0:
@@ -373,7 +373,7 @@ def _put_bytes(out, at, data, start, length):  # type: ignore[no-untyped-def]
     return np.int64(at + length)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _same(data, a, a_end, b, b_end):  # type: ignore[no-untyped-def]
     same = a_end - a == b_end - b
     at = 0

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import inlined
 
 ROWS_AT: Final = 0
 """Cursor: contributions so far."""
@@ -110,7 +111,7 @@ def _twice(array: NDArray[Any]) -> NDArray[Any]:
     return longer
 
 
-@walker
+@inlined
 def put_row(
     sink: Sink,
     change: Int,
@@ -134,7 +135,7 @@ def put_row(
     return True
 
 
-@walker
+@inlined
 def failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
     """Note where the input could not be read and return the negative reason."""
     cursor[FAILED_AT] = at

@@ -10,6 +10,16 @@ from typing import Final
 
 import numpy as np
 
+from airflow_cdc_provider.changes.byte_kernels import (
+    Bytes,
+    Int,
+    copy,
+    load_little16,
+    load_little32,
+    load_little64,
+    store_little16,
+    store_little32,
+)
 from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
     FORMAT,
@@ -19,17 +29,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
-from airflow_cdc_provider.sources.cassandra.buffers import (
-    Bytes,
-    Int,
-    copy,
-    load_little16,
-    load_little32,
-    load_little64,
-    store_little16,
-    store_little32,
-    walker,
-)
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.programs import GONE, Program, find_column
 from airflow_cdc_provider.sources.cassandra.reasons import BAD_SNAPSHOT, NO_SPACE, UNKNOWN_COLUMN
 from airflow_cdc_provider.sources.cassandra.sink import FAILED_AT, NOWHERE, STATES_AT, Sink, put_row

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_cdc_provider.sources.cassandra.buffers import Bytes, Int, walker
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.framing import LENGTH, START
 from airflow_cdc_provider.sources.cassandra.mutation import read_update
 from airflow_cdc_provider.sources.cassandra.programs import Program, find_table

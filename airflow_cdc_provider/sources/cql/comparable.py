@@ -31,10 +31,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.cql.digits import digits_bound, write_digits
+from airflow_cdc_provider.sources.cql.digits import write_digits
 from airflow_cdc_provider.sources.cql.programs import (
     BIGINT,
     BOOLEAN,
@@ -64,6 +64,7 @@ from airflow_cdc_provider.sources.cql.programs import (
     VECTOR,
     Programs,
 )
+from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64, read_uvint
 
 AFTER: Final = 0xFF
@@ -77,8 +78,8 @@ _EMPTY = 2
 _VALUE = 3
 
 
-@njit(cache=True, nogil=True)
-def encode_component(nodes, root, descending, data, start, length, out, position):  # type: ignore[no-untyped-def]
+@walker
+def encode_component(nodes, root, descending, data, start, length, scratch, out, position):  # type: ignore[no-untyped-def]
     """Encode one clustering column's value.
 
     Args:
@@ -88,6 +89,7 @@ def encode_component(nodes, root, descending, data, start, length, out, position
         data: uint8 array that holds the value.
         start: Where it begins.
         length: Its length, -1 for null.
+        scratch: For values of that length.
         out: uint8 array to write to. What doesn't fit is counted but not written, as snprintf does: if the
             result is greater than ``out.size``, repeat with a larger array.
         position: Where to write.
@@ -97,11 +99,12 @@ def encode_component(nodes, root, descending, data, start, length, out, position
     """
     if length < 0:
         return _put(out, position, _NULL)
-    return encode_value(nodes, root, data, start, length, out, position, 0xFF if descending else 0)
+    mask = np.int64(0xFF if descending else 0)
+    return encode_value(nodes, root, data, start, length, scratch, out, position, mask)
 
 
-@njit(cache=True, nogil=True)
-def encode_clustering(nodes, roots, descending, count, data, start, end, out, position):  # type: ignore[no-untyped-def]
+@walker
+def encode_clustering(nodes, roots, descending, count, data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
     """Encode the clustering of a cell row: per column a little-endian i32 length (-1: null), then the value.
 
     Args:
@@ -112,6 +115,7 @@ def encode_clustering(nodes, roots, descending, count, data, start, end, out, po
         data: uint8 array.
         start: Where the clustering begins.
         end: Where it ends.
+        scratch: For values as long as all of it.
         out: As for :func:`encode_component`.
         position: Likewise.
 
@@ -133,7 +137,9 @@ def encode_clustering(nodes, roots, descending, count, data, start, end, out, po
         at += 4
         if length > end - at:
             return MALFORMED
-        position = encode_component(nodes, roots[column], descending[column], data, at, length, out, position)
+        position = encode_component(
+            nodes, roots[column], descending[column], data, at, length, scratch, out, position
+        )
         if position < 0:
             return MALFORMED
         if length > 0:
@@ -141,12 +147,12 @@ def encode_clustering(nodes, roots, descending, count, data, start, end, out, po
     return position
 
 
-@njit(cache=True, nogil=True)
-def encode_value(nodes, node, data, start, length, out, position, mask):  # type: ignore[no-untyped-def]
+@walker
+def encode_value(nodes, node, data, start, length, scratch, out, position, mask):  # type: ignore[no-untyped-def]
     """Encode a value of any type, each byte xor-ed with ``mask``; otherwise as :func:`encode_component`."""
     # Open containers: op, first child, place, end, index of the next part, number of parts.
     # (Not recursion: Numba's cache of a function that calls itself crashes when it is loaded.)
-    stack = np.empty((MAX_DEPTH, 6), np.int64)
+    stack = scratch.stack
     depth = 0
     position = np.int64(position)
     start = np.int64(start)
@@ -160,7 +166,7 @@ def encode_value(nodes, node, data, start, length, out, position, mask):  # type
             position = _put(out, position, _EMPTY ^ mask)
         elif op < LIST:
             position = _put(out, position, _VALUE ^ mask)
-            position = _encode_scalar(op, data, start, length, out, position, mask)
+            position = _encode_scalar(op, data, start, length, scratch, out, position, mask)
             if position < 0:
                 return np.int64(MALFORMED)
         else:
@@ -206,7 +212,7 @@ def encode_value(nodes, node, data, start, length, out, position, mask):  # type
         top[4] += 1
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _open_container(nodes, node, data, start, end):  # type: ignore[no-untyped-def]
     """Return the place of a container's first part, or -1 if malformed, and how many parts to encode."""
     op = nodes[node, OP]
@@ -232,8 +238,8 @@ def _open_container(nodes, node, data, start, end):  # type: ignore[no-untyped-d
     return np.int64(start + 4), np.int64(count * 2 if op == MAP else count)
 
 
-@njit(cache=True, nogil=True)
-def _encode_scalar(op, data, start, length, out, position, mask):  # type: ignore[no-untyped-def]
+@walker
+def _encode_scalar(op, data, start, length, scratch, out, position, mask):  # type: ignore[no-untyped-def]
     end = start + length
     if op in (INT, BIGINT, TIMESTAMP, TINYINT, SMALLINT):
         if length != (4 if op == INT else 1 if op == TINYINT else 2 if op == SMALLINT else 8):
@@ -259,7 +265,7 @@ def _encode_scalar(op, data, start, length, out, position, mask):  # type: ignor
     if op == DECIMAL:
         if length < 5:
             return np.int64(MALFORMED)
-        return _encode_decimal(data, start, end, out, position, mask)
+        return _encode_decimal(data, start, end, scratch, out, position, mask)
     for at in range(start, end):
         byte = data[at]
         position = _put(out, position, byte ^ mask)
@@ -280,9 +286,10 @@ def comparable_bytes(
     data = np.frombuffer(value or b"\0", np.uint8)
     length = -1 if value is None else len(value)
     out = np.empty(64, np.uint8)
+    scratch = new_scratch(len(data))
     node = int(programs.roots[root])
     while True:
-        end = encode_component(programs.nodes, node, int(descending), data, 0, length, out, 0)
+        end = encode_component(programs.nodes, node, int(descending), data, 0, length, scratch, out, 0)
         if end == MALFORMED:
             raise CorruptInput("these bytes are no value of their type", found=(value or b"")[:40].hex())
         if end <= out.size:
@@ -290,21 +297,21 @@ def comparable_bytes(
         out = np.empty(end, np.uint8)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _put(out, position, byte):  # type: ignore[no-untyped-def]
     if position < out.size:
         out[position] = np.uint8(byte)
     return np.int64(position + 1)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _copy(out, position, data, start, end, mask):  # type: ignore[no-untyped-def]
     for at in range(start, end):
         position = _put(out, position, data[at] ^ mask)
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _encode_uuid(op, data, start, out, position, mask):  # type: ignore[no-untyped-def]
     version = data[start + 6] >> 4
     if op == UUID:
@@ -323,7 +330,7 @@ def _encode_uuid(op, data, start, out, position, mask):  # type: ignore[no-untyp
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _encode_float(op, data, start, out, position, mask):  # type: ignore[no-untyped-def]
     if op == FLOAT:
         size = 4
@@ -341,7 +348,7 @@ def _encode_float(op, data, start, out, position, mask):  # type: ignore[no-unty
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _encode_varint(data, start, end, out, position, mask):  # type: ignore[no-untyped-def]
     fill = 0xFF if data[start] & 0x80 else 0
     while start + 1 < end and data[start] == fill and (data[start + 1] & 0x80) == (fill & 0x80):
@@ -357,11 +364,11 @@ def _encode_varint(data, start, end, out, position, mask):  # type: ignore[no-un
     return _copy(out, position, data, start, end, mask)
 
 
-@njit(cache=True, nogil=True)
-def _encode_decimal(data, start, end, out, position, mask):  # type: ignore[no-untyped-def]
+@walker
+def _encode_decimal(data, start, end, scratch, out, position, mask):  # type: ignore[no-untyped-def]
     scale = read_i32(data, start)
-    digits = np.empty(digits_bound(end - start - 4), np.uint8)
-    count = write_digits(data, start + 4, end, digits)
+    digits = scratch.digits
+    count = write_digits(data, start + 4, end, scratch)
     if count == 1 and digits[0] == 0:
         return _put(out, position, 2 ^ mask)
     negative = data[start + 4] >= 128

@@ -6,28 +6,24 @@ A varint is a big-endian two's complement number; a decimal is an int32 scale an
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from airflow_cdc_provider.changes.kernels import walker
 
 
-@njit(cache=True, nogil=True)
-def digits_bound(length):  # type: ignore[no-untyped-def]
-    """Return how many digits a number of so many bytes has at most."""
-    return np.int64(length * 241 // 100 + 19)
-
-
-@njit(cache=True, nogil=True)
-def write_digits(data, start, end, digits):  # type: ignore[no-untyped-def]
+@walker
+def write_digits(data, start, end, scratch):  # type: ignore[no-untyped-def]
     """Write the decimal digits of a number's magnitude, as 0..9, the most significant first.
 
     Args:
         data: Bytes.
         start: Where the number begins.
         end: Where it ends; at least one byte.
-        digits: Where to write, at least :func:`digits_bound` of its length.
+        scratch: For numbers of that length; its ``digits`` get them.
 
     Returns:
         How many digits were written; a zero is one digit.
     """
+    digits, limbs = scratch.digits, scratch.limbs
     negative = data[start] >= 128
     length = end - start
     if length <= 8:
@@ -40,7 +36,7 @@ def write_digits(data, start, end, digits):  # type: ignore[no-untyped-def]
         _reverse(digits, count)
         return count
     limbs_count = (length + 3) // 4
-    limbs = np.zeros(limbs_count, np.uint64)
+    limbs[:limbs_count] = 0
     carry = np.uint64(1) if negative else np.uint64(0)
     for i in range(length):
         byte = np.uint64(data[end - 1 - i])
@@ -70,7 +66,7 @@ def write_digits(data, start, end, digits):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _reversed_digits(value, digits, count, padded):  # type: ignore[no-untyped-def]
     """Append the digits of a number, the least significant first; nine of them if ``padded``."""
     begin = count
@@ -83,7 +79,7 @@ def _reversed_digits(value, digits, count, padded):  # type: ignore[no-untyped-d
     return count
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _reverse(digits, count):  # type: ignore[no-untyped-def]
     for i in range(count // 2):
         digits[i], digits[count - 1 - i] = digits[count - 1 - i], digits[i]

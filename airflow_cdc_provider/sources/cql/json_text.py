@@ -18,6 +18,7 @@ from airflow_cdc_provider.sources.cql.java_floating import java_floating
 from airflow_cdc_provider.sources.cql.native_rows import Native, native_rows
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
+from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.text import write_text
 from airflow_cdc_provider.sources.cql.types import fixed_length
 
@@ -122,9 +123,10 @@ def _floating(value: bytes) -> str:
 
 def _by_kernel(name: str, value: bytes) -> str:
     data = np.frombuffer(value, np.uint8)
-    size = write_text(OPS[name], data, 0, data.size, np.empty(0, np.uint8), 0)
+    scratch = new_scratch(data.size)
+    size = write_text(OPS[name], data, 0, data.size, scratch, np.empty(0, np.uint8), 0)
     out = np.empty(max(size, 0), np.uint8)
-    write_text(OPS[name], data, 0, data.size, out, 0)
+    write_text(OPS[name], data, 0, data.size, scratch, out, 0)
     return bytes(out).decode()
 
 

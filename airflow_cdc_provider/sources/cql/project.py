@@ -1,63 +1,57 @@
 """Live rows as the typed Arrow columns of a mirror.
 
-The work is done by kernels in two passes over the same cell rows, one that counts and one that writes
-(:mod:`.live_rows`, :mod:`.emit`); here the table is compiled for them, and the buffers become Arrow arrays.
-Lake types are those of :mod:`.lake_types`.
+One pass over the rows notes where each column's values are (:mod:`.live_rows`). Then each column is made for
+itself: scalars by a kernel for their type (:mod:`.scalars`), nested values by taking them apart down to
+scalars (:mod:`.nested`), which are made by the same kernels. Lake types are those of :mod:`.lake_types`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
+from airflow_cdc_provider.changes.byte_kernels import Bytes
+from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
-from airflow_cdc_provider.sources.cql.emit import BAD_TIMESTAMP, NULL_KEY, close_offsets
-from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, field_names, is_lake_map
+from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.live_rows import (
     BAD_KEY,
-    BAD_ROW,
+    OK,
     LiveRows,
-    Output,
+    Places,
     RowProgram,
-    walk_rows,
+    locate_values,
+)
+from airflow_cdc_provider.sources.cql.nested import (
+    NO_SPACE,
+    NULL_KEY,
+    Parts,
+    locate_elements,
+    locate_parts,
+    new_sorting,
 )
 from airflow_cdc_provider.sources.cql.programs import (
-    BIGINT,
-    BOOLEAN,
-    COUNTER,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INT,
+    FIRST_CHILD,
     LIST,
     MAP,
     OP,
     OPS,
-    SMALLINT,
-    TIME,
-    TIMESTAMP,
-    TINYINT,
     TUPLE,
     UDT,
     Programs,
     compile_types,
 )
-from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
+from airflow_cdc_provider.sources.cql.scalars import bitmap, check_size, scalar_array
+from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
+from airflow_cdc_provider.sources.cql.scratch import new_scratch
 
-_WIDTHS: Final = {
-    BOOLEAN: 1,
-    **dict.fromkeys((TINYINT, SMALLINT, INT, DATE, FLOAT), 4),
-    **dict.fromkeys((BIGINT, COUNTER, DOUBLE, TIME, TIMESTAMP), 8),
-}
-_ALIGNMENT: Final = 64
-_MAX_BYTES: Final = (1 << 31) - 1
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -91,70 +85,33 @@ class Projection:
             ConfigurationError: A value can't be shown exactly in its lake type.
         """
         key, state, static = (binary_parts(rows.column(n)) for n in ("key", "state", "static_state"))
-        live = LiveRows(
-            key.data,
-            key.offsets,
-            state.data,
-            state.offsets,
-            state.valid,
-            static.data,
-            static.offsets,
-            static.valid,
-        )
-        program = self._program
-        size = program.nodes.shape[0]
-        counting = Output(
-            False,
-            np.empty(0, np.uint8),
-            np.zeros((size, 3), np.int64),
-            np.zeros(size, np.int64),
-            np.zeros(size, np.int64),
-        )
-        self._walk(program, live, counting)
-        layout, total = _lay_out(program.nodes, counting.counts, counting.sizes)
-        if max(counting.sizes.max(initial=0), counting.counts.max(initial=0)) > _MAX_BYTES:
-            raise ConfigurationError(
-                f"a batch of {self.table.full_name} is too large to be shown",
-                expected="less than 2 GiB in a column",
-                remedy="use smaller batches (spark.sql.execution.arrow.maxRecordsPerBatch)",
-            )
-        writing = Output(
-            True, np.empty(total, np.uint8), layout, np.zeros(size, np.int64), np.zeros(size, np.int64)
-        )
-        self._walk(program, live, writing)
-        close_offsets(program.nodes, writing.arena, layout, writing.counts, writing.sizes)
-        builder = _ArrayBuilder(program.nodes, writing, self.types)
+        shape = (len(self.table.columns), rows.num_rows)
+        places = Places(np.zeros(shape, np.int64), np.full(shape, -1, np.int64))
+        status, row = locate_values(self._program, LiveRows(key, state, static), places)
+        if status != OK:
+            problem = "its key doesn't fit its columns" if status == BAD_KEY else "its state is no cell row"
+            raise CorruptInput(f"row {row} of a batch of {self.table.full_name} can't be shown: {problem}")
+        sources = {"partition_key": key, "static": static}
         arrays = [
-            builder.array(root, c.type) for root, c in zip(self._roots, self.table.columns, strict=True)
+            self._array(number, column, sources.get(column.kind, state).data, places)
+            for number, column in enumerate(self.table.columns)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _walk(self, program: RowProgram, live: LiveRows, output: Output) -> None:
-        status, row = walk_rows(program, live, output)
-        if status < 0:
-            raise self._error(int(status), int(row))
-
-    def _error(self, status: int, row: int) -> CdcError:
-        where = f"row {row} of a batch of {self.table.full_name}"
-        if status == BAD_TIMESTAMP:
-            return ConfigurationError(
-                f"{where} has a timestamp that the lake's type can't hold",
-                expected="at most 292,277 years before or after 1970",
-                remedy="set source.advanced.timestamps to milliseconds and rebuild the mirror",
-            )
-        if status == NULL_KEY:
-            return ConfigurationError(
-                f"{where} has a map with an empty key of a type that has no empty value",
-                expected="keys that are values of their type",
-                remedy="delete the entry in the database, or exclude the table",
-            )
-        reasons = {BAD_KEY: "its key doesn't fit its columns", BAD_ROW: "its state is no cell row"}
-        return CorruptInput(f"{where} can't be shown: {reasons.get(status, 'a value breaks its format')}")
+    def _array(self, number: int, column: Column, data: Bytes, places: Places) -> pa.Array:
+        starts, lengths = places.starts[number], places.lengths[number]
+        where = f"{self.table.full_name}, column {column.name},"
+        op = int(self._compiled.nodes[number, OP])
+        if op < LIST:
+            return scalar_array(op, self.types.of(column.type), data, starts, lengths, where)
+        return _NestedColumn(self._compiled, number, column.type, self.types, where).array(
+            data, starts, lengths
+        )
 
     @cached_property
     def _compiled(self) -> Programs:
-        extra = CqlType("timeuuid")
-        programs = compile_types([*(c.type for c in self.table.columns), extra])
+        """The columns' types, and one more: that of the paths of lists."""
+        programs = compile_types([*(c.type for c in self.table.columns), CqlType("timeuuid")])
         if self.types.timestamps == "milliseconds":
             # A time is 64 bits shown as they are, which is what milliseconds need.
             ops = programs.nodes[:, OP]
@@ -162,109 +119,105 @@ class Projection:
         return programs
 
     @cached_property
-    def _roots(self) -> npt.NDArray[np.int32]:
-        return self._compiled.roots[:-1]
-
-    @cached_property
     def _program(self) -> RowProgram:
-        roots = dict(zip((c.name for c in self.table.columns), self._compiled.roots.tolist(), strict=False))
-        cells = [*self.table.static, *self.table.regular]
-        slots = np.full(max((c.id for c in cells), default=0) + 1, -1, np.int32)
-        for slot, column in enumerate(cells):
-            slots[column.id] = slot
+        columns = self.table.columns
+        cells = {c.id: n for n, c in enumerate(columns) if c.kind in ("static", "regular")}
+        column_of_id = np.full(max(cells, default=0) + 1, -1, np.int32)
+        column_of_id[list(cells)] = list(cells.values())
         return RowProgram(
-            nodes=self._compiled.nodes,
-            partition=_int32(roots[c.name] for c in self.table.partition_key),
-            clustering=_int32(roots[c.name] for c in self.table.clustering),
-            slot_of_id=slots,
-            roots=_int32(roots[c.name] for c in cells),
-            statics=_int32(c.kind == "static" for c in cells),
-            shapes=_int32(OPS[c.type.name] if c.type.multi_cell else -1 for c in cells),
-            timeuuid=int(self._compiled.roots[-1]),
+            partition=self._numbers("partition_key"),
+            clustering=self._numbers("clustering"),
+            column_of_id=column_of_id,
+            static=np.array([c.kind == "static" for c in columns], np.int32),
+            multi_cell=np.array([c.type.multi_cell for c in columns], np.int32),
         )
+
+    def _numbers(self, kind: str) -> npt.NDArray[np.int32]:
+        """Number the columns of a kind as the schema does."""
+        return np.array([n for n, c in enumerate(self.table.columns) if c.kind == kind], np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is compiled."""
         return {"table": self.table, "types": self.types}
 
 
-def _int32(values: Iterator[int] | Any) -> npt.NDArray[np.int32]:
-    return np.fromiter(values, np.int32)
+class _NestedColumn:
+    """Makes the array of a column of a nested type.
 
+    Args:
+        programs: The table's types; the last is that of the paths of lists.
+        root: The column's node.
+        cql_type: Its type.
+        types: Choices of lake types.
+        where: Names the column in errors.
+    """
 
-def _lay_out(
-    nodes: npt.NDArray[np.int32], counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], int]:
-    """Give each buffer its place in the arena."""
-    layout = np.full((nodes.shape[0], 3), -1, np.int64)
-    end = 0
-
-    def take(size: int) -> int:
-        nonlocal end
-        place = end
-        end += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return place
-
-    for node, op in enumerate(nodes[:, OP].tolist()):
-        count = int(counts[node])
-        layout[node, 0] = take(count)
-        if op in (TUPLE, UDT):
-            continue
-        if op in _WIDTHS:
-            layout[node, 2] = take(_WIDTHS[op] * count)
-            continue
-        layout[node, 1] = take(4 * (count + 1))
-        if op < LIST:
-            layout[node, 2] = take(int(sizes[node]))
-    return layout, end
-
-
-class _ArrayBuilder:
-    """Arrow arrays over the arena."""
-
-    def __init__(self, nodes: npt.NDArray[np.int32], output: Output, types: LakeTypes) -> None:
-        self.nodes = nodes
-        self.output = output
+    def __init__(
+        self, programs: Programs, root: int, cql_type: CqlType, types: LakeTypes, where: str
+    ) -> None:
+        self.nodes = programs.nodes
+        self.paths = int(programs.roots[-1])
+        self.root = root
+        self.type = cql_type
         self.types = types
+        self.where = where
 
-    def array(self, node: int, cql_type: CqlType) -> Any:
-        """Build the array of a node and all under it."""
-        op = int(self.nodes[node, OP])
-        count = int(self.output.counts[node])
-        valid_at, offsets_at, data_at = (int(p) for p in self.output.layout[node])
-        mask = self.output.arena[valid_at : valid_at + count]
-        valid = None if mask.all() else pa.py_buffer(np.packbits(mask, bitorder="little"))
-        if op < LIST:
-            if op == BOOLEAN:
-                bits = np.packbits(self.output.arena[data_at : data_at + count], bitorder="little")
-                return pa.Array.from_buffers(pa.bool_(), count, [valid, pa.py_buffer(bits)])
-            lake_type = self.types.of(cql_type)
-            if op in _WIDTHS:
-                return pa.Array.from_buffers(
-                    lake_type, count, [valid, self.buffer(data_at, _WIDTHS[op] * count)]
+    def array(self, data: Bytes, starts: Numbers, lengths: Numbers) -> pa.Array:
+        """Show values as an Arrow array."""
+        nothing = np.empty(0, np.int64)
+        first = np.zeros(len(self.nodes), np.int64)
+        counting = Parts(False, first, nothing, nothing, np.zeros(len(self.nodes), np.int64))
+        self._take_apart(data, starts, lengths, counting)
+        check_size(int(counting.counts.max()), self.where)
+        first[1:] = np.cumsum(counting.counts)[:-1]
+        places = int(counting.counts.sum())
+        parts = Parts(
+            True, first, np.empty(places, np.int64), np.empty(places, np.int64), np.zeros_like(first)
+        )
+        self._take_apart(data, starts, lengths, parts)
+        return self._node(self.root, self.type, data, parts)
+
+    def _take_apart(self, data: Bytes, starts: Numbers, lengths: Numbers, parts: Parts) -> None:
+        longest = int(lengths.max(initial=0))
+        scratch = new_scratch(longest)
+        if not self.type.multi_cell:
+            status, row = locate_parts(self.nodes, self.root, data, starts, lengths, scratch, parts)
+        else:
+            most = longest // CELL_HEADER_BYTES
+            order = self.paths if self.type.name == "list" else int(self.nodes[self.root, FIRST_CHILD])
+            status, room = NO_SPACE, 2 * longest + 64
+            while status == NO_SPACE:
+                parts.counts[:] = 0
+                sorting = new_sorting(most, room)
+                status, row = locate_elements(
+                    self.nodes, self.root, order, data, starts, lengths, sorting, scratch, parts
                 )
-            size = int(self.output.sizes[node])
-            offsets = self.buffer(offsets_at, 4 * (count + 1))
-            return pa.Array.from_buffers(lake_type, count, [valid, offsets, self.buffer(data_at, size)])
+                room *= 2
+        if status == NULL_KEY:
+            raise ConfigurationError(
+                f"{self.where} has a map with an empty key of a type that has no empty value",
+                found=f"row {row} of a batch",
+                expected="keys that are values of their type",
+                remedy="delete the entry in the database, or exclude the table",
+            )
+        if status != OK:
+            raise CorruptInput(f"{self.where} can't be shown: row {row} of a batch breaks its format")
 
-        first = int(self.nodes[node, 2])
-        children = [self.array(first + i, p) for i, p in enumerate(cql_type.parameters)]
+    def _node(self, node: int, cql_type: CqlType, data: Bytes, parts: Parts) -> pa.Array:
+        """Make the array of a node and all under it."""
+        op, count = int(self.nodes[node, OP]), int(parts.counts[node])
+        here = slice(int(parts.first[node]), int(parts.first[node]) + count)
+        starts, lengths = parts.starts[here], parts.lengths[here]
+        if op < LIST:
+            return scalar_array(op, self.types.of(cql_type), data, starts, lengths, self.where)
+        valid = bitmap(lengths >= 0)
+        below = int(self.nodes[node, FIRST_CHILD])
+        children = [self._node(below + i, p, data, parts) for i, p in enumerate(cql_type.parameters)]
+        lake_type = self.types.of(cql_type)
         if op in (TUPLE, UDT):
-            fields = [pa.field(n, c.type) for n, c in zip(field_names(cql_type), children, strict=True)]
-            return pa.Array.from_buffers(pa.struct(fields), count, [valid], children=children)
-        offsets = self.buffer(offsets_at, 4 * (count + 1))
-        if op != MAP:
-            list_type = pa.list_(pa.field("element", children[0].type))
-            return pa.Array.from_buffers(list_type, count, [valid, offsets], children=children)
-        if is_lake_map(cql_type):
-            map_type = pa.map_(children[0].type, children[1].type)
-            entry_type = pa.struct([map_type.key_field, map_type.item_field])
-            entries = pa.Array.from_buffers(entry_type, len(children[0]), [None], children=children)
-            return pa.Array.from_buffers(map_type, count, [valid, offsets], children=[entries])
-        entry_type = pa.struct([pa.field("key", children[0].type), pa.field("value", children[1].type)])
-        entries = pa.Array.from_buffers(entry_type, len(children[0]), [None], children=children)
-        list_type = pa.list_(pa.field("element", entry_type))
-        return pa.Array.from_buffers(list_type, count, [valid, offsets], children=[entries])
-
-    def buffer(self, at: int, size: int) -> Any:
-        return pa.py_buffer(self.output.arena[at : at + size])
+            return pa.Array.from_buffers(lake_type, count, [valid], children=children)
+        if op == MAP:
+            entry_type = lake_type.field(0).type
+            children = [pa.Array.from_buffers(entry_type, len(children[0]), [None], children=children)]
+        offsets = pa.py_buffer(np.append(starts, parts.counts[below]).astype(np.int32))
+        return pa.Array.from_buffers(lake_type, count, [valid, offsets], children=children)

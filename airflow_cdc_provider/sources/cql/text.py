@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
-from airflow_cdc_provider.sources.cql.digits import digits_bound, write_digits
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.sources.cql.digits import write_digits
 from airflow_cdc_provider.sources.cql.programs import DECIMAL, DURATION, INET, VARINT
 from airflow_cdc_provider.sources.cql.wire import read_i32, read_svint
 
@@ -29,8 +29,8 @@ _TIME_UNITS = np.frombuffer(b"h\0m\0s\0msusns", np.uint8)
 _TIME_DIVISORS = np.array([3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1], np.int64)
 
 
-@njit(cache=True, nogil=True)
-def write_text(op, data, start, end, out, position):  # type: ignore[no-untyped-def]
+@walker
+def write_text(op, data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
     """Write a value of at least one byte.
 
     Args:
@@ -38,6 +38,7 @@ def write_text(op, data, start, end, out, position):  # type: ignore[no-untyped-
         data: uint8 array.
         start: Where the value begins.
         end: Where it ends.
+        scratch: For values of that length.
         out: uint8 array to write to.
         position: Where to write.
 
@@ -45,9 +46,9 @@ def write_text(op, data, start, end, out, position):  # type: ignore[no-untyped-
         The place after the text, or :data:`MALFORMED`.
     """
     if op == VARINT:
-        return _write_number(data, start, end, out, position)
+        return _write_number(data, start, end, scratch, out, position)
     if op == DECIMAL:
-        return _write_decimal(data, start, end, out, position)
+        return _write_decimal(data, start, end, scratch, out, position)
     if op == DURATION:
         return _write_duration(data, start, end, out, position)
     if op == INET:
@@ -55,26 +56,30 @@ def write_text(op, data, start, end, out, position):  # type: ignore[no-untyped-
     return _write_uuid(data, start, end, out, position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _put(out, position, byte):  # type: ignore[no-untyped-def]
     if position < out.size:
         out[position] = np.uint8(byte)
     return np.int64(position + 1)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _write_uuid(data, start, end, out, position):  # type: ignore[no-untyped-def]
     if end - start != 16:
         return np.int64(MALFORMED)
-    for i in range(16):
-        if i in (4, 6, 8, 10):
-            position = _put(out, position, 0x2D)
-        position = _put(out, position, _HEX[data[start + i] >> 4])
-        position = _put(out, position, _HEX[data[start + i] & 15])
-    return np.int64(position)
+    if position + 36 <= out.size:
+        at = position
+        for i in range(16):
+            if i in (4, 6, 8, 10):
+                out[at] = 0x2D
+                at += 1
+            out[at] = _HEX[data[start + i] >> 4]
+            out[at + 1] = _HEX[data[start + i] & 15]
+            at += 2
+    return np.int64(position + 36)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _write_inet(data, start, end, out, position):  # type: ignore[no-untyped-def]
     length = end - start
     if length == 16:
@@ -105,7 +110,7 @@ def _write_inet(data, start, end, out, position):  # type: ignore[no-untyped-def
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _write_unsigned(value, out, position):  # type: ignore[no-untyped-def]
     """Write a number that isn't negative."""
     power = np.int64(1)
@@ -117,10 +122,10 @@ def _write_unsigned(value, out, position):  # type: ignore[no-untyped-def]
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
-def _write_number(data, start, end, out, position):  # type: ignore[no-untyped-def]
-    digits = np.empty(digits_bound(end - start), np.uint8)
-    count = write_digits(data, start, end, digits)
+@walker
+def _write_number(data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
+    digits = scratch.digits
+    count = write_digits(data, start, end, scratch)
     if data[start] >= 128:
         position = _put(out, position, 0x2D)
     for i in range(count):
@@ -128,13 +133,13 @@ def _write_number(data, start, end, out, position):  # type: ignore[no-untyped-d
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
-def _write_decimal(data, start, end, out, position):  # type: ignore[no-untyped-def]
+@walker
+def _write_decimal(data, start, end, scratch, out, position):  # type: ignore[no-untyped-def]
     if end - start < 5:
         return np.int64(MALFORMED)
     scale = read_i32(data, start)
-    digits = np.empty(digits_bound(end - start - 4), np.uint8)
-    count = write_digits(data, start + 4, end, digits)
+    digits = scratch.digits
+    count = write_digits(data, start + 4, end, scratch)
     if data[start + 4] >= 128:
         position = _put(out, position, 0x2D)
     adjusted = np.int64(count - 1 - scale)
@@ -161,7 +166,7 @@ def _write_decimal(data, start, end, out, position):  # type: ignore[no-untyped-
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _write_duration(data, start, end, out, position):  # type: ignore[no-untyped-def]
     months, at = read_svint(data, start, end)
     if at < 0:
@@ -193,7 +198,7 @@ def _write_duration(data, start, end, out, position):  # type: ignore[no-untyped
     return np.int64(position)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def _write_unit(value, names, unit, out, position):  # type: ignore[no-untyped-def]
     position = _write_unsigned(value, out, position)
     position = _put(out, position, names[2 * unit])

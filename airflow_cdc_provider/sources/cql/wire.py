@@ -1,14 +1,21 @@
-"""Big-endian numbers and variable-length integers in byte arrays. Callers check bounds before they read."""
+"""Big-endian numbers and variable-length integers in byte arrays. Callers check bounds before they read.
+
+Bytes are spelled out and offsets said not to be negative for the reason in
+:mod:`airflow_cdc_provider.changes.byte_kernels`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from airflow_cdc_provider.changes.byte_kernels import OFFSET
+from airflow_cdc_provider.changes.kernels import walker
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_i32(data, at):  # type: ignore[no-untyped-def]
     """Read a signed 32-bit number as int64."""
+    at &= OFFSET
     value = (
         (np.int64(data[at]) << 24)
         | (np.int64(data[at + 1]) << 16)
@@ -18,16 +25,23 @@ def read_i32(data, at):  # type: ignore[no-untyped-def]
     return np.int64(value - ((value & 0x80000000) << 1))
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_i64(data, at):  # type: ignore[no-untyped-def]
     """Read a signed 64-bit number."""
-    value = np.int64(0)
-    for i in range(8):
-        value = (value << 8) | np.int64(data[at + i])
-    return value
+    at &= OFFSET
+    return (
+        (np.int64(data[at]) << 56)
+        | (np.int64(data[at + 1]) << 48)
+        | (np.int64(data[at + 2]) << 40)
+        | (np.int64(data[at + 3]) << 32)
+        | (np.int64(data[at + 4]) << 24)
+        | (np.int64(data[at + 5]) << 16)
+        | (np.int64(data[at + 6]) << 8)
+        | np.int64(data[at + 7])
+    )
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_signed(data, at, length):  # type: ignore[no-untyped-def]
     """Read a two's complement number of 1 to 8 bytes as int64."""
     value = np.int64(-1) if data[at] & 0x80 else np.int64(0)
@@ -36,7 +50,7 @@ def read_signed(data, at, length):  # type: ignore[no-untyped-def]
     return value
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
     """Read an unsigned variable-length integer (``VIntCoding``).
 
@@ -45,8 +59,11 @@ def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
     """
     if at >= end:
         return np.int64(0), np.int64(-1)
+    at &= OFFSET
     first = np.int64(data[at])
-    extra = 0
+    if first < 0x80:
+        return first, np.int64(at + 1)
+    extra = 1
     while extra < 8 and first & (0x80 >> extra):
         extra += 1
     if at + 1 + extra > end:
@@ -57,7 +74,7 @@ def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(value), np.int64(at + 1 + extra)
 
 
-@njit(cache=True, nogil=True)
+@walker
 def read_svint(data, at, end):  # type: ignore[no-untyped-def]
     """Read a zig-zag variable-length integer; returns as :func:`read_uvint` does."""
     value, after = read_uvint(data, at, end)
@@ -66,7 +83,7 @@ def read_svint(data, at, end):  # type: ignore[no-untyped-def]
     return np.int64(half ^ -low), after
 
 
-@njit(cache=True, nogil=True)
+@walker
 def next_part(data, at, end):  # type: ignore[no-untyped-def]
     """Step over one part of a frozen value: int32 length, then its bytes.
 

@@ -38,7 +38,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from airflow_cdc_provider.changes.kernels import walker
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -67,10 +68,6 @@ MIN_KEY: Final = 0xFF
 
 MAX_DEPTH: Final = 256
 """Deepest nesting that is read; the server's own limit is 180 for users, 200 inside."""
-
-kernel: Any = njit(cache=True, nogil=True, _nrt=False)
-"""Compiles a kernel that allocates nothing: without Numba's reference counting, which costs more than reading
-a BSON element, arrays must be made outside."""
 
 BROKEN: Final = -1
 """Answer of a kernel that met a length which leaves its bounds."""
@@ -184,7 +181,7 @@ def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np
     return out, offsets.astype(np.int32)
 
 
-@kernel
+@walker
 def read_i32(data: Any, pos: int) -> Any:
     """Read a signed 32-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)  # unsigned, so that the four reads become one
@@ -198,7 +195,7 @@ def read_i32(data: Any, pos: int) -> Any:
     )
 
 
-@kernel
+@walker
 def read_u64(data: Any, pos: int) -> Any:
     """Read an unsigned 64-bit number; the caller has checked the bounds."""
     at = np.uint64(pos)
@@ -208,7 +205,7 @@ def read_u64(data: Any, pos: int) -> Any:
     return value
 
 
-@kernel
+@walker
 def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
     # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
@@ -219,7 +216,7 @@ def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
     return at + end - start
 
 
-@kernel
+@walker
 def name_end(data: Any, pos: int, end: int) -> Any:
     """Return the place of the NUL that ends a name (or a regular expression's text), or BROKEN."""
     at = np.uint64(pos)
@@ -238,7 +235,7 @@ def name_end(data: Any, pos: int, end: int) -> Any:
     return np.int64(BROKEN)
 
 
-@kernel
+@walker
 def _string_end(data: Any, pos: int, end: int) -> Any:
     if end - pos < 5:
         return np.int64(BROKEN)
@@ -249,7 +246,7 @@ def _string_end(data: Any, pos: int, end: int) -> Any:
     return stop if data[np.uint64(stop - 1)] == 0 else np.int64(BROKEN)
 
 
-@kernel
+@walker
 def _document_end(data: Any, pos: int, end: int) -> Any:
     if end - pos < 5:
         return np.int64(BROKEN)
@@ -273,7 +270,7 @@ _VARIABLE: Final = -2
 _SIZES: Final = _fixed_sizes()
 
 
-@kernel
+@walker
 def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
     """Return the byte after a value, or BROKEN if its type is unknown or it doesn't fit before ``end``.
 
@@ -291,7 +288,7 @@ def value_end(data: Any, kind: int, pos: int, end: int) -> Any:
     return np.int64(_other_end(data, kind, pos, end))
 
 
-@kernel
+@walker
 def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     if kind == BINARY:
         if end - pos < 5:
@@ -322,19 +319,19 @@ def _other_end(data: Any, kind: int, pos: int, end: int) -> Any:
     return pos + length
 
 
-@kernel
+@walker
 def is_known_type(kind: int) -> Any:
     """Tell whether a type byte is one of BSON's."""
     return _SIZES[np.uint8(kind)] != _UNKNOWN
 
 
-@kernel
+@walker
 def scope_start(data: Any, pos: int) -> Any:
     """Return where the document of a code with scope begins; :func:`value_end` has checked the value."""
     return pos + 8 + read_i32(data, pos + 4)
 
 
-@kernel
+@walker
 def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return per fault
     """Look at a document to its leaves.
 
@@ -389,7 +386,7 @@ def validate(data: Any, start: Any, end: Any, stack: Any) -> Any:  # one return 
             pos = stop
 
 
-@kernel
+@walker
 def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any, stack: Any) -> Any:
     broken = 0
     for i in range(len(starts)):
@@ -403,7 +400,7 @@ def _validate_all(data: Any, starts: Any, ends: Any, faults: Any, places: Any, s
     return broken
 
 
-@kernel
+@walker
 def find(data: Any, start: int, end: int, name: Any) -> Any:
     """Find a member of a document by name; of several with the name, the last.
 
@@ -444,7 +441,7 @@ def find(data: Any, start: int, end: int, name: Any) -> Any:
     return kind_found, value_found, end_found
 
 
-@kernel
+@walker
 def _find_in_all(
     data: Any, starts: Any, ends: Any, name: Any, kinds: Any, value_starts: Any, value_ends: Any
 ) -> None:
@@ -453,7 +450,7 @@ def _find_in_all(
             kinds[i], value_starts[i], value_ends[i] = find(data, starts[i], ends[i], name)
 
 
-@kernel
+@walker
 def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
     """Fill ends from ``count`` and ``pos`` on; return their number and where it stopped, -1 for no room."""
     size = len(data)
@@ -469,7 +466,7 @@ def _cut_documents(data: Any, count: int, pos: int, ends: Any) -> Any:
     return count, pos
 
 
-@kernel
+@walker
 def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
     if start < 0 or end > len(data) or end - start < 5:
         return 0, start
@@ -491,7 +488,7 @@ def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
     return count, end
 
 
-@kernel
+@walker
 def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
     total = np.int64(0)
     offsets[0] = 0
@@ -502,7 +499,7 @@ def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
     return total
 
 
-@kernel
+@walker
 def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
     for i in range(len(starts)):
         if starts[i] >= 0:

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.mongodb.arrow import column_of
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
@@ -148,7 +148,7 @@ _MIN_KEY: Final = _text('{"$minKey": 1}')
 _MAX_KEY: Final = _text('{"$maxKey": 1}')
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_all(
     data: Any,
     kinds: Any,
@@ -188,7 +188,7 @@ _SHAPE_ARRAY: Final = 1
 _SHAPE_SCOPE: Final = 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_value(
     data: Any,
     kind: int,
@@ -262,14 +262,14 @@ def _write_value(
             first = False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _shape(kind: int) -> Any:
     if kind == CODE_WITH_SCOPE:
         return _SHAPE_SCOPE
     return _SHAPE_ARRAY if kind == ARRAY else _SHAPE_DOCUMENT
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _open(data: Any, kind: int, start: int, ascii_only: bool, out: Any, used: int, bad: Any) -> Any:
     """Write what stands before the members; return where the members begin and the bytes used."""
     if kind == CODE_WITH_SCOPE:
@@ -282,7 +282,7 @@ def _open(data: Any, kind: int, start: int, ascii_only: bool, out: Any, used: in
     return start + 4, used + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_scalar(  # one return per type
     data: Any, kind: int, start: int, end: int, ascii_only: bool, out: Any, used: int, bad: Any
 ) -> Any:
@@ -348,14 +348,14 @@ def _write_scalar(  # one return per type
     return BROKEN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put(text: Any, out: Any, used: int) -> Any:
     for i in range(len(text)):
         out[used + i] = text[i]
     return used + len(text)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_hex(data: Any, start: int, end: int, out: Any, used: int) -> Any:
     """Write bytes as lower-case hex digits; return the bytes used then."""
     for i in range(start, end):
@@ -365,7 +365,7 @@ def put_hex(data: Any, start: int, end: int, out: Any, used: int) -> Any:
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_unsigned(value: Any, out: Any, used: int) -> Any:
     length = 1
     rest = value // np.uint64(10)
@@ -378,7 +378,7 @@ def _put_unsigned(value: Any, out: Any, used: int) -> Any:
     return used + length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_integer(value: Any, out: Any, used: int) -> Any:
     """Write an int64 in decimal; return the bytes used then."""
     size = np.uint64(value)
@@ -389,14 +389,14 @@ def put_integer(value: Any, out: Any, used: int) -> Any:
     return _put_unsigned(size, out, used)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_zeros(count: int, out: Any, used: int) -> Any:
     for i in range(count):
         out[used + i] = 0x30
     return used + count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_double(bits: Any, out: Any, used: int) -> Any:
     """Write a double as Python's ``repr`` does, but ``NaN`` and ``Infinity`` as Extended JSON spells them."""
     size = bits & ~SIGN_BIT
@@ -431,7 +431,7 @@ def put_double(bits: Any, out: Any, used: int) -> Any:
     return _insert_point(out, used, end, point)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _insert_point(out: Any, start: int, end: int, place: int) -> Any:
     for i in range(end, start + place, -1):
         out[i] = out[i - 1]
@@ -439,7 +439,7 @@ def _insert_point(out: Any, start: int, end: int, place: int) -> Any:
     return end + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _lead_with_zeros(out: Any, start: int, end: int, zeros: int) -> Any:
     shift = zeros + 2
     for i in range(end - 1, start - 1, -1):
@@ -450,7 +450,7 @@ def _lead_with_zeros(out: Any, start: int, end: int, zeros: int) -> Any:
     return end + shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_decimal(high: Any, low: Any, out: Any, used: int) -> Any:
     """Write a decimal128 by the rules of its specification; return the bytes used then."""
     kind, negative, high, low, exponent = decimal_parts(high, low)
@@ -490,7 +490,7 @@ def put_decimal(high: Any, low: Any, out: Any, used: int) -> Any:
     return _insert_point(out, used, end, length + exponent)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_binary(data: Any, start: int, end: int, out: Any, used: int) -> Any:
     subtype = np.int64(data[start + 4])
     first = start + 9 if subtype == 2 else start + 5
@@ -519,7 +519,7 @@ def _write_binary(data: Any, start: int, end: int, out: Any, used: int) -> Any:
     return _put(_CLOSE_TWICE, out, used)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def code_point(data: Any, pos: int, end: int) -> Any:
     """Decode one character: its code point and length in bytes; code point -1, length 1 if it is no UTF-8."""
     lead = np.int64(data[pos])
@@ -551,7 +551,7 @@ def code_point(data: Any, pos: int, end: int) -> Any:
     return value, length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_escape(unit: int, out: Any, used: int) -> Any:
     out[used] = 0x5C
     out[used + 1] = 0x75
@@ -560,7 +560,7 @@ def _put_escape(unit: int, out: Any, used: int) -> Any:
     return used + 6
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _short_escape(byte: int) -> Any:
     if byte == 0x0A:
         return 0x6E
@@ -575,7 +575,7 @@ def _short_escape(byte: int) -> Any:
     return byte if byte in (0x22, 0x5C) else 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_string(data: Any, start: int, end: int, ascii_only: bool, out: Any, used: int, bad: Any) -> Any:
     out[used] = 0x22
     used += 1

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
     DATE,
@@ -34,7 +35,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     Bytes,
     Ints,
     Spans,
-    kernel,
     read_i32,
     read_u64,
 )
@@ -231,7 +231,7 @@ def _u64(data: Bytes, values: Values, has: npt.NDArray[np.bool_]) -> Ints:
     return out
 
 
-@kernel
+@walker
 def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any) -> None:
     for row in range(len(kinds)):
         if kinds[row] != STRING:
@@ -250,21 +250,21 @@ def _name_operations(data: Any, kinds: Any, starts: Any, ends: Any, numbers: Any
                 break
 
 
-@kernel
+@walker
 def _read_u64s(data: Any, has: Any, starts: Any, out: Any) -> None:
     for row in range(len(has)):
         if has[row]:
             out[row] = np.int64(read_u64(data, starts[row]))
 
 
-@kernel
+@walker
 def _read_i32s(data: Any, kinds: Any, starts: Any, out: Any) -> None:
     for row in range(len(kinds)):
         if kinds[row] == INT32:
             out[row] = read_i32(data, starts[row])
 
 
-@kernel
+@walker
 def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, indexes: Any) -> None:
     last_time = np.int64(0)
     last_index = np.int64(first_index - 1)
@@ -276,7 +276,7 @@ def _count_on(data: Any, kinds: Any, starts: Any, first_index: int, times: Any, 
         indexes[row] = last_index
 
 
-@kernel
+@walker
 def _scan(
     data: Any,
     kinds: Any,
@@ -298,7 +298,7 @@ def _scan(
         indexes[row] = index
 
 
-@kernel
+@walker
 def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
     for part in range(0, 4, 2):
         start = places[part, a]
@@ -312,7 +312,7 @@ def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
     return True
 
 
-@kernel
+@walker
 def _number_names(data: Any, places: Any, codes: Any, firsts: Any, slots: Any) -> Any:
     """Fill codes; return how many names are distinct, or more than ``firsts`` holds. ``slots`` are all -1."""
     capacity = len(firsts)

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.arrow import column_of, fixed_column, span_column
 from airflow_cdc_provider.sources.mongodb.bson import (
@@ -49,7 +50,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     UNDEFINED,
     Bytes,
     Ints,
-    kernel,
     read_i32,
     read_u64,
 )
@@ -291,7 +291,7 @@ _READERS: Final[Mapping[str, Callable[[_Column], tuple[pa.Array, int]]]] = {
 }
 
 
-@kernel
+@walker
 def _read_integers(data: Any, kinds: Any, starts: Any, out: Any, valid: Any) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
@@ -313,7 +313,7 @@ def _read_integers(data: Any, kinds: Any, starts: Any, out: Any, valid: Any) -> 
                 valid[i] = True
 
 
-@kernel
+@walker
 def _read_doubles(data: Any, kinds: Any, starts: Any, bits: Any, valid: Any) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
@@ -344,7 +344,7 @@ def _read_doubles(data: Any, kinds: Any, starts: Any, bits: Any, valid: Any) -> 
                 bits[i] = size | sign if exact else np.uint64(0)
 
 
-@kernel
+@walker
 def _read_decimals(
     data: Any, kinds: Any, starts: Any, scale: int, limit_high: Any, limit_low: Any, halves: Any, valid: Any
 ) -> None:
@@ -383,19 +383,19 @@ def _read_decimals(
         valid[i] = True
 
 
-@kernel
+@walker
 def _read_milliseconds(data: Any, starts: Any, out: Any, valid: Any) -> None:
     for i in range(len(valid)):
         if valid[i]:
             out[i] = np.int64(read_u64(data, starts[i]))
 
 
-@kernel
+@walker
 def _is_uuid(data: Any, kind: int, start: int, end: int) -> Any:
     return kind == BINARY and data[start + 4] == 4 and end - start == 21
 
 
-@kernel
+@walker
 def _measure_strings(data: Any, kinds: Any, starts: Any, ends: Any, sizes: Any, valid: Any) -> None:
     for i in range(len(kinds)):
         kind = kinds[i]
@@ -417,7 +417,7 @@ def _measure_strings(data: Any, kinds: Any, starts: Any, ends: Any, sizes: Any, 
             sizes[i + 1] = 36
 
 
-@kernel
+@walker
 def _write_strings(data: Any, kinds: Any, starts: Any, ends: Any, offsets: Any, valid: Any, out: Any) -> None:
     for i in range(len(kinds)):
         if not valid[i]:

@@ -15,8 +15,8 @@ from typing import Final, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text
 from airflow_cdc_provider.sources.mongodb.bson import (
     DOCUMENT as BSON_DOCUMENT,
@@ -273,7 +273,7 @@ _O_REPLACE: Final = _name("replace")
 _O_DELETE: Final = _name("delete")
 
 
-@njit(cache=True)
+@kernel
 def _equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
     if end - at != len(name):
         return False
@@ -283,7 +283,7 @@ def _equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
     return same
 
 
-@njit(cache=True)
+@kernel
 def _find(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tuple[int, int, int]:
     """Find a member of a document: its type (0: none, -1: broken), where its value starts and ends."""
     at = start + 4
@@ -301,7 +301,7 @@ def _find(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tuple[int
     return 0, 0, 0
 
 
-@njit(cache=True)
+@kernel
 def _keep(
     kinds: np.ndarray, first: np.ndarray, last: np.ndarray, slot: int, found: tuple[int, int, int]
 ) -> None:
@@ -310,7 +310,7 @@ def _keep(
         kinds[slot], first[slot], last[slot] = found[0], found[1], found[2]
 
 
-@njit(cache=True)
+@kernel
 def _scan(
     data: np.ndarray,
     starts: np.ndarray,
@@ -367,7 +367,7 @@ def _scan(
         ops[row] = op
 
 
-@njit(cache=True)
+@kernel
 def _scan_documents(
     data: np.ndarray,
     starts: np.ndarray,
@@ -388,7 +388,7 @@ def _scan_documents(
                 kinds[row], first[row], last[row] = found[0], found[1], found[2]
 
 
-@njit(cache=True)
+@kernel
 def _whole(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
     """Return where a document ends that is whole to its leaves; -1 for any other."""
     end = value_end(data, BSON_DOCUMENT, start, limit)
@@ -397,7 +397,7 @@ def _whole(data: np.ndarray, start: int, limit: int, stack: np.ndarray) -> int:
     return end
 
 
-@njit(cache=True)
+@kernel
 def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events: bool) -> tuple[int, int]:
     """Fill documents from the front, broken places from the back; return how many of each."""
     stack = np.empty(MAX_DEPTH, np.int64)
@@ -431,7 +431,7 @@ def _strings(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.nd
     return gather_text(data, first + 4, last - 1, valid)
 
 
-@njit(cache=True)
+@kernel
 def _numbers(data: np.ndarray, valid: np.ndarray, first: np.ndarray, width: int) -> np.ndarray:
     """Read numbers of 4 or 8 bytes; those of 4 as unsigned's bits in a signed number."""
     values = np.zeros(len(valid), np.int64)
@@ -492,7 +492,7 @@ def _rows_of(offsets: np.ndarray, flags: np.ndarray) -> np.ndarray:
     return before[offsets[1:]] != before[offsets[:-1]]
 
 
-@njit(cache=True)
+@kernel
 def _count_elements(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """Count the elements of arrays; -1 for a broken one."""
     counts = np.zeros(len(kinds), np.int64)
@@ -510,7 +510,7 @@ def _count_elements(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last
     return counts
 
 
-@njit(cache=True)
+@kernel
 def _elements(
     data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, total: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -531,7 +531,7 @@ def _elements(
     return inner_kinds, inner_first, inner_last
 
 
-@njit(cache=True)
+@kernel
 def _truncations(
     data: np.ndarray,
     kinds: np.ndarray,

@@ -28,8 +28,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
 from airflow_cdc_provider.sources.mongodb.bson import name_end, scope_start, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json_values import (
@@ -110,7 +110,7 @@ _FRAME_ARRAY: Final = 1
 _FRAME_SCOPE: Final = 2
 
 
-@njit(cache=True)
+@kernel
 def _same(data: np.ndarray, a: int, b: int) -> bool:
     """Compare two names that end with zero."""
     while data[a] == data[b]:
@@ -121,7 +121,7 @@ def _same(data: np.ndarray, a: int, b: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@kernel
 def _may_repeat(data: np.ndarray, start: int, end: int) -> bool:
     """Tell whether two names of a document have one hash; false for a broken one, which shows later."""
     hashes = np.empty(32, np.uint64)
@@ -156,7 +156,7 @@ def _may_repeat(data: np.ndarray, start: int, end: int) -> bool:
     return repeats > 0
 
 
-@njit(cache=True)
+@kernel
 def _last_of_name(data: np.ndarray, name: int, start: int, end: int) -> int:
     """Return the last element with this name, or -1 if an earlier one than ``name`` has it already."""
     at = start + 4
@@ -172,7 +172,7 @@ def _last_of_name(data: np.ndarray, name: int, start: int, end: int) -> int:
     return last
 
 
-@njit(cache=True)
+@kernel
 def _value(
     data: np.ndarray,
     kind: int,
@@ -254,7 +254,7 @@ def _value(
             return at
 
 
-@njit(cache=True)
+@kernel
 def _render(
     data: np.ndarray,
     kinds: np.ndarray,

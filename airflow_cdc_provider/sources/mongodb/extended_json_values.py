@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
 from airflow_cdc_provider.changes.java_floats import write_number
+from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import write_base64
 from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64
 
@@ -62,7 +62,7 @@ _HEX_UPPER: Final = _text("0123456789ABCDEF")
 _LAST_ISO_MS: Final = 253_402_300_799_999
 
 
-@njit(cache=True)
+@kernel
 def put(out: np.ndarray, at: int, text: np.ndarray) -> int:
     """Write bytes as they are."""
     for i in range(len(text)):
@@ -70,7 +70,7 @@ def put(out: np.ndarray, at: int, text: np.ndarray) -> int:
     return at + len(text)
 
 
-@njit(cache=True)
+@kernel
 def write_separator(out: np.ndarray, at: int, spaced: bool) -> int:
     """Write the comma between members."""
     out[at] = 44
@@ -80,14 +80,14 @@ def write_separator(out: np.ndarray, at: int, spaced: bool) -> int:
     return at + 1
 
 
-@njit(cache=True)
+@kernel
 def _close(out: np.ndarray, at: int) -> int:
     """Write a quote and a brace."""
     out[at], out[at + 1] = 34, 125
     return at + 2
 
 
-@njit(cache=True)
+@kernel
 def _integer(out: np.ndarray, at: int, value: int) -> int:
     digits = np.empty(20, np.uint8)
     magnitude = np.uint64(value)
@@ -107,7 +107,7 @@ def _integer(out: np.ndarray, at: int, value: int) -> int:
     return at + count
 
 
-@njit(cache=True)
+@kernel
 def _padded(out: np.ndarray, at: int, value: int, width: int) -> int:
     for i in range(width):
         out[at + width - 1 - i] = 48 + value % 10
@@ -115,7 +115,7 @@ def _padded(out: np.ndarray, at: int, value: int, width: int) -> int:
     return at + width
 
 
-@njit(cache=True)
+@kernel
 def _unit(out: np.ndarray, at: int, unit: int) -> int:
     out[at], out[at + 1] = 92, 117
     for i in range(4):
@@ -123,7 +123,7 @@ def _unit(out: np.ndarray, at: int, unit: int) -> int:
     return at + 6
 
 
-@njit(cache=True)
+@kernel
 def _code_point(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """Decode one character of UTF-8; a broken one is U+FFFD, as long as Java's decoder takes it."""
     first = int(data[at])
@@ -155,7 +155,7 @@ def _code_point(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return point | (int(data[at + 2]) & 0x3F) << 6 | int(data[at + 3]) & 0x3F, 4
 
 
-@njit(cache=True)
+@kernel
 def write_characters(
     data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, escaped: np.ndarray
 ) -> int:
@@ -200,7 +200,7 @@ def write_characters(
     return at
 
 
-@njit(cache=True)
+@kernel
 def _hexadecimal(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int) -> int:
     for i in range(start, end):
         out[at], out[at + 1] = _HEX[data[i] >> 4], _HEX[data[i] & 15]
@@ -208,7 +208,7 @@ def _hexadecimal(data: np.ndarray, start: int, end: int, out: np.ndarray, at: in
     return at
 
 
-@njit(cache=True)
+@kernel
 def _date(out: np.ndarray, at: int, ms: int, profile: int) -> int:
     at = put(out, at, _DATE)
     if profile == DOCUMENT:
@@ -247,7 +247,7 @@ def _date(out: np.ndarray, at: int, ms: int, profile: int) -> int:
     return at + 1
 
 
-@njit(cache=True)
+@kernel
 def _decimal128(data: np.ndarray, start: int, out: np.ndarray, at: int) -> int:
     """Write an IEEE 754 decimal as ``org.bson.types.Decimal128`` does."""
     low, high = read_u64(data, start), read_u64(data, start + 8)
@@ -312,7 +312,7 @@ def _decimal128(data: np.ndarray, start: int, out: np.ndarray, at: int) -> int:
     return _integer(out, at, adjusted)
 
 
-@njit(cache=True)
+@kernel
 def _double(data: np.ndarray, start: int, out: np.ndarray, at: int, profile: int) -> int:
     bits = read_u64(data, start)
     exponent = (bits >> np.uint64(52)) & np.uint64(0x7FF)
@@ -332,7 +332,7 @@ def _double(data: np.ndarray, start: int, out: np.ndarray, at: int, profile: int
     return _close(out, at) if wrapped else at
 
 
-@njit(cache=True)
+@kernel
 def write_scalar(
     data: np.ndarray,
     kind: int,

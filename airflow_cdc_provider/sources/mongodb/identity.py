@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BROKEN,
@@ -37,7 +38,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     Bytes,
     Ints,
     copy_bytes,
-    kernel,
     name_end,
     read_i32,
     read_u64,
@@ -81,7 +81,7 @@ def canonical_keys(data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> tuple[
     return out[:used], offsets.astype(np.int32)
 
 
-@kernel
+@walker
 def _keys(
     data: Any, kinds: Any, starts: Any, ends: Any, out: Any, offsets: Any, stack: Any, in_array: Any
 ) -> Any:
@@ -96,7 +96,7 @@ def _keys(
     return used
 
 
-@kernel
+@walker
 def append_key(
     data: Any, kind: int, start: int, end: int, out: Any, used: int, stack: Any, in_array: Any
 ) -> Any:
@@ -155,17 +155,17 @@ def append_key(
             pos = stop
 
 
-@kernel
+@walker
 def _tag(kind: int) -> Any:
     return STRING if kind == SYMBOL else kind
 
 
-@kernel
+@walker
 def _append_scalar(data: Any, kind: int, start: int, end: int, out: Any, tag_at: int) -> Any:
     return _append_member(data, kind, start, end, out, tag_at, tag_at + 1)
 
 
-@kernel
+@walker
 def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at: int, used: int) -> Any:
     """Write a payload at ``used``; a number also sets its tag."""
     if kind == DOUBLE:
@@ -186,7 +186,7 @@ def _append_member(data: Any, kind: int, start: int, end: int, out: Any, tag_at:
     return copy_bytes(data, start, end, out, used)
 
 
-@kernel
+@walker
 def _append_decimal(high: Any, low: Any, out: Any, tag_at: int, used: int) -> Any:
     kind, negative, high, low, exponent = decimal_parts(high, low)
     sign = SIGN_BIT if negative else np.uint64(0)
@@ -212,7 +212,7 @@ def _append_decimal(high: Any, low: Any, out: Any, tag_at: int, used: int) -> An
     return _put_u64(low, out, _put_u64(high, out, used + 5))
 
 
-@kernel
+@walker
 def _put_u64(value: Any, out: Any, used: int) -> Any:
     for i in range(8):
         out[used + i] = (value >> np.uint64(56 - 8 * i)) & np.uint64(0xFF)

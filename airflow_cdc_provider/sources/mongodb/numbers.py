@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.sources.mongodb.bson import kernel
+from airflow_cdc_provider.changes.kernels import walker
 
 _MIN_POWER: Final = -292
 _MAX_POWER: Final = 324
@@ -56,7 +56,7 @@ INFINITE: Final = 1
 NOT_A_NUMBER: Final = 2
 
 
-@kernel
+@walker
 def multiply_64(a: Any, b: Any) -> Any:
     """Return the 128-bit product of two 64-bit numbers, high and low half."""
     a_low = a & _MASK32
@@ -69,7 +69,7 @@ def multiply_64(a: Any, b: Any) -> Any:
     return a_high * b_high + (middle >> _U32) + (other >> _U32), (other << _U32) | (low & _MASK32)
 
 
-@kernel
+@walker
 def _round_to_odd(high: Any, low: Any, factor: Any) -> Any:
     x_high, _ = multiply_64(low, factor)
     y_high, y_low = multiply_64(high, factor)
@@ -79,7 +79,7 @@ def _round_to_odd(high: Any, low: Any, factor: Any) -> Any:
     return y_high | np.uint64(middle > np.uint64(1))
 
 
-@kernel
+@walker
 def shortest_digits(bits: Any) -> Any:
     """Return the shortest decimal of a finite double: digits without trailing zeros, and the power of ten.
 
@@ -128,7 +128,7 @@ def shortest_digits(bits: Any) -> Any:
     return _strip_zeros(s + np.uint64(up), k)
 
 
-@kernel
+@walker
 def _strip_zeros(digits: Any, exponent: Any) -> Any:
     while digits != 0 and digits % np.uint64(10) == 0:
         digits //= np.uint64(10)
@@ -136,7 +136,7 @@ def _strip_zeros(digits: Any, exponent: Any) -> Any:
     return digits, np.int64(exponent)
 
 
-@kernel
+@walker
 def decimal_parts(high: Any, low: Any) -> Any:
     """Take a decimal128 apart.
 
@@ -162,7 +162,7 @@ def decimal_parts(high: Any, low: Any) -> Any:
     return FINITE, negative, upper, low, exponent
 
 
-@kernel
+@walker
 def divide_128(high: Any, low: Any, divisor: Any) -> Any:
     """Divide a 128-bit number by one below 2^32: quotient's high and low half, remainder."""
     quotient_high = high // divisor
@@ -174,7 +174,7 @@ def divide_128(high: Any, low: Any, divisor: Any) -> Any:
     return quotient_high, (upper << _U32) | (part // divisor), part % divisor
 
 
-@kernel
+@walker
 def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
     """Take the trailing decimal zeros out of a coefficient other than 0."""
     ten = np.uint64(10)
@@ -187,7 +187,7 @@ def reduced_decimal(high: Any, low: Any, exponent: Any) -> Any:
         exponent += 1
 
 
-@kernel
+@walker
 def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
     """Find the double that equals coefficient * 10^exponent exactly.
 
@@ -227,7 +227,7 @@ def decimal_as_double(high: Any, low: Any, exponent: Any) -> Any:
     return True, (np.uint64(biased) << np.uint64(52)) | (low & _FRACTION)
 
 
-@kernel
+@walker
 def integer_as_double(value: Any) -> Any:
     """Find the double that equals an int64 exactly: whether there is one, and its bits."""
     if value == 0:
@@ -246,7 +246,7 @@ def integer_as_double(value: Any) -> Any:
     return True, sign | (np.uint64(power_of_two + 1075) << np.uint64(52)) | (size & _FRACTION)
 
 
-@kernel
+@walker
 def double_as_integer(bits: Any) -> Any:
     """Find the int64 that equals a double exactly: whether there is one, and its value."""
     fraction = bits & _FRACTION
@@ -271,7 +271,7 @@ def double_as_integer(bits: Any) -> Any:
     return True, -size if negative else size
 
 
-@kernel
+@walker
 def scaled_decimal(high: Any, low: Any, exponent: Any, scale: int) -> Any:
     """Write coefficient * 10^exponent as a whole number of units of 10^-scale.
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     DOCUMENT,
     STRING,
     Bytes,
     Ints,
-    kernel,
     name_end,
     value_end,
 )
@@ -142,7 +142,7 @@ def _number(node: _Node, name: bytes, names: bytearray, table: list[list[int]]) 
     return mine
 
 
-@kernel
+@walker
 def _walk(
     data: Any,
     starts: Any,
@@ -196,7 +196,7 @@ def _walk(
                 pos = stop + 5
 
 
-@kernel
+@walker
 def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) -> Any:
     """Return the node with a name among a node and those beside it, -1 for none."""
     while node >= 0:
@@ -213,7 +213,7 @@ def _child(data: Any, start: int, size: int, names: Any, nodes: Any, node: Any) 
     return node
 
 
-@kernel
+@walker
 def _forget(nodes: Any, node: int, kinds: Any, row: int) -> None:
     """Forget what an earlier member of the same name gave for the paths below."""
     for other in range(node + 1, nodes[node, _END]):

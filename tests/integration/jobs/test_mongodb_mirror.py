@@ -82,6 +82,19 @@ def test_changes_made_while_the_snapshot_was_due_are_not_lost_or_doubled(
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 40
 
 
+def test_without_snapshots_the_feed_begins_with_the_first_run_and_misses_nothing_after_it(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = {**declaration(database.name), "snapshot": {"mode": "never"}}
+    database.things.insert_one({"_id": "before"})
+    assert run_stage("capture", shop, connection).changes == 0
+    database.things.insert_one({"_id": "between"})
+
+    run_stage("sync", shop, connection)
+
+    assert spark.table(f"lake.{database.name}.{database.name}_things").count() == 1
+
+
 def test_rerun_of_a_snapshot_removes_what_the_source_no_longer_has(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:

@@ -30,6 +30,7 @@ from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_clustering
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
+from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from tests.oracles.cassandra_read_path import (
     NEVER,
     PARTITION_DELETION,
@@ -186,7 +187,16 @@ def comparable(schema: TableSchema, values: list[bytes | None]) -> bytes:
     out = np.empty(8 * len(native) + 4096, np.uint8)
     data = np.frombuffer(native or b"\0", np.uint8)
     end = encode_clustering(
-        program.nodes, program.roots, program.descending, len(values), data, 0, len(native), out, 0
+        program.nodes,
+        program.roots,
+        program.descending,
+        len(values),
+        data,
+        0,
+        len(native),
+        new_scratch(len(native)),
+        out,
+        0,
     )
     assert 0 <= end <= len(out)
     return out[:end].tobytes()

@@ -11,6 +11,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cql.comparable import AFTER, MALFORMED, comparable_bytes, encode_clustering
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import CqlType
+from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.types import parse_type
 from tests.unit.sources.cql.cql_values import SCALARS, compare, types, values, varint
 
@@ -60,7 +61,16 @@ def test_clusterings_compare_column_by_column_and_prefixes_enclose_their_rows(da
         native = np.frombuffer(b"".join(struct.pack("<i", len(v)) + v for v in row) or b"\0", np.uint8)
         out = np.empty(1 << 14, np.uint8)
         end = encode_clustering(
-            programs.nodes, programs.roots, descending, count, native, 0, native.size, out, 0
+            programs.nodes,
+            programs.roots,
+            descending,
+            count,
+            native,
+            0,
+            native.size,
+            new_scratch(native.size),
+            out,
+            0,
         )
         assert 0 <= end <= out.size
         return bytes(out[:end])
@@ -119,7 +129,7 @@ def test_bytes_of_no_value_are_refused_or_encoded_but_never_read_beyond(
     results = []
     for memory in (guarded, other):
         out = np.zeros(1 << 12, np.uint8)
-        end = encode_component(programs.nodes, 0, 0, memory, 0, len(raw), out, 0)
+        end = encode_component(programs.nodes, 0, 0, memory, 0, len(raw), new_scratch(len(raw)), out, 0)
         results.append((end, bytes(out[: max(end, 0)])))
     assert results[0] == results[1]
     assert results[0][0] == MALFORMED or results[0][0] > 0

@@ -11,15 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.cql.programs import OPS
+from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.text import MALFORMED, write_text
 from tests.unit.sources.cql.cql_values import svint, varint
 
 
 def _text(name: str, value: bytes) -> str:
     data = np.frombuffer(value, np.uint8)
-    length = write_text(OPS[name], data, 0, data.size, np.empty(0, np.uint8), 0)
+    length = write_text(OPS[name], data, 0, data.size, new_scratch(data.size), np.empty(0, np.uint8), 0)
     out = np.empty(length, np.uint8)
-    assert write_text(OPS[name], data, 0, data.size, out, 0) == length
+    assert write_text(OPS[name], data, 0, data.size, new_scratch(data.size), out, 0) == length
     return bytes(out).decode()
 
 
@@ -97,4 +98,5 @@ def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, wanted
 )
 def test_bytes_of_no_value_are_refused(name: str, value: bytes) -> None:
     data = np.frombuffer(value, np.uint8)
-    assert write_text(OPS[name], data, 0, data.size, np.empty(0, np.uint8), 0) == MALFORMED
+    scratch, out = new_scratch(data.size), np.empty(0, np.uint8)
+    assert write_text(OPS[name], data, 0, data.size, scratch, out, 0) == MALFORMED

@@ -1,7 +1,7 @@
-"""Reading and writing numbers in byte arrays: the words that the Cassandra kernels are written in.
+"""Reading and writing in byte arrays: the words that kernels over cell rows are written in.
 
-All functions take offsets that their callers have checked. Big-endian numbers are in
-:mod:`airflow_cdc_provider.sources.cql.wire`; those of cell rows are little-endian.
+All functions take offsets that their callers have checked. Numbers are little-endian, as those of cell rows
+(:mod:`.cells`) are.
 
 The bytes of a number are written out one by one on purpose: LLVM turns eight of them into one move, whatever
 the alignment, and a loop over them it does not. It can do so only if it knows that no offset is negative
@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.kernels import walker
 
 Bytes = NDArray[np.uint8]
 Int = Any
@@ -23,10 +24,6 @@ Int = Any
 
 OFFSET: Final = (1 << 47) - 1
 """All offsets there can be."""
-
-walker = njit(cache=True, nogil=True, _nrt=False)
-"""Compiles a function that walks arrays and allocates none, so it needs no reference counts. Without ``_nrt``
-each call counts each array of its arguments up and down, which costs more than all the rest."""
 
 
 @walker
@@ -101,12 +98,18 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
     """Copy bytes from one array to another and return the offset after them in ``out``."""
     start &= OFFSET
     at &= OFFSET
-    if length >= 8:
+    # The last move may overlap the one before: shorter than a loop over what is left.
+    if length >= 32:
+        done = 0
+        while length - done > 32:
+            _copy32(data, start + done, out, at + done)
+            done += 32
+        _copy32(data, start + length - 32, out, at + length - 32)
+    elif length >= 8:
         done = 0
         while length - done > 8:
             store_little64(out, at + done, load_little64(data, start + done))
             done += 8
-        # The last eight may overlap the eight before: shorter than a loop over what is left.
         store_little64(out, at + length - 8, load_little64(data, start + length - 8))
     elif length >= 4:
         store_little32(out, at, load_little32(data, start))
@@ -115,6 +118,17 @@ def copy(data: Bytes, start: Int, length: Int, out: Bytes, at: Int) -> Int:
         for i in range(length):
             out[at + i] = data[start + i]
     return at + length
+
+
+@walker
+def _copy32(data: Bytes, start: Int, out: Bytes, at: Int) -> None:
+    # All are read before one is written, else LLVM must think that they overlap.
+    a, b = load_little64(data, start), load_little64(data, start + 8)
+    c, d = load_little64(data, start + 16), load_little64(data, start + 24)
+    store_little64(out, at, a)
+    store_little64(out, at + 8, b)
+    store_little64(out, at + 16, c)
+    store_little64(out, at + 24, d)
 
 
 @walker

@@ -1,0 +1,438 @@
+"""The kernels that take values of nested types apart: where the parts are, node by node of a type program.
+
+A column's Arrow array mirrors its type program, so each node gets a list of places, one for each value that
+it has: for a scalar where the value is, for a list, set or map how many parts came before (the offset in the
+node under it), and a length that is negative for null. What the scalars mean is then up to :mod:`.scalars`.
+
+A first pass counts, a second one over the same values writes: the lists' lengths must be known before.
+
+The elements of sets and maps come in the element type's own order, those of lists by their timeuuid, the
+fields of a UDT by their number.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16, load_little32
+from airflow_cdc_provider.changes.cells import (
+    CELL_COMPLEX_DELETION,
+    CELL_HEADER_BYTES,
+    CELL_PATH,
+    CELL_TOMBSTONE,
+)
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.sources.cql.comparable import encode_value
+from airflow_cdc_provider.sources.cql.programs import (
+    BLOB,
+    CHILDREN,
+    CUSTOM,
+    DATE,
+    DIMENSIONS,
+    FIRST_CHILD,
+    FIXED_LENGTH,
+    INET,
+    LIST,
+    MAP,
+    MAX_DEPTH,
+    OP,
+    SET,
+    TEXT,
+    TIME,
+    TUPLE,
+    UDT,
+    VECTOR,
+)
+from airflow_cdc_provider.sources.cql.scratch import Scratch
+from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_uvint
+
+OK: Final = 0
+BAD_VALUE: Final = -1
+"""Bytes that are no value of their type."""
+NULL_KEY: Final = -2
+"""A map whose key is the empty value of a type that has no such value in the lake."""
+NO_SPACE: Final = -3
+"""The arrays for sorting are too small for a row's elements."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Parts(NamedTuple):
+    """The lists of places, one after the other.
+
+    ``fill``      whether to write, not only to count
+    ``first``     per node, where its list begins in the following two
+    ``starts``    places
+    ``lengths``   lengths
+    ``counts``    per node, how many places it has so far
+    """
+
+    fill: bool
+    first: Numbers
+    starts: Numbers
+    lengths: Numbers
+    counts: Numbers
+
+
+class Sorting(NamedTuple):
+    """Arrays in which a row's elements are put in order.
+
+    ``cells``     where the elements' cells begin
+    ``order``     scratch: numbers of cells, while they are sorted
+    ``spare``     scratch: the same
+    ``offsets``   one more: where each cell's encoded path begins
+    ``encoded``   paths, so that memcmp has their type's order
+    """
+
+    cells: Numbers
+    order: Numbers
+    spare: Numbers
+    offsets: Numbers
+    encoded: Bytes
+
+
+def new_sorting(most: int, room: int) -> Sorting:
+    """Make arrays to sort in.
+
+    Args:
+        most: The greatest number of a row's elements.
+        room: Bytes for their encoded paths.
+    """
+    return Sorting(
+        cells=np.empty(most, np.int64),
+        order=np.empty(most, np.int64),
+        spare=np.empty(most, np.int64),
+        offsets=np.empty(most + 1, np.int64),
+        encoded=np.empty(room, np.uint8),
+    )
+
+
+@walker
+def locate_parts(
+    nodes: npt.NDArray[np.int32],
+    root: Int,
+    data: Bytes,
+    starts: Numbers,
+    lengths: Numbers,
+    scratch: Scratch,
+    parts: Parts,
+) -> tuple[Int, Int]:
+    """Take the values of a column apart that has one cell a row.
+
+    Args:
+        nodes: Type program.
+        root: The column's node.
+        data: Bytes that hold the values.
+        starts: Where each begins.
+        lengths: Their lengths, -1 for null.
+        scratch: To work in.
+        parts: Gets the places of the root and all nodes under it.
+
+    Returns:
+        :data:`OK` or one of the errors, and the row at which it occurred.
+    """
+    for row in range(len(starts)):
+        status = _locate(nodes, root, data, starts[row], lengths[row], scratch, parts)
+        if status != OK:
+            return status, row
+    return np.int64(OK), np.int64(-1)
+
+
+@walker
+def locate_elements(
+    nodes: npt.NDArray[np.int32],
+    root: Int,
+    order: Int,
+    state: Bytes,
+    starts: Numbers,
+    lengths: Numbers,
+    sorting: Sorting,
+    scratch: Scratch,
+    parts: Parts,
+) -> tuple[Int, Int]:
+    """Take the values of a column apart that has a cell per element.
+
+    Args:
+        nodes: Type program.
+        root: The column's node.
+        order: Node of the type in whose order the paths are; ignored for a UDT.
+        state: Cell rows.
+        starts: Where the first live cell of each row begins.
+        lengths: Up to the end of the last live one, -1 for null.
+        sorting: To sort in; :data:`NO_SPACE` if ``encoded`` is too small.
+        scratch: To work in.
+        parts: Gets the places of the root and all nodes under it.
+
+    Returns:
+        As :func:`locate_parts`.
+    """
+    shape = nodes[root, OP]
+    # Paths of these come in their type's order, as cells are sorted by the paths' bytes.
+    sort = shape != UDT and nodes[order, OP] not in (TEXT, BLOB, INET, DATE, TIME)
+    for row in range(len(starts)):
+        _append_container(nodes, root, lengths[row] >= 0, parts)
+        count, status = _live_cells(state, starts[row], starts[row] + lengths[row], sorting.cells)
+        if status == OK and shape == UDT:
+            status = _locate_fields(nodes, root, state, sorting.cells, count, scratch, parts)
+        elif status == OK:
+            if sort and count > 1:
+                status = _sort(nodes, order, state, count, sorting, scratch)
+            if status == OK:
+                status = _locate_entries(nodes, root, state, sorting.cells, count, scratch, parts)
+        if status != OK:
+            return status, row
+    return np.int64(OK), np.int64(-1)
+
+
+@walker
+def is_null(nodes, node, length):  # type: ignore[no-untyped-def]
+    """Tell whether a value is shown as null: it is one, or it is empty and its type has no empty value."""
+    return length < 0 or (length == 0 and nodes[node, OP] not in (TEXT, BLOB, CUSTOM))
+
+
+@walker
+def _append(parts: Parts, node: Int, start: Int, length: Int) -> None:
+    count = parts.counts[node]
+    parts.counts[node] = count + 1
+    if parts.fill:
+        parts.starts[parts.first[node] + count] = start
+        parts.lengths[parts.first[node] + count] = length
+
+
+@walker
+def _append_container(nodes: npt.NDArray[np.int32], node: Int, valid: Int, parts: Parts) -> None:
+    _append(parts, node, parts.counts[nodes[node, FIRST_CHILD]], np.int64(0) if valid else np.int64(-1))
+
+
+@walker
+def _locate(
+    nodes: npt.NDArray[np.int32],
+    node: Int,
+    data: Bytes,
+    start: Int,
+    length: Int,
+    scratch: Scratch,
+    parts: Parts,
+) -> Int:
+    """Append one value, null if ``length`` is negative, to a node and all nodes under it."""
+    # Open containers: op, node of the first part, place, end, index of the next part, number of parts.
+    stack = scratch.stack
+    depth = 0
+    node = np.int64(node)
+    start = np.int64(start)
+    length = np.int64(length)
+    while True:
+        if nodes[node, OP] < LIST:
+            _append(parts, node, start, length)
+        else:
+            if depth == MAX_DEPTH:
+                return np.int64(BAD_VALUE)
+            at, end, count = _open(nodes, node, data, start, length)
+            if count < 0:
+                return np.int64(BAD_VALUE)
+            _append_container(nodes, node, length > 0, parts)
+            stack[depth, 0] = nodes[node, OP]
+            stack[depth, 1] = nodes[node, FIRST_CHILD]
+            stack[depth, 2] = at
+            stack[depth, 3] = end
+            stack[depth, 4] = 0
+            stack[depth, 5] = count
+            depth += 1
+
+        while depth > 0 and stack[depth - 1, 4] == stack[depth - 1, 5]:
+            depth -= 1
+        if depth == 0:
+            return np.int64(OK)
+
+        top = stack[depth - 1]
+        node = top[1]
+        if top[0] == MAP:
+            node += top[4] % 2
+        elif top[0] in (TUPLE, UDT):
+            node += top[4]
+        if top[0] in (TUPLE, UDT) and top[2] >= top[3]:
+            start, length, after = top[2], np.int64(-1), top[2]
+        elif top[0] != VECTOR:
+            start, length, after = next_part(data, top[2], top[3])
+        elif nodes[node, FIXED_LENGTH] >= 0:
+            start = top[2]
+            length = np.int64(nodes[node, FIXED_LENGTH])
+            after = start + length
+        else:
+            length, start = read_uvint(data, top[2], top[3])
+            after = start + length if start >= 0 and length >= 0 else np.int64(-1)
+        if after < 0 or after > top[3]:
+            return np.int64(BAD_VALUE)
+        if top[0] == MAP and top[4] % 2 == 0 and is_null(nodes, node, length):
+            return np.int64(NULL_KEY)
+        top[2] = after
+        top[4] += 1
+
+
+@walker
+def _open(
+    nodes: npt.NDArray[np.int32], node: Int, data: Bytes, start: Int, length: Int
+) -> tuple[Int, Int, Int]:
+    """Return the place of a container's first part, its end, and the number of parts (-1: malformed)."""
+    op = nodes[node, OP]
+    end = start + length
+    if op in (TUPLE, UDT):
+        # A null struct still gives each field a null.
+        return start, end if length > 0 else start, np.int64(nodes[node, CHILDREN])
+    if length <= 0:
+        return start, start, np.int64(0)
+    if op == VECTOR:
+        return start, end, np.int64(nodes[node, DIMENSIONS])
+    if length < 4:
+        return start, start, np.int64(-1)
+    count = read_i32(data, start)
+    if count < 0:
+        return start, start, np.int64(-1)
+    return np.int64(start + 4), end, np.int64(2 * count if op == MAP else count)
+
+
+@walker
+def _live_cells(state: Bytes, at: Int, end: Int, cells: Numbers) -> tuple[Int, Int]:
+    """List the live cells of one column; they must be of one column."""
+    column = load_little16(state, at) if at < end else np.int64(0)
+    count = np.int64(0)
+    while at < end:
+        flags = state[at + 2]
+        if load_little16(state, at) != column:
+            return count, np.int64(BAD_VALUE)
+        if flags & CELL_PATH and not flags & (CELL_TOMBSTONE | CELL_COMPLEX_DELETION):
+            cells[count] = at
+            count += 1
+        at += CELL_HEADER_BYTES + load_little32(state, at + 24) + load_little32(state, at + 28)
+    return count, np.int64(OK)
+
+
+@walker
+def _path(state: Bytes, cell: Int) -> tuple[Int, Int]:
+    """Return where a cell's path begins, and its length."""
+    return cell + CELL_HEADER_BYTES, load_little32(state, cell + 24)
+
+
+@walker
+def _value(state: Bytes, cell: Int) -> tuple[Int, Int]:
+    """Return where a cell's value begins, and its length."""
+    return cell + CELL_HEADER_BYTES + load_little32(state, cell + 24), load_little32(state, cell + 28)
+
+
+@walker
+def _locate_fields(
+    nodes: npt.NDArray[np.int32],
+    root: Int,
+    state: Bytes,
+    cells: Numbers,
+    count: Int,
+    scratch: Scratch,
+    parts: Parts,
+) -> Int:
+    """Append the fields of a UDT; cells are sorted by field."""
+    number = 0
+    for field in range(nodes[root, CHILDREN]):
+        start, length = np.int64(0), np.int64(-1)
+        while number < count and _field_number(state, cells[number]) < field:
+            number += 1
+        if number < count and _field_number(state, cells[number]) == field:
+            start, length = _value(state, cells[number])
+        node = np.int64(nodes[root, FIRST_CHILD]) + field
+        status = _locate(nodes, node, state, start, length, scratch, parts)
+        if status != OK:
+            return status
+    return np.int64(OK)
+
+
+@walker
+def _field_number(state: Bytes, cell: Int) -> Int:
+    """Return the field that a UDT's cell is for; a path of a wrong length is for none."""
+    at, length = _path(state, cell)
+    return (np.int64(state[at]) << 8) | np.int64(state[at + 1]) if length == 2 else np.int64(1 << 20)
+
+
+@walker
+def _locate_entries(
+    nodes: npt.NDArray[np.int32],
+    root: Int,
+    state: Bytes,
+    cells: Numbers,
+    count: Int,
+    scratch: Scratch,
+    parts: Parts,
+) -> Int:
+    """Append the elements of a list, set or map."""
+    shape = nodes[root, OP]
+    node = np.int64(nodes[root, FIRST_CHILD])
+    for number in range(count):
+        if shape != LIST:
+            start, length = _path(state, cells[number])
+            if shape == MAP and is_null(nodes, node, length):
+                return np.int64(NULL_KEY)
+            status = _locate(nodes, node, state, start, length, scratch, parts)
+            if status != OK:
+                return status
+        if shape != SET:
+            start, length = _value(state, cells[number])
+            item = node + 1 if shape == MAP else node
+            status = _locate(nodes, item, state, start, length, scratch, parts)
+            if status != OK:
+                return status
+    return np.int64(OK)
+
+
+@walker
+def _sort(
+    nodes: npt.NDArray[np.int32], node: Int, state: Bytes, count: Int, sorting: Sorting, scratch: Scratch
+) -> Int:
+    """Sort cells by their path in the order of a type."""
+    cells, offsets, encoded = sorting.cells, sorting.offsets, sorting.encoded
+    order, other = sorting.order, sorting.spare
+    offsets[0] = 0
+    for number in range(count):
+        start, length = _path(state, cells[number])
+        end = encode_value(nodes, node, state, start, length, scratch, encoded, offsets[number], np.int64(0))
+        if end < 0:
+            return np.int64(BAD_VALUE)
+        if end > len(encoded):
+            return np.int64(NO_SPACE)
+        offsets[number + 1] = end
+        order[number] = number
+
+    # A merge sort, bottom up: elements are often in order already, and then it only compares neighbours.
+    width = 1
+    while width < count:
+        for low in range(0, count, 2 * width):
+            middle = min(low + width, count)
+            high = min(low + 2 * width, count)
+            left, right = low, middle
+            for place in range(low, high):
+                if right >= high or (
+                    left < middle and not _less(encoded, offsets, order[right], order[left])
+                ):
+                    other[place] = order[left]
+                    left += 1
+                else:
+                    other[place] = order[right]
+                    right += 1
+        order, other = other, order
+        width *= 2
+    for number in range(count):
+        other[number] = cells[order[number]]
+    for number in range(count):
+        cells[number] = other[number]
+    return np.int64(OK)
+
+
+@walker
+def _less(encoded: Bytes, offsets: Numbers, a: Int, b: Int) -> bool:
+    left, right = offsets[a], offsets[b]
+    while left < offsets[a + 1] and right < offsets[b + 1]:
+        if encoded[left] != encoded[right]:
+            return bool(encoded[left] < encoded[right])
+        left += 1
+        right += 1
+    return False

@@ -1,0 +1,266 @@
+"""Values of one scalar type, wherever they are, as an Arrow array: a kernel call a column.
+
+A value is ``data[start : start + length]``, null if the length is negative. An empty value is null too unless
+its type is one of text or bytes. What a lake shows of each type is in :mod:`.lake_types`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.sources.cql.programs import (
+    BIGINT,
+    BLOB,
+    BOOLEAN,
+    COUNTER,
+    CUSTOM,
+    DATE,
+    DOUBLE,
+    EMPTY,
+    FLOAT,
+    INT,
+    SMALLINT,
+    TEXT,
+    TIME,
+    TIMESTAMP,
+    TINYINT,
+)
+from airflow_cdc_provider.sources.cql.scratch import Scratch, new_scratch
+from airflow_cdc_provider.sources.cql.text import write_text
+from airflow_cdc_provider.sources.cql.wire import read_i32, read_i64, read_signed
+
+_MOST_BYTES: Final = (1 << 31) - 1
+"""Of an Arrow array with 32-bit offsets."""
+
+_WIDTHS: Final = {
+    **dict.fromkeys((BOOLEAN, TINYINT), 1),
+    SMALLINT: 2,
+    **dict.fromkeys((INT, DATE, FLOAT), 4),
+    **dict.fromkeys((BIGINT, TIME, DOUBLE, TIMESTAMP), 8),
+}
+_MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
+_TEXT_BYTES: Final = 36
+"""Of a uuid, the longest of what is shown as text most often."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+def scalar_array(
+    op: int, lake_type: pa.DataType, data: Bytes, starts: Numbers, lengths: Numbers, where: str
+) -> pa.Array:
+    """Show values as an Arrow array.
+
+    Args:
+        op: Op of their CQL type (:mod:`.programs`).
+        lake_type: What they are shown as.
+        data: Bytes that hold them.
+        starts: Where each begins.
+        lengths: Their lengths, -1 for null.
+        where: Names the column in errors.
+
+    Raises:
+        CorruptInput: Bytes that are no value of the type.
+        ConfigurationError: A value can't be shown exactly, or the array would be larger than 2 GiB.
+    """
+    if op in (TEXT, BLOB, CUSTOM):
+        return _array(lake_type, lengths >= 0, *_copied(data, starts, lengths, where))
+    valid = lengths > 0
+    if op == EMPTY:
+        return pa.nulls(len(starts), lake_type)
+    if op in _WIDTHS:
+        return _array(lake_type, valid, _numbers(op, data, starts, lengths, where))
+    if op == COUNTER:
+        totals = np.empty(len(starts), np.int64)
+        _check(_read_counters(data, starts, lengths, totals), where)
+        return _array(lake_type, valid, totals)
+    return _array(lake_type, valid, *_texts(op, data, starts, lengths, where))
+
+
+def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    """Pack flags as Arrow's validity, None if all are set."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _array(lake_type: pa.DataType, valid: npt.NDArray[np.bool_], *buffers: npt.NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(lake_type, len(valid), [bitmap(valid), *map(pa.py_buffer, buffers)])
+
+
+def _check(malformed: int, where: str) -> None:
+    if malformed >= 0:
+        raise CorruptInput(f"{where} can't be shown: value {malformed} of a batch breaks its format")
+
+
+def check_size(size: int, where: str) -> None:
+    """Refuse an array that 32-bit offsets can't hold."""
+    if size > _MOST_BYTES:
+        raise ConfigurationError(
+            f"{where} is too large to be shown in one batch",
+            expected="less than 2 GiB in a column",
+            remedy="use smaller batches (spark.sql.execution.arrow.maxRecordsPerBatch)",
+        )
+
+
+def _numbers(op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str) -> npt.NDArray[Any]:
+    """Read values of fixed size as what Arrow holds of them."""
+    width = _WIDTHS[op]
+    if width == 8:
+        longs = np.empty(len(starts), np.int64)
+        _check(_read_longs(data, starts, lengths, longs), where)
+        return _microseconds(longs, where) if op == TIMESTAMP else longs
+    words = np.empty(len(starts), np.int32)
+    if width == 4:
+        _check(_read_words(data, starts, lengths, words), where)
+        # A date is unsigned, with 1970 in the middle.
+        return words ^ np.int32(-(1 << 31)) if op == DATE else words
+    _check(_read_small(data, starts, lengths, np.int64(width), words), where)
+    return np.packbits(words != 0, bitorder="little") if op == BOOLEAN else words
+
+
+def _microseconds(milliseconds: Numbers, where: str) -> Numbers:
+    if ((milliseconds > _MAX_MILLISECONDS) | (milliseconds < -_MAX_MILLISECONDS)).any():
+        raise ConfigurationError(
+            f"{where} has a timestamp that the lake's type can't hold",
+            expected="at most 292,277 years before or after 1970",
+            remedy="set source.advanced.timestamps to milliseconds and rebuild the mirror",
+        )
+    return milliseconds * 1000
+
+
+def _copied(
+    data: Bytes, starts: Numbers, lengths: Numbers, where: str
+) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Return offsets and bytes of values that are shown as they are."""
+    size = int(np.maximum(lengths, 0).sum())
+    check_size(size, where)
+    offsets, out = np.empty(len(starts) + 1, np.int32), np.empty(size, np.uint8)
+    _copy_values(data, starts, lengths, offsets, out)
+    return offsets, out
+
+
+def _texts(
+    op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str
+) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Return offsets and bytes of values that are shown as text made for them."""
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    out = np.empty(_TEXT_BYTES * len(starts), np.uint8)
+    scratch = new_scratch(int(lengths.max(initial=0)))
+    done = _write_texts(np.int64(op), data, starts, lengths, scratch, 0, offsets, out)
+    while 0 <= done < len(starts):
+        longer = np.empty(2 * len(out) + int(offsets[done + 1]), np.uint8)
+        longer[: offsets[done]] = out[: offsets[done]]
+        out = longer
+        done = _write_texts(np.int64(op), data, starts, lengths, scratch, done, offsets, out)
+    _check(-1 - done, where)
+    check_size(int(offsets[-1]), where)
+    return offsets.astype(np.int32), out[: offsets[-1]]
+
+
+@walker
+def _read_words(data: Bytes, starts: Numbers, lengths: Numbers, out: npt.NDArray[np.int32]) -> Int:
+    """Read big-endian 32-bit numbers; return the first value that is none, or -1."""
+    for i in range(len(starts)):
+        if lengths[i] == 4:
+            out[i] = read_i32(data, starts[i])
+        elif lengths[i] <= 0:
+            out[i] = 0
+        else:
+            return i
+    return -1
+
+
+@walker
+def _read_longs(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) -> Int:
+    """Read big-endian 64-bit numbers; return as :func:`_read_words` does."""
+    for i in range(len(starts)):
+        if lengths[i] == 8:
+            out[i] = read_i64(data, starts[i])
+        elif lengths[i] <= 0:
+            out[i] = 0
+        else:
+            return i
+    return -1
+
+
+@walker
+def _read_small(
+    data: Bytes, starts: Numbers, lengths: Numbers, width: Int, out: npt.NDArray[np.int32]
+) -> Int:
+    """Read numbers of one or two bytes; return as :func:`_read_words` does."""
+    for i in range(len(starts)):
+        if lengths[i] == width:
+            out[i] = read_signed(data, starts[i], width)
+        elif lengths[i] <= 0:
+            out[i] = 0
+        else:
+            return i
+    return -1
+
+
+@walker
+def _read_counters(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) -> Int:
+    """Add up counters: plain numbers, or contexts of shards; return as :func:`_read_words` does."""
+    for i in range(len(starts)):
+        at, end = starts[i], starts[i] + lengths[i]
+        out[i] = 0
+        if lengths[i] <= 0:
+            continue
+        if lengths[i] == 8:
+            out[i] = read_i64(data, at)
+            continue
+        if lengths[i] < 2:
+            return i
+        at += 2 + 2 * abs(read_signed(data, at, np.int64(2)))
+        if at > end or (end - at) % 32:
+            return i
+        while at < end:
+            out[i] += read_i64(data, at + 24)
+            at += 32
+    return -1
+
+
+@walker
+def _copy_values(
+    data: Bytes, starts: Numbers, lengths: Numbers, offsets: npt.NDArray[np.int32], out: Bytes
+) -> None:
+    at = np.int64(0)
+    for i in range(len(starts)):
+        offsets[i] = at
+        if lengths[i] > 0:
+            at = copy(data, starts[i], lengths[i], out, at)
+    offsets[len(starts)] = at
+
+
+@walker
+def _write_texts(
+    op: Int,
+    data: Bytes,
+    starts: Numbers,
+    lengths: Numbers,
+    scratch: Scratch,
+    first: Int,
+    offsets: Numbers,
+    out: Bytes,
+) -> Int:
+    """Write values as text, from number ``first`` on until all are done or ``out`` is full.
+
+    Returns:
+        Number of the first value that is not done, its end already in ``offsets``; for one that breaks its
+        format, -1 less its number.
+    """
+    at = offsets[first]
+    for i in range(first, len(starts)):
+        if lengths[i] > 0:
+            at = write_text(op, data, starts[i], starts[i] + lengths[i], scratch, out, at)
+            if at < 0:
+                return -1 - i
+        offsets[i + 1] = at
+        if at > len(out):
+            return i
+    return len(starts)
