@@ -368,7 +368,7 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
 def _short_lived(options: str) -> str:
     """Lead options of Java with one for programs that end after minutes; where they say otherwise, they win.
 
-    The optimising compiler would take a third of the CPU time of a run, and hardly repay it.
+    The optimising compiler would take a quarter of a run's CPU time and more, and hardly repay it.
     """
     return f"-XX:TieredStopAtLevel=1 {options}".strip()
 
