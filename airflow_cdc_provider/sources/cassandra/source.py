@@ -184,12 +184,7 @@ class CassandraSource:
                 expected="a connection, or source.schema_file",
                 remedy="give what DESCRIBE KEYSPACE ... WITH INTERNALS prints as --schema",
             )
-        try:
-            return parse_cql(Path(self.options.schema_file).read_text())
-        except OSError as error:
-            raise ConfigurationError(
-                f"the schema file {self.options.schema_file} can't be read", found=str(error.strerror)
-            ) from error
+        return _read_schema_file(Path(self.options.schema_file))
 
     @cached_property
     def _session(self) -> Session:
@@ -231,3 +226,20 @@ class CassandraSource:
                     segment = max(segments)
                     return origin, Position(segment, min(segments[segment], (1 << 32) - 1)).pack()
         return SNAPSHOT_ORIGIN, Position(0, 0).pack()
+
+
+def _read_schema_file(path: Path) -> Schemas:
+    try:
+        schemas = parse_cql(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(
+            f"the schema file {path} can't be read", found=str(error.strerror)
+        ) from error
+    if nameless := sorted(name for name, table in schemas.tables.items() if not table.id):
+        raise ConfigurationError(
+            f"the schema file {path} doesn't say the ids by which a commit log names its tables",
+            expected="CREATE TABLE ... WITH ID = ...",
+            found=f"none for {', '.join(nameless)}",
+            remedy="write it with: cqlsh -e 'DESCRIBE SCHEMA WITH INTERNALS'",
+        )
+    return schemas

@@ -275,6 +275,14 @@ def test_missing_input_is_told(path: str, schema: str, message: str) -> None:
         printed(plain_connector(), source)
 
 
+def test_a_schema_without_ids_is_told_from_one_that_names_them(tmp_path: Path) -> None:
+    text = "CREATE KEYSPACE k WITH replication = {}; CREATE TABLE k.t (a int PRIMARY KEY);"
+    (tmp_path / "schema.cql").write_text(text)
+    source = Recording(DEBEZIUM / "cdc_raw", str(tmp_path / "schema.cql"), NOW_NS)
+    with pytest.raises(ConfigurationError, match=r"WITH ID.*none for k\.t.*WITH INTERNALS"):
+        printed(plain_connector(), source)
+
+
 def test_the_clusters_name_is_read_beside_the_segments(tmp_path: Path) -> None:
     (tmp_path / "cdc_raw").mkdir()
     assert cluster_name(tmp_path / "cdc_raw") == ""
