@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, TableResult
+from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import SnapshotRange as CassandraRange
+from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange as MongodbRange
 
 
 def test_spec_survives_its_file() -> None:
@@ -77,3 +79,14 @@ def test_progress_keeps_offset_and_half_done_snapshots() -> None:
 
     assert again == progress
     assert list(again.snapshots["db.c"].remaining()) == ["r2", "r3"]
+
+
+def test_ranges_of_an_offset_are_ranges_and_no_code() -> None:
+    ranges = [
+        CassandraRange("k.t", -5, 7, "a > 1", "node", b"\x00\xff"),
+        MongodbRange("d.c", 0, b"", b"\x05\x00\x00\x00\x00", "", 9),
+    ]
+    assert SnapshotProgress(False, ranges=pack_ranges(ranges)).remaining() == ranges
+    harmful = SnapshotProgress(False, ranges=pack_ranges([print]))
+    with pytest.raises(OffsetMissing, match=r"builtins\.print"):
+        harmful.remaining()
