@@ -168,7 +168,8 @@ def test_a_sync_that_ends_at_any_boundary_is_made_good_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shop = declaration(keyspace, cassandra_server)
-    monkeypatch.setattr(snapshot, "_RANGES_PER_CORE_AND_COMMIT", 4)
+    for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
+        monkeypatch.setattr(snapshot, limit, 4)
 
     def ended(*_: Any, **__: Any) -> None:
         raise InterruptedError

@@ -160,7 +160,8 @@ def test_an_interrupted_snapshot_goes_on_with_the_ranges_that_are_left(
 ) -> None:
     shop = declaration(database.name)
     database.things.insert_many([{"_id": n} for n in range(8000)])
-    monkeypatch.setattr(snapshot, "_RANGES_PER_CORE_AND_COMMIT", 1)
+    for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
+        monkeypatch.setattr(snapshot, limit, 1)
     commits: list[int] = []
     append = ChangesTable.append_batch
 
