@@ -182,7 +182,7 @@ class Source(Protocol):
         ...
 
     def start(self) -> Offset | None:
-        """Return where a new connector begins to capture, with or without snapshots; None: the earliest place.
+        """Return where a new connector begins to capture, with snapshots or not; None: the earliest place.
 
         A source whose history can't be read cheaply begins at its head: what came before is in the snapshots.
         """
