@@ -78,8 +78,14 @@ class IcebergLake:
         return IcebergTable(self, name)
 
     def create_namespace(self, name: str) -> None:
-        """Create a namespace unless it is there."""
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(self.catalog, *name.split('.'))}")
+        """Create a namespace unless it is there; several processes may do so at once."""
+        namespace = quote(self.catalog, *name.split("."))
+        try:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        except Exception:
+            # A JDBC catalog looks first and inserts then, so "if not exists" fails for the second of two.
+            if not self.spark.catalog.databaseExists(namespace):
+                raise
 
     @property
     def java_catalog(self) -> Any:

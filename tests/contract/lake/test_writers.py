@@ -126,6 +126,16 @@ def race(folder: Path, catalog: str, rounds: int) -> None:
         assert both[0].ask("positions")["refs"] == ["cdc_head", "main"]
 
 
+def test_two_writers_may_create_a_namespace_at_once(folder: Path, catalog: str) -> None:
+    with ExitStack() as stack:
+        both = [stack.enter_context(WriterProcess(folder, catalog)) for _ in range(2)]
+        for number in range(20):
+            begin = time.time() + 0.05
+            for writer in both:
+                writer.tell("create_namespace", f"n{number}", begin)
+            assert [writer.answer() for writer in both] == [{}, {}]
+
+
 def test_of_two_racing_writers_one_commits_and_the_other_gets_commit_conflict(
     folder: Path, catalog: str
 ) -> None:

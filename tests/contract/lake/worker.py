@@ -61,6 +61,12 @@ class Writer:
             return {"error": error.code}
         return {"batch": self.state.batch}
 
+    def create_namespace(self, name: str, at: float) -> dict[str, Any]:
+        """Create a namespace at a moment (epoch seconds)."""
+        time.sleep(max(0.0, at - time.time()))
+        self.changes.lake.create_namespace(name)
+        return {}
+
     def append_for_ever(self) -> dict[str, Any]:
         """Append until killed."""
         while True:
