@@ -5,7 +5,8 @@ seconds. Numba keeps the result on disk, but looks at the function's own file on
 with the old code of what it calls in another file. Therefore each file's kernels are kept in a folder named
 by a hash over that file and all that it imports of this package: ``$XDG_CACHE_HOME/airflow-cdc-provider/
 kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if that is set. Where neither can be written, the package's own
-``__pycache__`` takes the place. Processes may share the folder: Numba replaces files as a whole.
+``__pycache__`` takes the place. Processes may share the folder, and so may installations of the same sources
+in different places: Numba replaces files as a whole, and the place is not part of any name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
+from numba.core.caching import UserProvidedCacheLocator
 
 _PACKAGE: Final = Path(__file__).parents[1]
 _IMPORT: Final = re.compile(rf"^\s*(?:from|import) ({_PACKAGE.name}[\w.]*)", re.MULTILINE)
@@ -48,6 +50,15 @@ def inlined(function: Callable[..., Any]) -> Any:
     the function does.
     """
     return _compiled(function, _nrt=False, forceinline=True)
+
+
+class KernelLocator(UserProvidedCacheLocator):
+    """Where Numba keeps a file's kernels: in ``numba.config.CACHE_DIR``, wherever the file itself lies."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        """Return the folder's name; by default it is a hash of the path of the sources."""
+        return Path(py_file).stem
 
 
 @cache
@@ -84,12 +95,15 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 @contextmanager
 def _numba_keeps_in(folder: Path | None) -> Iterator[None]:
     """Set Numba's folder, which it looks up while it decorates; others in the process keep theirs."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder or before)
+    config = numba.config
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    if folder is not None:
+        config.CACHE_DIR = str(folder)
+        config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelLocator.__name__}"
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
 
 
 @cache

@@ -102,3 +102,13 @@ def test_numbas_own_setting_is_left_alone() -> None:
     before = numba.config.CACHE_DIR
     kernels.walker(lambda number: number)
     assert before == numba.config.CACHE_DIR
+
+
+def test_the_same_sources_in_another_place_share_machine_code(package: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    _, folder, _ = _call(package, XDG_CACHE_HOME=str(cache))
+    compiled = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")}
+    other = tmp_path / "other" / package.name
+    shutil.copytree(package, other)
+    assert _call(other, XDG_CACHE_HOME=str(cache))[:2] == (2, folder)
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")} == compiled != {}
