@@ -6,7 +6,9 @@ source does not is settled by contributions that say so at the very write times 
 written later:
 
 - a cell that the source doesn't show becomes a tombstone at the cell's own write time (it wins that tie);
-- a row that the source doesn't show gets, at the time of its uncertain liveness, one that never lives.
+- a row that the source doesn't show gets, at the time of its uncertain liveness, one that never lives;
+- a row that the source shows without any cell has a liveness that no deletion known so far covers, so it gets
+  the oldest of which that is true, and is not in doubt again because of the same deletion.
 
 Handled one by one in Python: doubts are few.
 """
@@ -26,6 +28,8 @@ from airflow_cdc_provider.changes.cells import (
     CELL_TOMBSTONE,
     MADE_UP_PATH_MARK,
     NEVER,
+    NEVER_LIVED,
+    ROW_DELETION,
     ROW_LIVENESS,
     ROW_UNCERTAIN,
 )
@@ -84,6 +88,8 @@ def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellR
         and (_is_made_up(c) or (c.column, c.time_us, c.value) not in elements)
     )
     dead = shown is None and held.flags & (ROW_UNCERTAIN | ROW_LIVENESS)
+    if shown is not None and not shown.cells and not held.cells and held.flags & ROW_UNCERTAIN:
+        return _settle_liveness(held, shown.liveness_us, now_seconds)
     if not gone and not dead:
         return None
     if dead:
@@ -96,6 +102,21 @@ def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellR
             cells=gone,
         )
     return CellRow(0, clustering=held.clustering, expiry_seconds=NEVER, cells=gone)
+
+
+def _settle_liveness(held: CellRow, read_us: int, now_seconds: int) -> CellRow | None:
+    known_us, end = held.expiry_seconds, held.ttl & NEVER_LIVED
+    lives = end == 0 or (end != NEVER_LIVED and end > max(now_seconds, held.liveness_us // 1_000_000))
+    if known_us != NEVER and lives:
+        return None
+    outlived = [known_us] if known_us != NEVER else []
+    if held.flags & ROW_DELETION:
+        outlived.append(held.deletion_us)
+    if not outlived:
+        return None
+    return CellRow(
+        ROW_UNCERTAIN, liveness_us=read_us, expiry_seconds=max(outlived) + 1, clustering=held.clustering
+    )
 
 
 def _is_made_up(cell: Cell) -> bool:

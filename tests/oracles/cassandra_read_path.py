@@ -92,6 +92,10 @@ class Reading:
         end = _known_end(known) if known else 0
         return end if end not in (0, 0xFFFFFFFF) and end * 1_000_000 > self.time else NEVER
 
+    def lived(self) -> bool:
+        """Tell whether the known liveness lived at the reading."""
+        return self.known is not None and (self.known.ttl == 0 or self.end() != NEVER)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -417,7 +421,8 @@ def _keep_row(
     doubt = _in_doubt(versions, winners, covers, marker, found_time, now)
     cell_lives = any(c.live(now) for c in left)
     ended = isinstance(marker, Reading) and marker.end() <= now
-    if isinstance(marker, Reading) and not static and not cell_lives and (places or active or ended):
+    covered = active is not None and not (isinstance(marker, Reading) and marker.lived())
+    if isinstance(marker, Reading) and not static and not cell_lives and (places or covered or ended):
         return Row(marker, own, max(v.clustering for v in versions), tuple(left)), True
     if isinstance(marker, Liveness) and not marker.live(now) and marker.expires < horizon:
         marker = None

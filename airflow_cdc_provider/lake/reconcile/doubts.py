@@ -5,8 +5,8 @@ times of collection elements (``CELL_UNCERTAIN``: the write time is a lower boun
 reading, anything may lie hidden; what was written later is decided as ever. So a row is in doubt if
 
 1. it lost its last live cell, but not through a deletion that is later than the reading: a hidden liveness
-   may keep it alive (it counts as live until it is read again); or it never had one, and the liveness by
-   which it was known to live has expired since;
+   may keep it alive (it counts as live until it is read again); or it never had one, and either a deletion
+   covers every liveness that is known, or the one by which it was known to live has expired since;
 2. a cell lives that the reading did not show though it was written before: a hidden tombstone may cover it;
 3. an element of uncertain write time gave way to something written before the reading, and differs from it;
 4. a list whose elements bear made-up paths was changed by real ones (:mod:`.made_up`).

@@ -217,7 +217,8 @@ def merge_row(
     if uncertain and not static:
         ends = _known_end(liveness)
         if not cell_lives:
-            doubtful = doubtful or had_cells or active.present or ends <= settings.now_seconds
+            covered = active.present and not _lives_without_cells(liveness)
+            doubtful = doubtful or had_cells or covered or ends <= settings.now_seconds
             if doubtful:
                 forgets = np.int64(-NEVER)
         if settings.now_seconds < ends:
@@ -305,6 +306,12 @@ def _known_end(reading: Liveness) -> Int:
     if end in (0, NEVER_LIVED) or end * 1_000_000 <= reading.time_us:
         return np.int64(NEVER)
     return end
+
+
+@walker
+def _lives_without_cells(reading: Liveness) -> bool:
+    """Tell whether a known liveness, which no known deletion covers, shows that the row has one still."""
+    return reading.expires != NEVER and (reading.ttl == 0 or _known_end(reading) != NEVER)
 
 
 @walker

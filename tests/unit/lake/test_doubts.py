@@ -42,6 +42,11 @@ def live(*rows: dict[str, Any]) -> list[set[int]]:
     return [{c.column for c in state.cells if not c.flags & 1} for state in states]
 
 
+def doubts(*rows: dict[str, Any]) -> set[bytes]:
+    table = pa.Table.from_pylist(list(rows), schema=CONTRIBUTION_SCHEMA)
+    return set(reconcile_cells(table, 60).doubtful_keys.to_pylist())
+
+
 def test_row_that_the_source_no_longer_shows_is_gone() -> None:
     assert live(contribution(HELD)) == [{1, 2}]
 
@@ -71,3 +76,41 @@ def test_dead_cells_are_not_missed(cell: Cell) -> None:
     held = Row(Liveness(10), cells=(cell,))
 
     assert settlements(held, Row(Reading(30))) == []
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        Row(Reading(20), deletion=(15, 0)),
+        Row(Reading(20_000_000, Liveness(5, ttl=10, expires=40))),
+        Row(Reading(20_000_000, Liveness(5, ttl=10, expires=40)), deletion=(3, 0)),
+    ],
+    ids=["deleted", "ended", "deleted and ended"],
+)
+def test_a_row_shown_without_cells_is_in_doubt_only_once(held: Row) -> None:
+    shown = Row(Reading(50_000_000))
+    answers = settlements(held, shown)
+
+    assert doubts(contribution(held)) == {b"k"}
+    assert doubts(contribution(held), contribution(shown), *answers) == set()
+    assert live(contribution(held), contribution(shown), *answers) == [set()]
+
+
+def test_a_deletion_that_comes_after_the_second_reading_is_a_new_doubt() -> None:
+    held, shown = Row(Reading(20), deletion=(15, 0)), Row(Reading(50))
+    settled = [contribution(held), contribution(shown), *settlements(held, shown)]
+
+    assert doubts(*settled, contribution(Row(deletion=(15, 0)))) == set()
+    assert doubts(*settled, contribution(Row(deletion=(16, 0)))) == {b"k"}
+
+
+@pytest.mark.parametrize("known", [None, Liveness(5), Liveness(5, ttl=100, expires=105)])
+def test_a_row_that_lives_for_all_that_is_known_needs_no_settlement(known: Liveness | None) -> None:
+    assert settlements(Row(Reading(20, known)), Row(Reading(50))) == []
+
+
+def test_a_known_liveness_after_the_deletion_leaves_no_doubt() -> None:
+    held = Row(Reading(20, Liveness(16)), deletion=(15, 0))
+
+    assert doubts(contribution(held)) == set()
+    assert doubts(contribution(Row(Reading(20, Liveness(15)), deletion=(15, 0)))) == {b"k"}
