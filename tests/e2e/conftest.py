@@ -158,6 +158,12 @@ def store(airflow: Airflow, mongo_server: MongoServer) -> Any:
 
 
 @pytest.fixture(scope="session")
+def synced(airflow: Airflow, store: Any) -> Outcome:
+    """The first run of sync_on_news, after which the mirrors of the store are there."""
+    return airflow.run("sync_on_news").succeeded()
+
+
+@pytest.fixture(scope="session")
 def shop(airflow: Airflow, cassandra_server: CassandraServer) -> Any:
     """The keyspace of the Cassandra examples, with two tables, and the segments where the examples look."""
     from server_kit import create_keyspace

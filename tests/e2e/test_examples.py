@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.integration]
 
 
-@pytest.fixture(scope="module")
-def synced(airflow: Airflow, store: Any) -> Outcome:
-    """The first run of sync_on_news, after which the mirrors of the store are there."""
-    return airflow.run("sync_on_news").succeeded()
-
-
 def test_news_start_a_sync_and_then_the_lag_is_small(airflow: Airflow, synced: Outcome) -> None:
     outcome = synced
 
