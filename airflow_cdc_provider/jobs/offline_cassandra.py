@@ -22,7 +22,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
-from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
@@ -104,7 +104,10 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
     assert isinstance(options, CassandraOptions)
     schema = recording.schema or options.schema_file
     return CassandraSource(
-        replace(options, cdc_raw=str(recording.path), schema_file=schema), {}, connector.selects
+        replace(options, cdc_raw=str(recording.path), schema_file=schema),
+        {},
+        connector.selects,
+        settled=True,
     )
 
 
@@ -115,6 +118,8 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
             f"there is no recording at {recording.path}",
             expected="a folder with CommitLog-*.log (or .log.gz) and *_cdc.idx files",
         )
+    for origin, segment, reason in list_faults(recording.path, source.options.node):
+        damage.add(f"node {origin}, segment {segment}", reason)
     read, stop = source.reader(), source.head()
     start: Offset | None = None
     while True:

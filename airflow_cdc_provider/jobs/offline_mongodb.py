@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -231,8 +231,8 @@ def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
         path: A file of change events, or a folder; ``snapshot.DB.COLL.bson`` in it holds snapshot documents.
 
     Returns:
-        Snapshot files with database and collection, in the order of collection names as Debezium reads them;
-        files of change events by name.
+        Snapshot files with database and collection, in the order in which Debezium reads them: by collection,
+        those of one name as a ``java.util.HashSet`` holds their databases. Files of change events by name.
 
     Raises:
         ConfigurationError: There are none.
@@ -255,8 +255,24 @@ def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
             snapshots.append((parts[1], parts[2], file))
         else:
             streams.append(file)
-    snapshots.sort(key=lambda item: (item[1].encode("utf-16-be"), item[0]))
+    place = _places_in_java_set({database for database, _, _ in snapshots})
+    snapshots.sort(key=lambda item: (item[1].encode("utf-16-be"), place[item[0]]))
     return snapshots, streams
+
+
+def _places_in_java_set(names: Collection[str]) -> dict[str, tuple[int, str]]:
+    """Return what sorts names as a ``java.util.HashSet``, filled in alphabetical order, hands them out."""
+    buckets = 16
+    while len(names) > buckets * 3 // 4:
+        buckets *= 2
+    places = {}
+    for name in names:
+        code = 0
+        units = name.encode("utf-16-be")
+        for i in range(0, len(units), 2):
+            code = (code * 31 + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF
+        places[name] = ((code ^ code >> 16) & (buckets - 1), name)
+    return places
 
 
 def _bson_name(file: Path) -> str:

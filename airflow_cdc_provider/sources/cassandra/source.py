@@ -50,14 +50,21 @@ class CassandraSource:
         options: The declaration's source part.
         connection: The Airflow connection's values (:func:`~.connect.open_session`); empty offline.
         selects: Tells whether the declaration wants a table.
+        settled: The segments are a recording: nobody writes there any more.
     """
 
     type = "cassandra"
 
     def __init__(
-        self, options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+        self,
+        options: CassandraOptions,
+        connection: Mapping[str, Any],
+        selects: Callable[[str], bool],
+        *,
+        settled: bool = False,
     ) -> None:
         self.options = options
+        self._settled = settled
         self._connection = dict(connection)
         self._selects = selects
 
@@ -202,6 +209,7 @@ class CassandraSource:
             self.options.cdc_raw,
             self.options.node,
             beyond_index=bare,
+            settled=self._settled,
             strict=self.options.advanced.strict,
         )
 

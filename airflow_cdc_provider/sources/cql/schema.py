@@ -6,6 +6,7 @@ Built from ``system_schema`` rows, from ``DESCRIBE ... WITH INTERNALS`` text, or
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -176,6 +177,43 @@ class Schemas:
 
 
 def order_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Put columns in the order of a TableSchema, which is that of ``SELECT *``."""
-    kinds = ("partition_key", "clustering", "static", "regular")
-    return tuple(sorted(columns, key=lambda c: (kinds.index(c.kind), c.position, c.name.encode())))
+    """Put columns in the order of a TableSchema, which is that of ``SELECT *``.
+
+    Cassandra keeps static and regular columns sorted, those with a cell per element last, cuts the list
+    before the first of these and merges the halves by name. As its three comparisons treat bytes above 127
+    differently, such names stand where one wouldn't look for them.
+    """
+    given = list(columns)
+    ordered = [
+        column
+        for kind in ("partition_key", "clustering")
+        for column in sorted((c for c in given if c.kind == kind), key=lambda c: c.position)
+    ]
+    for kind in ("static", "regular"):
+        stored = sorted((c for c in given if c.kind == kind), key=_stored_order)
+        cut = [_stored_order(c) >= _FIRST_MULTI_CELL for c in stored].count(False)
+        simple, multi_cell = deque(stored[:cut]), deque(stored[cut:])
+        while simple and multi_cell:
+            first = simple if _signed(simple[0]) < _signed(multi_cell[0]) else multi_cell
+            ordered.append(first.popleft())
+        ordered += [*simple, *multi_cell]
+    return tuple(ordered)
+
+
+def _stored_order(column: Column) -> tuple[bool, int, bytes]:
+    """Return what sorts columns of one kind as Cassandra's ``ColumnMetadata`` does.
+
+    It makes the first six bytes of the name a number with the highest bit turned over, as for a comparison
+    with sign, but compares without sign: names that begin outside ASCII come first.
+    """
+    name = column.name.encode()
+    return column.type.multi_cell, int.from_bytes(name[:6].ljust(6, b"\0"), "big") ^ 1 << 47, name
+
+
+_FIRST_MULTI_CELL = (True, 1 << 47, b"")
+"""Where Cassandra looks for the first column with a cell per element: at an empty name."""
+
+
+def _signed(column: Column) -> bytes:
+    """Return what sorts names as Java's ``ByteBuffer.compareTo`` does: bytes above 127 are negative."""
+    return bytes(byte ^ 0x80 for byte in column.name.encode())

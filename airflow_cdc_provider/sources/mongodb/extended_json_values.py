@@ -201,6 +201,36 @@ def write_characters(
 
 
 @kernel
+def _options(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, escaped: np.ndarray) -> int:
+    """Write a regular expression's options, sorted as the Java driver sorts them: by UTF-16 unit."""
+    units = np.empty(end - start, np.int64)
+    count = 0
+    while start < end:
+        point, size = _code_point(data, start, end)
+        start += size
+        if point > 0xFFFF:
+            units[count] = 0xD800 + ((point - 0x10000) >> 10)
+            count += 1
+            point = 0xDC00 + ((point - 0x10000) & 0x3FF)
+        units[count] = point
+        count += 1
+    text = np.empty(3, np.uint8)
+    for unit in np.sort(units[:count]):
+        if 0xD800 <= unit < 0xE000:
+            at = _unit(out, at, unit)
+        elif unit < 0x80:
+            text[0] = unit
+            at = write_characters(text, 0, 1, out, at, escaped)
+        elif unit < 0x800:
+            text[0], text[1] = 0xC0 | unit >> 6, 0x80 | unit & 0x3F
+            at = write_characters(text, 0, 2, out, at, escaped)
+        else:
+            text[0], text[1], text[2] = 0xE0 | unit >> 12, 0x80 | (unit >> 6) & 0x3F, 0x80 | unit & 0x3F
+            at = write_characters(text, 0, 3, out, at, escaped)
+    return at
+
+
+@kernel
 def _hexadecimal(data: np.ndarray, start: int, end: int, out: np.ndarray, at: int) -> int:
     for i in range(start, end):
         out[at], out[at + 1] = _HEX[data[i] >> 4], _HEX[data[i] & 15]
@@ -383,9 +413,7 @@ def write_scalar(
         out[at] = 34
         at = write_separator(out, at + 1, spaced)
         at = put(out, at, _OPTIONS_1) if profile == DOCUMENT else put(out, at, _OPTIONS_2)
-        options = np.sort(data[pattern + 1 : end - 1])
-        at = write_characters(options, 0, len(options), out, at, escaped)
-        at = _close(out, at)
+        at = _close(out, _options(data, pattern + 1, end - 1, out, at, escaped))
         if profile != DOCUMENT:
             out[at] = 125
             at += 1

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, row_lines, text_of
 from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
 
@@ -251,6 +252,54 @@ def test_strict_ends_at_the_first_broken_place(tmp_path: Path) -> None:
     )
     with pytest.raises(CdcError, match="entry-checksum"):
         printed(connector, broken(tmp_path), Damage(strict=True))
+
+
+def faults_of_indexes(damage: Damage) -> list[str]:
+    return [place for place in damage.places if "its index" in place]
+
+
+def test_a_segment_that_is_missing_beside_its_index_is_told(tmp_path: Path) -> None:
+    shutil.copytree(PLAIN / "cdc_raw", tmp_path / "a")
+    sorted((tmp_path / "a").glob("*.log.gz"))[2].unlink()
+    damage = Damage(strict=False)
+    source = replace(recording(PLAIN), path=tmp_path / "a")
+    assert printed(plain_connector(), source, damage)
+    assert faults_of_indexes(damage) == [
+        "node node, segment 1795247392877: its index is there, the segment is missing"
+    ]
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"\0\0\0", b"-5\nCOMPLETED", b"12\nCOMPLE", b"12 34\nCOMPLETED"])
+def test_a_segment_with_a_broken_index_is_told_and_lands(text: bytes, tmp_path: Path) -> None:
+    shutil.copytree(DEBEZIUM / "cdc_raw", tmp_path / "a")
+    (packed,) = (tmp_path / "a").glob("*.log.gz")
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    (index,) = (tmp_path / "a").glob("*.idx")
+    index.write_bytes(text)
+    damage = Damage(strict=False)
+    source = replace(recording(DEBEZIUM), path=tmp_path / "a")
+    assert len(printed(plain_connector(tombstones=False), source, damage)) == 35
+    (place,) = damage.places
+    assert place.endswith("its index is broken; it was read to the end of its data")
+    with pytest.raises(CorruptInput, match="its index is broken"):
+        printed(plain_connector(), source, Damage(strict=True))
+
+
+def test_an_unfinished_index_of_an_earlier_segment_is_told(tmp_path: Path) -> None:
+    shutil.copytree(PLAIN / "cdc_raw", tmp_path / "a")
+    first = sorted((tmp_path / "a").glob("*.idx"))[0]
+    first.write_text("500")
+    damage = Damage(strict=False)
+    source = replace(recording(PLAIN), path=tmp_path / "a")
+    assert printed(plain_connector(), source, damage)
+    assert faults_of_indexes(damage) == [
+        "node node, segment 1795247392875: its index is not COMPLETED; it was read to position 500"
+    ]
+    midway = replace(recording(PLAIN), path=PLAIN / "midway" / "cdc_raw")
+    damage = Damage(strict=False)
+    assert printed(plain_connector(), midway, damage)
+    assert faults_of_indexes(damage) == []
 
 
 def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> None:

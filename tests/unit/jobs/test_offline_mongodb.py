@@ -183,6 +183,17 @@ def insert(number: int) -> bytes:
     )
 
 
+def test_collections_of_one_name_come_as_debezium_lists_their_databases(tmp_path: Path) -> None:
+    # As recorded with Debezium 3.6.1, which keeps the names of databases in a java.util.HashSet.
+    for database in ("odd", "odd-db_2", "Odd3", "\u00f6dd\U0001f600"):
+        (tmp_path / f"snapshot.{database}.same.bson").write_bytes(bson.encode({"_id": 1}))
+    (tmp_path / "snapshot.zoo.a.bson").write_bytes(bson.encode({"_id": 1}))
+    connector = connector_of("default", **{"collection.include.list": r".*\..*"})
+    read = [json.loads(r["value"])["source"] for r in printed(connector, Recording(tmp_path, "", NOW_NS))]
+    assert [source["db"] for source in read] == ["zoo", "odd-db_2", "Odd3", "\u00f6dd\U0001f600", "odd"]
+    assert [source["snapshot"] for source in read] == ["true"] * 4 + ["last"]
+
+
 def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
     events = [bytearray(insert(number)) for number in range(20)]
     size = len(events[0])

@@ -53,6 +53,8 @@ class LogFolder:
         node: Host id of the node, if its segments lie directly in the folder.
         beyond_index: Read growing segments past what their index calls durable, and those that have none:
             sooner, but a crash of the node can take back what was read.
+        settled: Nobody writes here any more, it is a recording: segments with a broken index are read to the
+            end of their data.
         trust_zero_checksum: Go on past a sync marker whose checksum was not written, in plain segments;
             entries have checksums of their own. Cassandra's property is
             ``cassandra.commitlog.allow_ignore_sync_crc``.
@@ -62,6 +64,7 @@ class LogFolder:
     path: str
     node: str = ""
     beyond_index: bool = False
+    settled: bool = False
     trust_zero_checksum: bool = False
     strict: bool = False
 
@@ -274,7 +277,11 @@ def _list(folder: LogFolder) -> Mapping[str, list[SegmentFile]]:
 
 
 def _usable(folder: LogFolder, file: SegmentFile) -> bool:
-    return file.complete or file.index is not None or folder.beyond_index
+    return file.complete or file.index is not None or _beyond_index(folder, file)
+
+
+def _beyond_index(folder: LogFolder, file: SegmentFile) -> bool:
+    return folder.beyond_index or (folder.settled and file.index_broken)
 
 
 def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
@@ -311,7 +318,7 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
         if file.index is None:
             return descriptor, chain
         if not file.complete:
-            durable = [s for s in chain.sections if folder.beyond_index or s.end <= file.index.end]
+            durable = [s for s in chain.sections if _beyond_index(folder, file) or s.end <= file.index.end]
             return descriptor, chain._replace(sections=durable)
         # After a crash the server writes the file's length there.
         if chain.end < file.index.end != source.length:

@@ -61,6 +61,8 @@ class SegmentFile:
         size_bytes: Length of the file, compressed if it is ``.gz``.
         index: What its index says; None without one: no tracked write is in it so far.
         index_changed_at: When the index was last written, in epoch seconds; 0 without one.
+        index_broken: Whether the index says something else than an index does. While the server rewrites it
+            that can happen for a moment.
     """
 
     origin: str
@@ -70,6 +72,7 @@ class SegmentFile:
     size_bytes: int
     index: Index | None
     index_changed_at: float = 0.0
+    index_broken: bool = False
 
     @property
     def complete(self) -> bool:
@@ -110,6 +113,32 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
     return nodes if nodes or not (own or node) else {node or ONLY_NODE: own}
 
 
+def list_faults(folder: str | Path, node: str = "") -> list[tuple[str, int, str]]:
+    """Tell what is wrong with a recording's indexes: node, segment id and a text for each.
+
+    Of no use in a folder that a node or an agent still writes: there these things pass.
+    """
+    top = Path(folder)
+    faults = []
+    for origin, place in [
+        (node or ONLY_NODE, top),
+        *((c.name, c) for c in sorted(top.iterdir()) if c.is_dir()),
+    ]:
+        files = {file.segment: file for file in _list_node(place, origin)}
+        names = (_INDEX_NAME.fullmatch(path.name) for path in place.iterdir())
+        indexed = sorted({int(match[2]) for match in names if match})
+        for segment in indexed:
+            file = files.get(segment)
+            if file is None:
+                faults.append((origin, segment, "its index is there, the segment is missing"))
+            elif file.index_broken:
+                faults.append((origin, segment, "its index is broken; it was read to the end of its data"))
+            elif file.index and not file.index.completed and segment != indexed[-1]:
+                reason = f"its index is not COMPLETED; it was read to position {file.index.end}"
+                faults.append((origin, segment, reason))
+    return faults
+
+
 def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
     logs: dict[int, tuple[Path, int]] = {}
     indexes: dict[int, Path] = {}
@@ -125,24 +154,26 @@ def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
             size = path.stat().st_size
         except FileNotFoundError:
             continue  # deleted since it was listed: as if it had not been there
-        index, changed_at = _read_index(indexes.get(segment))
-        found.append(SegmentFile(origin, segment, version, str(path), size, index, changed_at))
+        index, changed_at, broken = _read_index(indexes.get(segment))
+        found.append(SegmentFile(origin, segment, version, str(path), size, index, changed_at, broken))
     return found
 
 
-def _read_index(path: Path | None) -> tuple[Index | None, float]:
+def _read_index(path: Path | None) -> tuple[Index | None, float, bool]:
+    """Read what an index says, when it was written, and whether it isn't whole."""
     if path is None:
-        return None, 0.0
+        return None, 0.0, False
     for _ in range(_INDEX_TRIES):
         try:
             text = path.read_bytes()
             changed_at = path.stat().st_mtime
         except FileNotFoundError:
-            return None, 0.0
+            return None, 0.0, False
         if match := _INDEX_TEXT.match(text):
-            return Index(int(match[1]), match[2] is not None), changed_at
+            broken = text[match.end() :].strip() != b""
+            return Index(int(match[1]), match[2] is not None), changed_at, broken
         time.sleep(_INDEX_PAUSE_SECONDS)
-    return None, 0.0
+    return None, 0.0, True
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class EventDecoder:
         self.schema = schema
         self._program: Program = compile_tables([schema])
         self._projection = Projection(schema, LAKE_TYPES)
-        self._cells = (*schema.regular, *schema.static)
+        self._cells = (*_by_name(schema.regular), *_by_name(schema.static))
         self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
         for slot, column in enumerate(self._cells):
             self._slots[column.id] = slot
@@ -297,6 +297,11 @@ class EventDecoder:
         return after, values
 
 
+def _by_name(columns: Sequence[Column]) -> list[Column]:
+    """Sort columns as the Java driver does, by whose metadata Debezium makes its schemas: as Java strings."""
+    return sorted(columns, key=lambda column: column.name.encode("utf-16-be"))
+
+
 @dataclass(frozen=True)
 class _Event:
     """Per event: whether it deletes a row or partition, its contribution's scope, the deletion's time."""
@@ -328,11 +333,30 @@ def _places(
 
 def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:
     """Return maps with null in place of the values of removed keys: of those that only ``everything`` has."""
-    shown: list[list[tuple[Any, Any]] | None] = []
-    for entries, left in zip(everything.to_pylist(), live.to_pylist(), strict=True):
-        if entries is None:
-            shown.append(None)
-            continue
-        kept = {repr(key) for key, _ in left or ()}
-        shown.append([(key, value if repr(key) in kept else None) for key, value in entries])
-    return pa.array(shown, everything.type)
+    starts = everything.offsets.to_numpy()
+    names = [repr(key) for key in _entries(everything)[0].to_pylist()]
+    live_starts = live.offsets.to_numpy()
+    live_names = [repr(key) for key in _entries(live)[0].to_pylist()]
+    kept = np.zeros(len(names), np.bool_)
+    for row in range(len(everything)):
+        left = set(live_names[live_starts[row] : live_starts[row + 1]])
+        for place in range(starts[row], starts[row + 1]):
+            kept[place] = names[place] in left
+    keys, values = _entries(everything)
+    shown = values.take(pa.array(np.arange(len(names)), mask=~kept))
+    target = everything.type
+    fields = list(target.value_type) if _is_list(everything) else [target.key_field, target.item_field]
+    entries = pa.StructArray.from_arrays([keys, shown], fields=fields)
+    return pa.Array.from_buffers(target, len(everything), everything.buffers()[:2], children=[entries])
+
+
+def _is_list(maps: pa.Array) -> bool:
+    """Tell maps that are lists of entries, because of their keys, from Arrow's own."""
+    return not pa.types.is_map(maps.type)
+
+
+def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and values of all maps."""
+    if _is_list(maps):
+        return maps.values.field(0), maps.values.field(1)
+    return maps.keys, maps.items

@@ -243,3 +243,36 @@ def test_collections_reach_lake_and_events(cql_type: str, cells: Any, lake: Any,
     mirror, events = out_of_log(cql_type, [cells, EMPTIED, cells[:1]])
     assert mirror.to_pylist() == [lake, None, lake[:1]]
     assert events.to_pylist() == [event, [], event[:1]]
+
+
+KEY_WITH_MAP = whole(1, 4) + (whole(4, 4) + whole(7, 4)) * 2
+
+
+@pytest.mark.parametrize(
+    ("cql_type", "removed", "kept", "shown"),
+    [
+        ("map<text, int>", b"a", b"b", [("a", None), ("b", 1)]),
+        (
+            "map<frozen<map<int, int>>, frozen<map<int, int>>>",
+            KEY_WITH_MAP,
+            KEY_WITH_MAP[:-1] + b"\x08",
+            [{"key": [(7, 7)], "value": None}, {"key": [(7, 8)], "value": [(7, 7)]}],
+        ),
+    ],
+)
+def test_events_show_a_removed_key_of_a_map_without_value(
+    cql_type: str, removed: bytes, kept: bytes, shown: list[Any]
+) -> None:
+    value = KEY_WITH_MAP if kept != b"b" else whole(1, 4)
+    _, events = out_of_log(
+        cql_type, [(Cell(1, 5, path=removed, tombstone=True, end=9), Cell(1, 5, value, kept)), EMPTIED]
+    )
+    assert events.to_pylist() == [shown, []]
+
+
+def test_events_list_columns_as_the_java_driver_does() -> None:
+    schema = table(
+        "t", "p id int\nc c int\ns b int\nr \u4e2d set<int>\nr \U0001f600 int\nr \ufb01 int\nr a int", 0x41
+    )
+    after = EventDecoder(schema).decode(changes([])).events.schema.field("after").type
+    assert [f.name for f in after] == ["id", "c", "a", "\u4e2d", "\U0001f600", "\ufb01", "b"]

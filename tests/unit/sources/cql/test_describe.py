@@ -35,6 +35,25 @@ def test_dropped_columns_keep_type_kind_and_time_even_if_they_came_back() -> Non
     assert "m" not in {c.name for c in evo.regular}
 
 
+@pytest.mark.parametrize(
+    ("columns", "order"),
+    [
+        # Each as SELECT * of Cassandra 5.0.9 gave it.
+        ('a int, "\u4e2d" int, "-" int, "UP" set<int>, v set<int>, w int', "\u4e2d - UP a v w"),
+        ('a int, "\U0001f600" set<int>, "select" int', "a select \U0001f600"),
+        ('"\U0001f600" int, s1 int, "\u00dc \u00df" int, s2 set<int>', "\u00dc \u00df \U0001f600 s1 s2"),
+        (
+            '"\u4e2d" set<int>, "\U0001f600" int, a set<int>, b int, "\u00fc" set<int>, "abcdef\u00fc" int, '
+            "abcdefa int",
+            "\U0001f600 a abcdefa abcdef\u00fc b \u00fc \u4e2d",
+        ),
+    ],
+)
+def test_columns_stand_in_the_order_of_select_all(columns: str, order: str) -> None:
+    text = f"CREATE KEYSPACE k WITH replication = {{}}; CREATE TABLE k.t (id int PRIMARY KEY, {columns});"
+    assert " ".join(c.name for c in parse_cql(text).tables["k.t"].columns) == f"id {order}"
+
+
 def test_a_table_is_read_in_full() -> None:
     schemas = parse_cql(
         """

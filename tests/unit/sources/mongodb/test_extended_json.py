@@ -255,3 +255,19 @@ def test_flipped_bytes_never_make_text_that_is_no_utf8() -> None:
         texts, status = render_documents(pa.array(documents, pa.binary()), profile)
         texts.validate(full=True)
         assert {DONE, BROKEN} == set(status.tolist())
+
+
+@pytest.mark.parametrize(
+    ("options", "sorted_options"),
+    [
+        (b"x\xc3\xa9i", "ix\u00e9"),
+        ("z\U0001f600é\ufb01".encode(), "z\u00e9\\ud83d\\ude00\ufb01"),
+        ("\U0001f601\U0001f600".encode(), "\\ud83d\\ud83d\\ude00\\ude01"),
+        (b"z\xffa", "az\ufffd"),
+    ],
+)
+def test_options_of_a_regular_expression_are_sorted_as_javas_characters(
+    options: bytes, sorted_options: str
+) -> None:
+    document = element(11, b"p\0" + options + b"\0")
+    assert text(document, DOCUMENT) == f'{{"v": {{"$regex": "p","$options": "{sorted_options}"}}}}'
