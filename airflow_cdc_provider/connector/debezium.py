@@ -168,9 +168,11 @@ def _finish(draft: _Draft) -> None:
     draft.values.setdefault("source", {})["type"] = draft.type
     if draft.include and draft.exclude:
         raise ConfigurationError("properties exclude each other", found="an include and an exclude list")
-    if draft.databases:
+    if draft.databases and draft.include:
         scope = "|".join(draft.databases)
-        draft.include = [rf"(?=(?:{scope})\.){entry}" for entry in draft.include or [".*"]]
+        draft.include = [rf"(?=(?:{scope})\.){entry}" for entry in draft.include]
+    elif draft.databases:
+        draft.include = [rf"{database}\..*" for database in draft.databases]
     if draft.include:
         draft.set("tables", draft.include)
     built_in = ["admin", "local", "config"] if draft.type == "mongodb" else []
