@@ -111,12 +111,13 @@ def _any_of(patterns: Sequence[str]) -> dict[str, Any] | None:
 
 def _one(pattern: str) -> dict[str, Any] | None:
     """Build the filter of one pattern, None if it can't go to the server."""
-    if not _PORTABLE.fullmatch(pattern) or (pattern := _cases_written_out(pattern)) is None:
+    written = _cases_written_out(pattern) if _PORTABLE.fullmatch(pattern) else None
+    if written is None:
         return None
-    split = _DATABASE_PART.fullmatch(pattern)
-    if split is None or _has_bare_alternative(pattern):
+    split = _DATABASE_PART.fullmatch(written)
+    if split is None or _has_bare_alternative(written):
         joined = {"$concat": ["$ns.db", ".", "$ns.coll"]}
-        return {"$expr": {"$regexMatch": {"input": joined, "regex": _anchored(pattern)}}}
+        return {"$expr": {"$regexMatch": {"input": joined, "regex": _anchored(written)}}}
     found: dict[str, Any] = {"ns.db": _name_filter(split[1])}
     if split[2] != ".*":
         found["ns.coll"] = _name_filter(split[2])
