@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 SLICE_BYTES: Final = 16 * 1024 * 1024
 """Size at which a slice of events is closed; one reply of the server may exceed it."""
 
+BEGIN: Final = Timestamp(1, 1)
+"""A time before all changes."""
+
 _TOKEN: Final = b"_id"
 _SPLIT: Final = b"splitEvent"
 _ATTEMPTS: Final = 5
@@ -408,7 +411,8 @@ def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: 
     """Find the first cluster time from which the server can still stream.
 
     ``serverStatus`` tells it to users that may ask. For others, and for sharded clusters, times are tried:
-    back from now in doubling steps, then by halving, to the second.
+    back from now in doubling steps, then by halving, to the second. A set that never dropped anything from
+    its oplog takes any time; then it is :data:`BEGIN`.
 
     Args:
         client: A connection.
@@ -417,6 +421,8 @@ def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: 
     """
     if (known := _oldest_by_status(client)) is not None:
         return known
+    if accepts(BEGIN):
+        return BEGIN
     step = 64
     kept = now.time
     while kept > step and accepts(Timestamp(kept - step, 0)):

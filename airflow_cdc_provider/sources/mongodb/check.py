@@ -11,7 +11,7 @@ from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost
 from airflow_cdc_provider.sources.base import Finding
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe, oldest_time
+from airflow_cdc_provider.sources.mongodb.capture import BEGIN, ChangeStream, describe, oldest_time
 from airflow_cdc_provider.sources.mongodb.connection import (
     UNAUTHORIZED,
     ConnectionValues,
@@ -290,6 +290,9 @@ def _stream(
 
 
 def _window(oldest: Timestamp, now: Timestamp, offset: StreamPlace | None) -> Iterator[Finding]:
+    if oldest == BEGIN:
+        yield Finding("ok", "oplog window", "the oplog still has all changes since the replica set began")
+        return
     window = now.time - oldest.time
     text = f"the oplog reaches back {_duration(window)}"
     if offset is not None:

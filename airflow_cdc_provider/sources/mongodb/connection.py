@@ -218,7 +218,11 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
 
 
 def _short(error: Exception) -> str:
-    return str(error).partition(", full error:")[0].partition(", Topology Description:")[0][:400]
+    """Return an error's text without the command, the reply and the topology that may follow it."""
+    text = str(error)
+    for follows in (", full error:", ", Topology Description:", " to execute command {"):
+        text = text.partition(follows)[0]
+    return text[:400].rstrip(".")
 
 
 @dataclass(frozen=True)
