@@ -84,6 +84,11 @@ def event_filter(selection: Selection | None) -> dict[str, Any]:
     return {"$or": [of_rows, {"operationType": {"$in": list(_OF_COLLECTIONS)}}]}
 
 
+def server_applies(pattern: str) -> bool:
+    """Tell whether the server can filter by a pattern, so that it needs not send what isn't selected."""
+    return _one(pattern) is not None
+
+
 def literal_name(pattern: str) -> str:
     """Return the one namespace that a pattern without wildcards stands for, empty for other patterns."""
     return _plain(pattern) if "\\." in pattern and _LITERAL.fullmatch(pattern) else ""
