@@ -193,7 +193,7 @@ def _note_what_the_server_cannot_apply(draft: _Draft) -> None:
             if _compiles(pattern) and not server_applies(pattern):
                 draft.notes.append(
                     f"MongoDB can't apply {pattern} of {option}: it sends what it could have left out, and "
-                    "the capture chooses. It can apply literals, '.', classes, groups and quantifiers of ASCII"
+                    "the capture chooses. Literals, '.', classes, groups and quantifiers of ASCII it can"
                 )
 
 
