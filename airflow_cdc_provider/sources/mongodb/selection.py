@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 _PORTABLE: Final = re.compile(
@@ -159,6 +160,7 @@ def _cases_written_out(pattern: str) -> str | None:
     return "".join(written)
 
 
+@cache
 def _both_cases(part: str) -> str:
     """Write a letter or a class as the class of all characters that it matches without regard to case."""
     if not part.isalpha() and not part.startswith("["):
