@@ -95,16 +95,5 @@ def sanitize_cdc_uri(uri: SplitResult) -> SplitResult:
     return uri
 
 
-def literal_tables(connector: Connector) -> list[str] | None:
-    """Return the tables of a connector whose patterns are plain names, None where one is a real pattern."""
-    tables = []
-    for pattern in connector.tables:
-        plain = re.sub(r"\\([.\-_])", r"\1", pattern)
-        if re.search(r"[\\*+?\[\](){}|^$]", plain) or not re.fullmatch(pattern, plain):
-            return None
-        tables.append(plain)
-    return [table for table in tables if connector.selects(table)]
-
-
 def _name(connector: Connector | str) -> str:
     return connector if isinstance(connector, str) else connector.name

@@ -11,12 +11,13 @@ Example::
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
 from airflow.providers.common.compat.sdk import Param, TaskGroup
 
-from airflow_cdc_provider.assets import literal_tables
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.operators.check import CdcCheckOperator
 from airflow_cdc_provider.operators.stages import CdcMaintainOperator, CdcSyncOperator, CdcVerifyOperator
@@ -86,7 +87,7 @@ def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
             )
     """
     declared = to_connector(connector)
-    tables = literal_tables(declared)
+    tables = _literal_tables(declared)
     kind = "keyspace.table" if declared.type == "cassandra" else "database.collection"
     about = f"What to read in full once more: {kind}"
     table = (
@@ -102,3 +103,14 @@ def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
         description="replace: rows that the source no longer has leave the mirror; add: nothing leaves it",
     )
     return {"table": table, "mode": mode}
+
+
+def _literal_tables(connector: Connector) -> list[str] | None:
+    """Return the tables of a connector whose patterns are plain names, None where one is a real pattern."""
+    tables = []
+    for pattern in connector.tables:
+        plain = re.sub(r"\\([.\-_])", r"\1", pattern)
+        if re.search(r"[\\*+?\[\](){}|^$]", plain) or not re.fullmatch(pattern, plain):
+            return None
+        tables.append(plain)
+    return [table for table in tables if connector.selects(table)]

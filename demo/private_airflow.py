@@ -51,7 +51,7 @@ class PrivateAirflow:
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.layout.airflow}/airflow.db",
-            "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
             "AIRFLOW__CDC__SPARK_JARS": ",".join(map(str, spark_jars())),
             "AIRFLOW__CDC__WORK_FOLDER": str(self.layout.folder / "work"),
             "SPARK_LOCAL_IP": "127.0.0.1",

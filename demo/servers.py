@@ -54,12 +54,23 @@ def clear(layout: Layout) -> None:
             expected="a folder that is new, empty or an earlier demo's",
             remedy="set CDC_DEMO to another folder",
         )
-    if not all(map(is_free, _ports(layout).values())):
+    require_ended(layout)
+    shutil.rmtree(layout.folder)
+
+
+def require_ended(layout: Layout) -> None:
+    """Refuse to go on while the databases of an earlier demo run.
+
+    Raises:
+        ConfigurationError: Their ports are in use.
+    """
+    taken = [port for port in _ports(layout).values() if not is_free(port)]
+    if taken:
         raise ConfigurationError(
             f"an earlier demo in {layout.folder} still runs",
+            found=f"port {', '.join(map(str, taken))} in use",
             remedy="end its make demo or make ui, or set CDC_DEMO to another folder",
         )
-    shutil.rmtree(layout.folder)
 
 
 def _ports(layout: Layout) -> dict[str, int]:

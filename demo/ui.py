@@ -12,7 +12,7 @@ import time
 from airflow_cdc_provider.exceptions import CdcError
 from demo.layout import Layout
 from demo.private_airflow import PrivateAirflow
-from demo.servers import servers
+from demo.servers import require_ended, servers
 from server_kit.ports import free_port, is_free
 
 _USUAL_PORT = 8080
@@ -27,6 +27,7 @@ def main() -> int:
         return 1
     port = _USUAL_PORT if is_free(_USUAL_PORT) else free_port()
     try:
+        require_ended(layout)
         with servers(layout):
             return _serve(PrivateAirflow(layout), port)
     except CdcError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 from argparse import Namespace
@@ -18,6 +19,8 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
     @functools.wraps(function)
     def run(args: Namespace) -> None:
         _keep_logs_out_of_the_output()
+        # As Airflow's own connection commands do: connections are looked up in its database too.
+        os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
         try:
             function(args)
             sys.stdout.flush()
@@ -36,6 +39,8 @@ def _keep_logs_out_of_the_output() -> None:
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 
     redirect_stdout_log_handlers_to_stderr()
+    # What the driver fails at comes as one error of ours; it would log a traceback for each try before.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 def read_connector(path: str) -> Connector:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb.selection import server_applies
 
 _CLASSES: Final = {
     "io.debezium.connector.mongodb.MongoDbConnector": "mongodb",
@@ -168,9 +169,11 @@ def _finish(draft: _Draft) -> None:
     draft.values.setdefault("source", {})["type"] = draft.type
     if draft.include and draft.exclude:
         raise ConfigurationError("properties exclude each other", found="an include and an exclude list")
-    if draft.databases:
+    if draft.databases and draft.include:
         scope = "|".join(draft.databases)
-        draft.include = [rf"(?=(?:{scope})\.){entry}" for entry in draft.include or [".*"]]
+        draft.include = [rf"(?=(?:{scope})\.){entry}" for entry in draft.include]
+    elif draft.databases:
+        draft.include = [rf"{database}\..*" for database in draft.databases]
     if draft.include:
         draft.set("tables", draft.include)
     built_in = ["admin", "local", "config"] if draft.type == "mongodb" else []
@@ -179,8 +182,28 @@ def _finish(draft: _Draft) -> None:
         draft.set("exclude_tables", [*draft.exclude, *(rf"{entry}\..*" for entry in databases)])
     if draft.type == "mongodb":
         _capture_mode(draft)
+        _note_what_the_server_cannot_apply(draft)
     else:
         draft.values.setdefault("publish", {}).setdefault("tombstones", False)  # Debezium's default there
+
+
+def _note_what_the_server_cannot_apply(draft: _Draft) -> None:
+    for option in ("tables", "exclude_tables"):
+        for pattern in draft.values.get(option, ()):
+            if _compiles(pattern) and not server_applies(pattern):
+                draft.notes.append(
+                    f"MongoDB can't apply {pattern} of {option}: it sends what it could have left out, and "
+                    "the capture chooses. Literals, '.', classes, groups and quantifiers of ASCII it can"
+                )
+
+
+def _compiles(pattern: str) -> bool:
+    """Tell whether a pattern is one at all; the declaration refuses others with its own message."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
 
 
 _CAPTURE_MODES: Final = {

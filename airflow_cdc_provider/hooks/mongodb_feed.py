@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 
 if TYPE_CHECKING:
     from pymongo import AsyncMongoClient
+
+_WINDOWS_TRIED_SECONDS: Final = (259_200, 86_400, 28_800, 7_200, 3_600, 1_200, 300, 60)
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class Pending:
         lag_seconds: Age of the oldest of them by the server's clock, 0 for none; None before the first
             capture, or where the server needs longer to find the first change that is selected.
         table: Where the oldest is, empty for none.
-        window_seconds: How far the offset is ahead of the oplog's begin, None if it can't be told.
+        window_seconds: How far the offset is ahead of the oplog's begin, None before the first capture. Where
+            the login may not read the oplog, the longest of some times from 1 minute to 3 days by which the
+            stream can still be opened earlier, 0 for none.
     """
 
     news: bool
@@ -81,7 +86,7 @@ async def look(
     place = StreamPlace.from_offset(offset)
     with translated("can't look for changes"):
         head = (await client.admin.command("ping")).get("operationTime")
-        window = await _window_seconds(client, place)
+        window = await _window_seconds(client, feed, place)
         found, at_head = await _first_event(client, feed, place, head, patience_seconds)
     if found is None:
         return Pending(news=False, lag_seconds=0.0 if at_head else None, window_seconds=window)
@@ -95,17 +100,15 @@ async def _first_event(
 ) -> tuple[Mapping[str, Any] | None, bool]:
     import bson
 
-    watched: Any = client
-    if feed.scope != "deployment":
-        database, _, collection = feed.target.partition(".")
-        watched = client[database][collection] if feed.scope == "collection" else client[database]
     start: dict[str, Any] = {"start_at_operation_time": place.start_time}
     if place.token:
         start = {"start_after": bson.decode(place.token)}
     # Without a token the stream begins with events of the place's own cluster time that were captured.
     known = 0 if place.token or place.index == LAST_INDEX else place.index + 1
     deadline = time.monotonic() + patience_seconds
-    stream = await watched.watch(feed.pipeline(), max_await_time_ms=500, batch_size=known + 1, **start)
+    stream = await _watched(client, feed).watch(
+        feed.pipeline(), max_await_time_ms=500, batch_size=known + 1, **start
+    )
     async with stream:
         while True:
             event: Mapping[str, Any] | None = await stream.try_next()
@@ -115,26 +118,50 @@ async def _first_event(
                     known -= 1
                     continue
                 return event, False
-            reached = _token_time(stream.resume_token)
-            if head is not None and reached is not None and reached >= (head.time, head.inc):
+            reached = token_time(stream.resume_token or {})
+            if head is not None and reached >= (head.time << 32 | head.inc):
                 return None, True
             if time.monotonic() > deadline:
                 return None, False
 
 
-async def _window_seconds(client: AsyncMongoClient, place: StreamPlace) -> float | None:
+def _watched(client: AsyncMongoClient, feed: Feed) -> Any:
+    if feed.scope == "deployment":
+        return client
+    database, _, collection = feed.target.partition(".")
+    return client[database][collection] if feed.scope == "collection" else client[database]
+
+
+async def _window_seconds(client: AsyncMongoClient, feed: Feed, place: StreamPlace) -> float:
     from pymongo.errors import OperationFailure
 
     try:
         first = await client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-    except OperationFailure:  # no right to read local; the window is a bonus
-        return None
-    return None if first is None else float(place.seconds - first["ts"].time)
+    except OperationFailure:  # most logins may not read it, and sharded clusters show none
+        first = None
+    if first is not None:
+        return float(place.seconds - first["ts"].time)
+    for seconds in _WINDOWS_TRIED_SECONDS:
+        if await _opens(client, feed, place.seconds - seconds):
+            return float(seconds)
+    return 0.0
 
 
-def _token_time(token: Mapping[str, Any] | None) -> tuple[int, int] | None:
-    """Return the cluster time that leads a resume token, None if it has another form."""
-    data = (token or {}).get("_data")
-    if not isinstance(data, str) or not data.startswith("82") or len(data) < 18:
-        return None
-    return int(data[2:10], 16), int(data[10:18], 16)
+async def _opens(client: AsyncMongoClient, feed: Feed, seconds: int) -> bool:
+    """Tell whether a stream can start at a cluster time."""
+    from bson.timestamp import Timestamp
+
+    from airflow_cdc_provider.sources.mongodb.connection import translated
+
+    # Without a filter the first read ends at once: it needs not pass over what isn't selected.
+    watched = _watched(client, feed)
+    try:
+        with translated("the oplog's begin can't be told"):
+            stream = await watched.watch(
+                start_at_operation_time=Timestamp(max(seconds, 1), 0), max_await_time_ms=1, batch_size=1
+            )
+            async with stream:
+                await stream.try_next()
+    except PositionLost:
+        return False
+    return True

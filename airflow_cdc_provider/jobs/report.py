@@ -27,6 +27,11 @@ def report(
         seconds["snapshot"] = round(shot.seconds, 3)
     if captured is not None:
         seconds["capture"] = round(captured.seconds, 3)
+        if not context.source.tables():
+            findings.append(
+                f"connector {context.connector.name} captures no table: the source has none that it selects, "
+                "or none with capture switched on. airflow cdc check tells which"
+            )
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
     for table in tables:

@@ -22,7 +22,7 @@ from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_cdc_provider.lake.iceberg import IcebergLake
+    from airflow_cdc_provider.lake.table import Lake
 
 BATCH = "cdc.batch"
 OFFSET = "cdc.offset"
@@ -89,7 +89,7 @@ class ChangesTable:
         connector: The declaration; it names the table.
     """
 
-    def __init__(self, lake: IcebergLake, connector: Names) -> None:
+    def __init__(self, lake: Lake, connector: Names) -> None:
         self.lake = lake
         self.name = connector.changes_table
         self.namespace = connector.namespace

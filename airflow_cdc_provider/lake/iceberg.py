@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown, ConfigurationError
-from airflow_cdc_provider.lake import iceberg_schema, maintenance
+from airflow_cdc_provider.lake import iceberg_maintenance, iceberg_schema
 from airflow_cdc_provider.lake.iceberg_java import (
     java_error,
     lineage,
@@ -240,7 +240,7 @@ class IcebergTable:
             compact: False leaves files as they are.
         """
         with self.exclusive():
-            return maintenance.maintain(
+            return iceberg_maintenance.maintain(
                 self, retain_seconds=retain_seconds, compact=compact, branch_prefix=BRANCH_PREFIX
             )
 

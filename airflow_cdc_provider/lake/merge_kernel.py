@@ -26,7 +26,6 @@ from airflow_cdc_provider.changes.contribution import (
     PARTITION_DELETION,
     STATIC,
 )
-from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_DDL
 from airflow_cdc_provider.lake.mirror import CDC_TYPE, fingerprints, mirror_arrow_schema, row_ids
 from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells, reconcile_rows
 
@@ -45,7 +44,6 @@ INPUT_SCHEMA: Final = pa.schema(
 """Contributions, the place they come from (``PENDING``, ``FROM_MIRROR``, ``FROM_SIDE``) and, of a mirror's
 row, the second at which it must be looked at again."""
 
-INPUT_DDL: Final = f"{CONTRIBUTION_DDL}, _from tinyint, _expires_at bigint"
 
 _SIDE_TYPE: Final = pa.struct(list(CONTRIBUTION_SCHEMA))
 _SHAKEN: Final = pa.array([STATIC, PARTITION_DELETION], pa.int8())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -40,9 +40,15 @@ class MaintenanceReport:
 
 
 class LakeTable(Protocol):
-    """One table of one format. Names are ``namespace.table`` inside the lake's catalog."""
+    """One table of one format.
+
+    Attributes:
+        name: ``namespace.table`` inside the lake's catalog.
+        sql_name: The same for SQL, quoted and with the catalog.
+    """
 
     name: str
+    sql_name: str
 
     def exists(self) -> bool:
         """Tell whether the table is there."""
@@ -116,19 +122,37 @@ class LakeTable(Protocol):
         """Add rows blindly, for tables whose content is commutative. Atomic, not a compare-and-set."""
         ...
 
-    def maintain(self, *, retain_seconds: int) -> MaintenanceReport:
+    def discard(self, column: str, through: int) -> None:
+        """Remove whole partitions as maintenance: other writers' commits go on as if nothing had happened.
+
+        Args:
+            column: The column by which the table is partitioned, untransformed.
+            through: Partitions up to this value go.
+        """
+        ...
+
+    def maintain(self, *, retain_seconds: int, compact: bool = True) -> MaintenanceReport:
         """Compact small files and expire old snapshots; :meth:`head` still finds our newest commit.
 
         Args:
             retain_seconds: Age from which a snapshot may go.
+            compact: False leaves files as they are.
         """
         ...
 
 
 class Lake(Protocol):
-    """A catalog of one format inside a Spark session."""
+    """A catalog of one format inside a Spark session.
+
+    Attributes:
+        format: The format's name.
+        spark: The session.
+        catalog: The catalog's name in it.
+    """
 
     format: str
+    spark: SparkSession
+    catalog: str
 
     def table(self, name: str) -> LakeTable:
         """Return a table by ``namespace.table``; it need not exist."""

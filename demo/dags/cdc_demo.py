@@ -1,4 +1,4 @@
-"""The demo's two DAGs: each keeps the mirrors of one database current."""
+"""The demo's DAGs: for each database one that keeps its mirrors current, and two to start by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from airflow_cdc_provider.operators.stages import CdcSyncOperator, CdcVerifyOperator
+from airflow_cdc_provider.operators.stages import CdcSnapshotOperator, CdcSyncOperator, CdcVerifyOperator
+from airflow_cdc_provider.pipeline import snapshot_params
 
 CONNECTORS = Path(os.environ["CDC_DEMO_CONNECTORS"])
 
@@ -19,3 +20,11 @@ for name in ("shop", "store"):
     # Not part of each run: it reads the source in full.
     with DAG(f"verify_{name}", schedule=None, max_active_runs=1, tags=["cdc"]):
         CdcVerifyOperator(task_id="verify", connector=connector, max_differences=0)
+
+    # Trigger asks which table to read in full again.
+    with DAG(
+        f"snapshot_{name}", schedule=None, max_active_runs=1, params=snapshot_params(connector), tags=["cdc"]
+    ):
+        CdcSnapshotOperator(
+            task_id="snapshot", connector=connector, tables="{{ params.table }}", mode="{{ params.mode }}"
+        )

@@ -68,3 +68,21 @@ def test_check_names_what_capture_needs_of_each_source(
         levels = {line.split(":")[0] for line in found.stdout.splitlines() if ": " in line}
         assert "ok" in levels
         assert "error" not in levels
+
+
+def test_a_connection_of_airflows_database_is_found(airflow: Airflow, cdc: Run, tmp_path: Path) -> None:
+    name = "cdc_cli_kept_in_the_database"
+    where = ("--conn-type", "cdc_mongodb", "--conn-host", "127.0.0.1", "--conn-port", "9")
+    added = subprocess.run(
+        [sys.executable, "-m", "airflow", "connections", "add", name, *where],
+        env=airflow.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert added.returncode == 0, added.stderr[-3000:]
+    declared = tmp_path / "kept.yaml"
+    declared.write_text(f"name: kept\nsource: {{type: mongodb, conn_id: {name}}}\n")
+    done = cdc("check", connector=str(declared.with_suffix("")))
+    assert done.returncode == 1
+    assert "the server doesn't answer" in done.stdout, done.stdout + done.stderr[-3000:]

@@ -13,6 +13,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from demo import __main__ as demo
+from demo import ui
 from demo.layout import Layout
 from demo.private_airflow import connectors
 from demo.servers import clear
@@ -112,3 +113,16 @@ def test_earlier_demo_is_removed_unless_it_runs(tmp_path: Path) -> None:
             clear(Layout(folder))
     clear(Layout(folder))
     assert not folder.exists()
+
+
+def test_the_web_pages_say_that_the_demo_runs_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "airflow").mkdir()
+    monkeypatch.setenv("CDC_DEMO", str(tmp_path))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        (tmp_path / "ports.json").write_text(json.dumps({"mongodb": listener.getsockname()[1]}))
+        assert ui.main() == 1
+    assert "still runs" in capsys.readouterr().err

@@ -42,6 +42,15 @@ def test_python_snippets_compile_and_name_what_exists(text: str) -> None:
                 assert re.search(rf"\b{alias.name}\b", file.read_text()), f"{node.module} has no {alias.name}"
 
 
+def test_example_test_runs_select_a_test() -> None:
+    commands = re.findall(r"pytest (tests/\S+) -k (\w+)", "\n".join(page.read_text() for page in PAGES))
+    assert commands
+    for file, word in commands:
+        assert re.search(rf"def test_\w*{word}", (ROOT / file).read_text()), (
+            f"-k {word} selects nothing of {file}"
+        )
+
+
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_yaml_snippets_are_valid(text: str) -> None:
     values = yaml.safe_load(text)

@@ -184,9 +184,7 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
         )
     try:
         with driver_errors(f"reading {table.full_name}"):
-            session.execute(
-                f"SELECT * FROM {_cql_name(table)} LIMIT 0 ALLOW FILTERING".replace("LIMIT 0 ", "")
-            )
+            session.execute(f"SELECT * FROM {_cql_name(table)} LIMIT 1")
     except CdcError as error:
         yield Finding(
             "error",

@@ -41,7 +41,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     translated,
 )
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
 from airflow_cdc_provider.sources.mongodb.records import EventSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 
@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 SLICE_BYTES: Final = 16 * 1024 * 1024
 """Size at which a slice of events is closed; one reply of the server may exceed it."""
+
+BEGIN: Final = Timestamp(1, 1)
+"""A time before all changes."""
 
 _TOKEN: Final = b"_id"
 _SPLIT: Final = b"splitEvent"
@@ -196,15 +199,13 @@ class ChangeStream:
             PositionLost: The server no longer has the events after it.
             CdcError: It can't be opened for another reason.
         """
-        cursor = self._open(place)
-        cursor.next()
-        cursor.next(wait_ms=1)  # a lost place shows with the first read, not with the opening
-        cursor.close()
+        self._try(place)
 
     def accepts(self, time: Timestamp) -> bool:
         """Tell whether the server still has all events from a cluster time on."""
         try:
-            self.open_at(StreamPlace.after(as_timestamp(((time.time << 32) | time.inc) - 1)))
+            # Without a filter the first read ends at once, however much the oplog holds of other namespaces.
+            self._try(StreamPlace.after(as_timestamp(((time.time << 32) | time.inc) - 1)), filtered=False)
         except PositionLost:
             return False
         return True
@@ -216,6 +217,12 @@ class ChangeStream:
             self._client.close()
             self._client = None
 
+    def _try(self, place: StreamPlace, *, filtered: bool = True) -> None:
+        cursor = self._open(place, batch_events=1, filtered=filtered)
+        cursor.next()
+        cursor.next(wait_ms=1)  # a lost place shows with the first read, not with the opening
+        cursor.close()
+
     def _passed(self, head: StreamPlace, took: int, *, waited: bool) -> bool:
         place = self._place
         assert place is not None
@@ -223,7 +230,7 @@ class ChangeStream:
             # A stream whose tokens tell no time (not MongoDB's own) is at its head once it has nothing to
             # give.
             return place.time > head.time or (
-                waited and not took and bool(place.token) and not token_time(place.token)
+                waited and not took and bool(place.token) and not _time_of(place.token)
             )
         return took == 0 or place.index == LAST_INDEX
 
@@ -257,7 +264,9 @@ class ChangeStream:
                 pause *= 2
         raise AssertionError("unreachable")
 
-    def _open(self, place: StreamPlace) -> RawCursor:
+    def _open(
+        self, place: StreamPlace, *, batch_events: int | None = None, filtered: bool = True
+    ) -> RawCursor:
         if self._client is None:
             self._client = pinned_client(self._values)
             with translated("the MongoDB server's version can't be read"):
@@ -272,15 +281,17 @@ class ChangeStream:
             if place.index != LAST_INDEX:
                 self._skip_through = (place.time, place.index)
         database, aggregate = self._target
+        stages = [stage for stage in self._pipeline[1:] if filtered or "$match" not in stage]
         command = {
             "aggregate": aggregate,
-            "pipeline": [{"$changeStream": first}, *self._pipeline[1:]],
+            "pipeline": [{"$changeStream": first}, *stages],
             "cursor": {"batchSize": 0},
             "readConcern": {"level": "majority"},
             "comment": "airflow-cdc-provider capture",
         }
         doing = f"the change stream can't be opened after {describe(place)}"
-        return RawCursor(self._client, database, command, self._options.advanced.batch_events, doing)
+        batch_events = batch_events or self._options.advanced.batch_events
+        return RawCursor(self._client, database, command, batch_events, doing)
 
     def _take(self, batch: RawBatch, collected: _Collected) -> int:
         """Add a batch's events and move the place; return how many events came."""
@@ -309,7 +320,7 @@ class ChangeStream:
                     "the change stream of %s ended with its collection and goes on after it",
                     self._options.target,
                 )
-        newest = token_time(batch.resume_token)
+        newest = _time_of(batch.resume_token)
         if newest > place.time:
             place = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
         elif batch.resume_token and not count:
@@ -382,22 +393,11 @@ def _event_time(event: bytes) -> int:
     return int(scan(data, Spans(np.array([0]), np.array([len(data)]), len(data)), 0, -1).times[0])
 
 
-def token_time(token: bytes) -> int:
-    """Read the cluster time from a resume token, 0 if it has none that can be told.
-
-    ``_data`` is a KeyString in hexadecimal; it begins with 82, a timestamp's mark, and the time, big-endian.
-    """
-    if not token:
-        return 0
+def _time_of(token: bytes) -> int:
+    """Read the cluster time from a resume token's BSON, 0 if it has none that can be told."""
     try:
-        text = bson.decode(token).get("_data")
+        return token_time(bson.decode(token)) if token else 0
     except BSONError:
-        return 0
-    if not isinstance(text, str) or len(text) < 18 or not text.startswith("82"):
-        return 0
-    try:
-        return int(text[2:18], 16)
-    except ValueError:
         return 0
 
 
@@ -411,7 +411,8 @@ def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: 
     """Find the first cluster time from which the server can still stream.
 
     ``serverStatus`` tells it to users that may ask. For others, and for sharded clusters, times are tried:
-    back from now in doubling steps, then by halving, to the second.
+    back from now in doubling steps, then by halving, to the second. A set that never dropped anything from
+    its oplog takes any time; then it is :data:`BEGIN`.
 
     Args:
         client: A connection.
@@ -420,6 +421,8 @@ def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: 
     """
     if (known := _oldest_by_status(client)) is not None:
         return known
+    if accepts(BEGIN):
+        return BEGIN
     step = 64
     kept = now.time
     while kept > step and accepts(Timestamp(kept - step, 0)):

@@ -11,8 +11,13 @@ from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost
 from airflow_cdc_provider.sources.base import Finding
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe, oldest_time
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, translated
+from airflow_cdc_provider.sources.mongodb.capture import BEGIN, ChangeStream, describe, oldest_time
+from airflow_cdc_provider.sources.mongodb.connection import (
+    UNAUTHORIZED,
+    ConnectionValues,
+    cluster_time,
+    translated,
+)
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 from airflow_cdc_provider.sources.mongodb.records import is_captured
@@ -32,20 +37,23 @@ class CollectionFacts:
     Args:
         name: ``database.collection``.
         type: ``collection``, ``view`` or ``timeseries``.
-        capped: Whether old documents go by themselves.
-        images: Whether pre- and post-images are recorded.
+        capped: Whether old documents go by themselves; None where the user may list names only.
+        images: Whether pre- and post-images are recorded; None likewise.
     """
 
     name: str
     type: str
-    capped: bool
-    images: bool
+    capped: bool | None
+    images: bool | None
 
 
 def list_collections(
     client: MongoClient, options: MongodbOptions, selects: Callable[[str], bool]
 ) -> list[CollectionFacts]:
     """List the selected namespaces inside the scope, sorted by name, views and time series included.
+
+    A user without the right to list a database's collections sees those that it has any right on, by name and
+    type alone.
 
     Raises:
         CdcError: The server can't be reached, or refuses.
@@ -57,16 +65,29 @@ def list_collections(
         else:
             databases = [options.target.partition(".")[0]]
         for database in databases:
-            for entry in client[database].list_collections():
-                name = f"{database}.{entry['name']}"
-                if options.scope == "collection" and name != options.target:
+            for facts in _facts_of_database(client, database):
+                if options.scope == "collection" and facts.name != options.target:
                     continue
-                if not is_captured(name, selects):
-                    continue
-                details = entry.get("options", {})
-                images = bool(details.get("changeStreamPreAndPostImages", {}).get("enabled"))
-                found.append(CollectionFacts(name, entry["type"], bool(details.get("capped")), images))
+                if is_captured(facts.name, selects):
+                    found.append(facts)
     return sorted(found, key=lambda facts: facts.name)
+
+
+def _facts_of_database(client: MongoClient, database: str) -> Iterator[CollectionFacts]:
+    try:
+        entries = list(client[database].list_collections())
+    except errors.OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            raise
+        entries = list(client[database].list_collections(nameOnly=True, authorizedCollections=True))
+    for entry in entries:
+        name = f"{database}.{entry['name']}"
+        details = entry.get("options")
+        if details is None:
+            yield CollectionFacts(name, entry["type"], None, None)
+        else:
+            images = bool(details.get("changeStreamPreAndPostImages", {}).get("enabled"))
+            yield CollectionFacts(name, entry["type"], bool(details.get("capped")), images)
 
 
 def check_deployment(
@@ -192,9 +213,17 @@ def _images(
             "use MongoDB 6.0 or later, or full_document: lookup",
         )
         return
-    without = [f for f in captured if not f.images]
-    if not without:
+    if unknown := [f for f in captured if f.images is None]:
+        yield Finding(
+            "warning",
+            "pre- and post-images",
+            f"the user may not see whether they are recorded for {_names(unknown)}",
+            "grant listCollections on the database, or make sure of it: db.getCollectionInfos() as an admin",
+        )
+    without = [f for f in captured if f.images is False]
+    if not without and not unknown:
         yield Finding("ok", "pre- and post-images", "recorded for all selected collections")
+    if not without:
         return
     needed = options.full_document == "post_image"
     yield Finding(
@@ -261,6 +290,9 @@ def _stream(
 
 
 def _window(oldest: Timestamp, now: Timestamp, offset: StreamPlace | None) -> Iterator[Finding]:
+    if oldest == BEGIN:
+        yield Finding("ok", "oplog window", "the oplog still has all changes since the replica set began")
+        return
     window = now.time - oldest.time
     text = f"the oplog reaches back {_duration(window)}"
     if offset is not None:

@@ -46,7 +46,8 @@ from airflow_cdc_provider.sources.mongodb.bson import (
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _APP_NAME: Final = "airflow-cdc-provider"
 
-_UNAUTHORIZED: Final = 13
+UNAUTHORIZED: Final = 13
+"""The server's code for a missing right."""
 _AUTHENTICATION: Final = (18, 8000)
 _LOST: Final = (136, 280, 286)
 _BAD_TOKEN: Final = (9, 260, 50811)
@@ -186,11 +187,12 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
     found = f"error {error.code}: {_short(error)}"
     if error.code in _LOST:
         return PositionLost(doing, found=found, remedy="take a new snapshot, or start from a later place")
-    if error.code == _UNAUTHORIZED:
+    if error.code == UNAUTHORIZED:
         return ConfigurationError(
             doing,
-            expected="a user with find, changeStream and listCollections on what is captured (role read, or "
-            "readAnyDatabase for scope deployment)",
+            expected="a user with find and changeStream on what the scope watches: role readAnyDatabase for "
+            "scope deployment, role read on the database for scope database, both actions on the collection "
+            "for scope collection",
             found=found,
         )
     if error.code in _AUTHENTICATION:
@@ -216,7 +218,11 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
 
 
 def _short(error: Exception) -> str:
-    return str(error).partition(", full error:")[0].partition(", Topology Description:")[0][:400]
+    """Return an error's text without the command, the reply and the topology that may follow it."""
+    text = str(error)
+    for follows in (", full error:", ", Topology Description:", " to execute command {"):
+        text = text.partition(follows)[0]
+    return text[:400].rstrip(".")
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,20 @@ class StreamPlace:
         return cls(seconds, increment, index, token)
 
 
+def token_time(token: Mapping[str, Any]) -> int:
+    """Read the cluster time from a resume token, seconds in the upper half; 0 if it tells none.
+
+    ``_data`` is a KeyString in hexadecimal; it begins with 82, a timestamp's mark, and the time, big-endian.
+    """
+    text = token.get("_data")
+    if not isinstance(text, str) or len(text) < 18 or not text.startswith("82"):
+        return 0
+    try:
+        return int(text[2:18], 16)
+    except ValueError:
+        return 0
+
+
 def _wrong(found: str) -> ConfigurationError:
     return ConfigurationError(
         "this is no offset of a MongoDB source",

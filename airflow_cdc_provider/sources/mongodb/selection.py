@@ -5,6 +5,10 @@ has PCRE. A pattern goes to the server only if it is made of parts that mean the
 ``\.``, ``.``, character classes, groups, quantifiers); with any other pattern the server sends all, and the
 client chooses. The client always chooses again, so the server's filter saves work and never decides.
 
+Groups without regard to case, ``(?i:...)``, which imported Debezium lists have, go to the server with both
+cases of each letter written out: the two dialects differ in what else equals an ASCII letter (Python lets
+a dotless one be an ``i``, PCRE doesn't).
+
 Where the database's part of a pattern can be told from the collection's, the filter is on ``ns.db`` and
 ``ns.coll``, which the server applies to the oplog before it makes events of it.
 """
@@ -14,15 +18,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 _PORTABLE: Final = re.compile(
-    r"""(?: [A-Za-z0-9_\- /%&@!<>,;='"~`:]      # a character for itself
+    r"""(?:\(\?=)?                               # perhaps a group to look ahead, as imported lists begin
+        (?: [A-Za-z0-9_\- /%&@!<>,;='"~`:]      # a character for itself
         | [^\x00-\x7f]
         | \\[.\-$+*?()\[\]{}|^\\]                # an escaped one
         | \.                                     # any character
         | \[\^?[A-Za-z0-9_\-]+\]                 # a class of plain characters
-        | \((?:\?:|(?!\?))                       # a group, without flags or assertions
+        | \((?:\?:|\?i:|(?!\?))                  # a group, at most with or without regard to case
         | [)|*+?]
         | \{[0-9]+(?:,[0-9]*)?\}
         )*""",
@@ -30,8 +36,11 @@ _PORTABLE: Final = re.compile(
 )
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9_\- ]|[^\x00-\x7f]|\\[.\-$+*?()\[\]{}|^\\])*")
 _DATABASE_PART: Final = re.compile(
-    r"((?:[A-Za-z0-9_\-]|[^\x00-\x7f]|\[[A-Za-z0-9_\-]+\][*+?]?)+)\\\.(.*)", re.DOTALL
+    r"((?:[A-Za-z0-9_\-]|[^\x00-\x7f]|\[(?:[A-Za-z0-9_\-]|[^\x00-\x7f])+\][*+?]?)+)\\\.(.*)", re.DOTALL
 )
+_PARTS: Final = re.compile(r"\((?:\?(?:i?:|=))?|\[[^]]*\]|\\.|.", re.DOTALL)
+_LIKE_ASCII: Final = [chr(code) for code in range(128)] + ["\u0130", "\u0131", "\u017f", "\u212a"]
+"""All characters that an expression of ASCII characters can match in Python without regard to case."""
 OWN_DATABASES: Final = ("admin", "config", "local")
 """Databases of the server itself, never captured."""
 _OF_ROWS: Final = ("insert", "update", "replace", "delete")
@@ -76,6 +85,11 @@ def event_filter(selection: Selection | None) -> dict[str, Any]:
     return {"$or": [of_rows, {"operationType": {"$in": list(_OF_COLLECTIONS)}}]}
 
 
+def server_applies(pattern: str) -> bool:
+    """Tell whether the server can filter by a pattern, so that it needs not send what isn't selected."""
+    return _one(pattern) is not None
+
+
 def literal_name(pattern: str) -> str:
     """Return the one namespace that a pattern without wildcards stands for, empty for other patterns."""
     return _plain(pattern) if "\\." in pattern and _LITERAL.fullmatch(pattern) else ""
@@ -103,16 +117,59 @@ def _any_of(patterns: Sequence[str]) -> dict[str, Any] | None:
 
 def _one(pattern: str) -> dict[str, Any] | None:
     """Build the filter of one pattern, None if it can't go to the server."""
-    if not _PORTABLE.fullmatch(pattern):
+    written = _cases_written_out(pattern) if _PORTABLE.fullmatch(pattern) else None
+    if written is None:
         return None
-    split = _DATABASE_PART.fullmatch(pattern)
-    if split is None or _has_bare_alternative(pattern):
+    split = _DATABASE_PART.fullmatch(written)
+    if split is None or _has_bare_alternative(written):
         joined = {"$concat": ["$ns.db", ".", "$ns.coll"]}
-        return {"$expr": {"$regexMatch": {"input": joined, "regex": _anchored(pattern)}}}
+        return {"$expr": {"$regexMatch": {"input": joined, "regex": _anchored(written)}}}
     found: dict[str, Any] = {"ns.db": _name_filter(split[1])}
     if split[2] != ".*":
         found["ns.coll"] = _name_filter(split[2])
     return found
+
+
+def _cases_written_out(pattern: str) -> str | None:
+    """Write a portable pattern without ``(?i:...)``; None if a letter in such a group isn't ASCII.
+
+    Groups that change nothing are left out, since they would hide where the database's part ends.
+    """
+    parts = _PARTS.findall(pattern)
+    written: list[str] = []
+    opened: list[tuple[int, bool]] = []
+    for part, following in zip(parts, [*parts[1:], ""], strict=True):
+        ignores_case = bool(opened) and opened[-1][1]
+        if part.startswith("("):
+            opened.append((len(written), ignores_case or part == "(?i:"))
+            written.append("(?:" if part in ("(", "(?i:") else part)
+        elif part == ")":
+            start, _ = opened.pop()
+            inside = "".join(written[start + 1 :])
+            needed = written[start] != "(?:" or following in ("*", "+", "?", "{")
+            if needed or _has_bare_alternative(inside):
+                written.append(part)
+            else:
+                written[start:] = [inside]
+        elif not ignores_case:
+            written.append(part)
+        elif not part.isascii():
+            return None
+        else:
+            written.append(_both_cases(part))
+    return "".join(written)
+
+
+@cache
+def _both_cases(part: str) -> str:
+    """Write a letter or a class as the class of all characters that it matches without regard to case."""
+    if not part.isalpha() and not part.startswith("["):
+        return part
+    negated = part.startswith("[^")
+    expression = re.compile(part.replace("[^", "[", 1) if negated else part, re.IGNORECASE)
+    found = [character for character in _LIKE_ASCII if expression.fullmatch(character)]
+    escaped = "".join(f"\\{c}" if c in "\\]^[" else c for c in found if c != "-")
+    return f"[{'^' if negated else ''}{escaped}{'-' if '-' in found else ''}]"
 
 
 def _name_filter(pattern: str) -> Any:

@@ -13,7 +13,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.lake.changes_table import OFFSET, ChangesTable
-from airflow_cdc_provider.lake.iceberg import IcebergLake
+from airflow_cdc_provider.lake.table import Lake
 
 pytestmark = pytest.mark.integration
 
@@ -29,13 +29,13 @@ def declaration(namespace: str) -> Connector:
 
 
 @pytest.fixture
-def changes(lake: IcebergLake, namespace: str) -> ChangesTable:
+def changes(lake: Lake, namespace: str) -> ChangesTable:
     table = ChangesTable(lake, declaration(namespace))
     table.create()
     return table
 
 
-def rows(lake: IcebergLake, *tables: str, kind: str = record.CHANGE, captured: str = "2026-01-01") -> Any:
+def rows(lake: Lake, *tables: str, kind: str = record.CHANGE, captured: str = "2026-01-01") -> Any:
     values = [
         (table, kind, "stream", bytes([number]), 0, b"k", b"v", b"payload")
         for number, table in enumerate(tables)
@@ -80,9 +80,7 @@ def test_a_new_table_is_a_first_run(changes: ChangesTable) -> None:
     assert (state.batch, state.offset) == (0, None)
 
 
-def test_a_missing_table_is_a_first_run_and_the_first_batch_creates_it(
-    lake: IcebergLake, namespace: str
-) -> None:
+def test_a_missing_table_is_a_first_run_and_the_first_batch_creates_it(lake: Lake, namespace: str) -> None:
     changes = ChangesTable(lake, declaration(namespace))
     state = changes.append_batch(rows(lake, "s.a"), at(1), changes.state())
     assert (state.batch, changes.state().offset) == (1, at(1))
@@ -234,7 +232,7 @@ def test_only_batches_older_than_the_moment_go(changes: ChangesTable) -> None:
 
 
 @pytest.mark.parametrize("lake", [("memory", 2)], indirect=True, ids=["iceberg-memory-v2"])
-def test_the_offset_outlives_two_hundred_snapshots(lake: IcebergLake, namespace: str) -> None:
+def test_the_offset_outlives_two_hundred_snapshots(lake: Lake, namespace: str) -> None:
     changes = ChangesTable(lake, declaration(namespace))
     changes.create()
     state = changes.append_batch(rows(lake, "s.a", "s.b"), at(0), changes.state())

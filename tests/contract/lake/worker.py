@@ -95,7 +95,9 @@ class Writer:
     def positions(self) -> dict[str, Any]:
         """List the positions of all changes, and the branches that are left."""
         rows = self.changes.pending(0, 1 << 40).select("position").collect()
-        refs = [str(name) for name in self.changes.table.load().refs()]
+        table = self.changes.table
+        assert isinstance(table, IcebergTable)
+        refs = [str(name) for name in table.load().refs()]
         return {"positions": sorted(int(bytes(row[0])) for row in rows), "refs": sorted(refs)}
 
 

@@ -17,13 +17,14 @@ from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
 from airflow_cdc_provider.sensors.mongodb import MongodbLagSensor, MongodbNewsSensor
 from airflow_cdc_provider.sensors.observing import ObservingSensor
+from server_kit import MongoServer
 from tests.unit.airflow_context import TaskContext
 from tests.unit.sensors.test_alike import WAYS, wait_plain
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-    from server_kit import CassandraServer, MongoServer
+    from server_kit import CassandraServer
 
 pytestmark = pytest.mark.integration
 
@@ -91,6 +92,41 @@ def test_lag_sensor_ends_when_nothing_old_is_left(wait: Any, deployment: Any, ca
         return MongodbLagSensor(task_id="lag", connector=DECLARATION, max_lag_seconds=0, **how)
 
     assert wait(make, captured, lambda: None)["lag_seconds"] == 0
+
+
+def test_news_sensor_needs_no_right_but_those_of_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Managed deployments let nobody read ``local``; the window is then tried out."""
+    with MongoServer(auth=True) as server, server.client() as admin:
+        admin["news"]["orders"].insert_one({"before": True})
+        rights = {"resource": {"db": "news", "collection": "orders"}, "actions": ["find", "changeStream"]}
+        admin.admin.command("createRole", "orders", privileges=[rights], roles=[])
+        admin.admin.command("createUser", "reader", pwd="secret", roles=["orders"])
+        values = {
+            "conn_type": "cdc_mongodb",
+            "host": server.host,
+            "port": server.port,
+            "login": "reader",
+            "password": "secret",
+            "schema": "admin",
+            "extra": {"replicaSet": "rs0"},
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_MONGO_NEWS", json.dumps(values))
+        declaration = {
+            **DECLARATION,
+            "source": {**DECLARATION["source"], "scope": "collection", "target": "news.orders"},
+        }
+        source = MongodbCdcHook("mongo_news").source(Connector.from_dict(declaration))
+        context = TaskContext()
+        context.assets[changes_asset("news")].set(
+            "offset", {"source": "mongodb", "offset": dict(source.head())}
+        )
+        source.close()
+        admin["news"]["orders"].insert_one({"new": True})
+        value = MongodbNewsSensor(task_id="news", connector=declaration, deferrable=False).execute(context)
+    assert (value["news"], value["table"]) == (True, "news.orders")
+    assert value["window_seconds"] > 0
 
 
 def test_an_offset_of_another_form_fails_at_once(deployment: Any) -> None:

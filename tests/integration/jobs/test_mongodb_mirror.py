@@ -68,6 +68,16 @@ def test_mirror_equals_collection_after_snapshot_and_random_changes(
     assert run_stage("verify", declaration(database.name), connection).ok
 
 
+def test_a_connector_that_captures_nothing_says_so(
+    run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    nothing = {**declaration(database.name), "tables": [r"no_such\..*"]}
+    (finding,) = run_stage("sync", nothing, connection).findings
+    assert "captures no table" in finding
+    database.things.insert_one({})
+    assert run_stage("sync", declaration(database.name), connection).findings == ()
+
+
 def test_changes_made_while_the_snapshot_was_due_are_not_lost_or_doubled(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown
 from airflow_cdc_provider.lake.iceberg import BRANCH_PREFIX, HEAD_TAG, MAINTENANCE, IcebergTable
-from airflow_cdc_provider.lake.maintenance import DEAD_BRANCH_SECONDS
+from airflow_cdc_provider.lake.iceberg_maintenance import DEAD_BRANCH_SECONDS
 from tests.integration.lake.conftest import MakeTable
 
 pytestmark = pytest.mark.integration

@@ -25,7 +25,7 @@ from airflow_cdc_provider.sources.mongodb.bson import as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
-from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.chance import draw
 from tests.integration.sources.mongodb_replay import Replay, documents
@@ -533,3 +533,43 @@ def test_a_lost_position_is_told_with_the_earliest_time_left() -> None:
         kinds = {f.subject: f.level for f in replay.source.check(by_token)}
         assert kinds["stored offset"] == "error"
         replay.source.close()
+
+
+PARTS_OF_NAMES = [*"sSkKiIaZ_-1", *"\u017f\u212a\u0130\u0131\u00fc"]
+PARTS_OF_PATTERNS = [
+    *("s", "K", "i", "a", "_", "1", r"\-", ".", ".*", "[a-s]", "[^i-k]", "[H-k_]", "(?:s|k)", "i{1,2}"),
+    *("(?i:s)", "(?i:[^i])", "(?i:a|k)", "(?i:[a-k])+", "(?i:\u00fc)"),
+]
+
+
+@pytest.mark.covers("MDB-FLT-08")
+def test_the_server_selects_the_names_that_the_client_selects(mongo_client: MongoClient) -> None:
+    chance = random.Random(7)
+    names = {
+        ("".join(chance.choices(PARTS_OF_NAMES, k=2)), "".join(chance.choices(PARTS_OF_NAMES, k=2)))
+        for _ in range(2000)
+    }
+    events = mongo_client["filters"]["events"]
+    events.insert_many([{"operationType": "insert", "ns": {"db": d, "coll": c}} for d, c in names])
+    kept = 0
+    try:
+        for _ in range(200):
+            database, collection = ("".join(chance.choices(PARTS_OF_PATTERNS, k=2)) for _ in range(2))
+            pattern = chance.choice(
+                [
+                    rf"{database}\.{collection}",
+                    rf"(?i:{database}\.{collection})",
+                    rf"(?i:{database})\.(?i:{collection})",
+                    rf"(?=(?:(?i:{database}))\.)(?i:.*\.{collection})",
+                ]
+            )
+            for selection in (Selection((pattern,)), Selection((".*",), (pattern,))):
+                sent = {(e["ns"]["db"], e["ns"]["coll"]) for e in events.find(event_filter(selection))}
+                wanted = {(d, c) for d, c in names if selection(f"{d}.{c}")}
+                assert wanted <= sent, (selection, sorted(wanted - sent)[:5])
+                if "\u00fc" not in pattern:
+                    assert sent == wanted, (selection, sorted(sent - wanted)[:5])
+                    kept += len(wanted)
+    finally:
+        mongo_client.drop_database("filters")
+    assert kept > 10_000

@@ -105,21 +105,44 @@ def test_a_missing_right_is_named(secured: tuple[MongoServer, MongoClient]) -> N
     assert nothing["change stream"] == "error"
 
 
-def test_one_collection_needs_its_own_rights_and_that_of_listing(
+def test_rights_on_one_collection_are_enough_to_capture_it(
     secured: tuple[MongoServer, MongoClient],
 ) -> None:
-    def alone(user: str, target: str) -> MongodbSource:
-        return source(secured[0], user, scope="collection", target=target)
+    def alone(user: str, name: str, **options: Any) -> MongodbSource:
+        return source(secured[0], user, scope="collection", target=name, **options)
 
-    enough = alone("reads_and_lists", "shop.orders")
-    found = levels(enough.check())
-    assert {found[subject] for subject in ("collections", "change stream")} == {"ok"}
-    assert enough.tables() == ["shop.orders"]
-    enough.close()
-    (refused,) = [f for f in alone("reads_orders", "shop.orders").check() if f.subject == "collections"]
-    assert refused.level == "error"
-    assert "listCollections" in refused.remedy
-    assert levels(alone("reads_and_lists", "other.things").check())["change stream"] == "error"
+    for user in ("reads_orders", "reads_and_lists"):
+        enough = alone(user, "shop.orders")
+        found = levels(enough.check())
+        assert set(found.values()) == {"ok"}
+        assert enough.tables() == ["shop.orders"]
+        rows = [r for b in enough.snapshot_reader()(enough.plan_snapshot("shop.orders").ranges[0]) for r in b]
+        assert rows
+        before = enough.head()
+        secured[1].shop.orders.insert_one({"by": user})
+        parts = enough.plan(before, enough.head(), ReadLimit()).partitions
+        assert [row["source_table"] for p in parts for b in enough.reader()(p) for row in b.to_pylist()] == [
+            "shop.orders"
+        ]
+        assert enough.plan(None, enough.head(), ReadLimit()).at_head
+        enough.close()
+    assert levels(alone("reads_orders", "other.things").check())["change stream"] == "error"
+
+
+def test_what_a_user_may_not_see_is_told_and_not_guessed(secured: tuple[MongoServer, MongoClient]) -> None:
+    blind = source(
+        secured[0], "reads_orders", scope="collection", target="shop.orders", full_document="post_image"
+    )
+    (images,) = [f for f in blind.check() if f.subject == "pre- and post-images"]
+    assert images.level == "warning"
+    assert "may not see" in images.message
+    blind.close()
+    listed = source(secured[0], "reads_orders", r"shop\.orders")
+    assert listed.tables() == ["shop.orders"]
+    (refused,) = [f for f in listed.check() if f.level == "error"]
+    assert "command" not in refused.message
+    assert "both actions on the collection for scope collection" in refused.remedy
+    listed.close()
 
 
 def test_a_wrong_password_is_an_error_and_not_shown(secured: tuple[MongoServer, MongoClient]) -> None:

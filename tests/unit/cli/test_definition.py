@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,22 @@ def commands(group: Any, path: str = "") -> dict[str, Any]:
         name = f"{path} {one.name}".strip()
         found.update(commands(one.subcommands, name) if hasattr(one, "subcommands") else {name: one})
     return found
+
+
+def documented() -> list[list[str]]:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [line for page in pages for line in page.read_text().splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("airflow cdc ")]
+
+
+@pytest.mark.parametrize("words", documented(), ids=" ".join)
+def test_commands_in_the_docs_are_complete_and_known(words: list[str]) -> None:
+    found = commands(get_cdc_cli_commands())
+    name = next(name for n in (4, 3) if (name := " ".join(words[1:n])) in found)
+    known = {flag: argument for argument in found[name].args for flag in argument.flags}
+    given = {word for word in words if word.startswith("--")}
+    required = {flag for flag, argument in known.items() if argument.kwargs.get("required")}
+    assert required <= given <= set(known)
 
 
 def test_every_command_leads_to_a_function() -> None:

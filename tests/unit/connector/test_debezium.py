@@ -309,3 +309,14 @@ def test_every_known_property_is_mapped_left_out_or_refused_on_purpose(kind: str
             from_debezium({**base, full: "some text"})
         except ConfigurationError as error:
             assert full.split(".some")[0] in str(error), error
+
+
+def test_patterns_that_the_server_cannot_apply_are_told() -> None:
+    def notes(value: str) -> list[str]:
+        imported = from_debezium({"topic.prefix": "shop", "collection.include.list": value})
+        return [note for note in imported.notes if "can't apply" in note]
+
+    assert notes(r"shop\.orders,shop\.a[0-9]+") == []
+    (note,) = notes(r"shop\.orders,shop\.b\d")
+    assert r"shop\.b\d" in note
+    assert len(notes("shop\\.\u00fcber")) == 1

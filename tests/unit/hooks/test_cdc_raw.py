@@ -12,7 +12,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.cdc_raw import NodeSettings, list_segments, measure, read_index
-from tests.unit.hooks.conftest import WriteSegment
+from tests.unit.conftest import WriteSegment
 
 
 def test_segments_come_by_host_and_number_with_what_their_idx_says(

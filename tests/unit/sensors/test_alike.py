@@ -25,7 +25,7 @@ from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.stream import CdcStreamHealthSensor
 from airflow_cdc_provider.triggers.observing import Given, Observation
 from tests.unit.airflow_context import TaskContext
-from tests.unit.sensors.conftest import WriteSegment
+from tests.unit.conftest import WriteSegment
 
 DECLARATION: dict[str, Any] = {"name": "shop", "source": {"type": "cassandra", "conn_id": "cassandra_shop"}}
 Make = Callable[..., ObservingSensor]

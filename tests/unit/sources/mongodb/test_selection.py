@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
 
 NAMESPACES = [
@@ -15,6 +16,10 @@ NAMESPACES = [
     "Shop.orders",
     "x.shop.orders",
     "db-1.ü b",
+    "SHOP.ORDERS",
+    "\u017fhop.order\u017f",
+    "kiosk.tickets",
+    "\u212a\u0130OSK.T\u0131ckets",
 ]
 
 
@@ -58,6 +63,14 @@ def matches(condition: dict[str, Any], namespace: str) -> bool:
         r"db-1\.ü b",
         r".*",
         r"s.*\.orders",
+        r"(?i:shop\.orders)",
+        r"(?i:kiosk\.tickets)",
+        r"(?i:[i-k]+osk\.t[^a-h]ckets)",
+        r"(?i:shop\.orders|x\..*)",
+        r"(?i:s)hop\.(?i:o)rders",
+        r"(?i:(?i:k)(?:i))osk\.(?i:(?:ti)ckets)",
+        r"(?i:k){1}(?i:(i))osk\..*",
+        r"(?=(?:(?i:shop)|(?i:x))\.)(?i:.*\.orders)",
     ],
 )
 @pytest.mark.covers("MDB-FLT-08", "MDB-XD-24")
@@ -69,7 +82,15 @@ def test_the_server_filters_portable_patterns_as_the_client_does(pattern: str) -
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"shop\.\w+", r"(?i)shop\.orders", r"shop\.(?!orders).*", r"shop\.orders\b", r"^shop\..*$"]
+    "pattern",
+    [
+        r"shop\.\w+",
+        r"(?i)shop\.orders",
+        r"(?i:db-1\.ü b)",
+        r"shop\.(?!orders).*",
+        r"shop\.orders\b",
+        r"^shop\..*$",
+    ],
 )
 def test_a_pattern_that_differs_between_dialects_stays_with_the_client(pattern: str) -> None:
     assert all(matches(event_filter(Selection((pattern,))), n) for n in NAMESPACES)
@@ -82,6 +103,14 @@ def test_literal_collections_of_a_database_are_one_short_list() -> None:
     assert {
         "$or": [{"ns.db": "shop", "ns.coll": {"$in": ["a", "b"]}}, {"ns.db": "x", "ns.coll": {"$in": ["y"]}}]
     } in sent["$or"][0]["$and"]
+
+
+def test_patterns_of_an_imported_list_select_by_database_and_collection_alone() -> None:
+    imported = from_debezium({"topic.prefix": "t", "collection.include.list": r"shop\.orders"}).connector
+    assert {
+        "ns.db": {"$regex": "\\A(?:[Ss\u017f][Hh][Oo][Pp])\\z"},
+        "ns.coll": {"$regex": "\\A(?:[Oo][Rr][Dd][Ee][Rr][Ss\u017f])\\z"},
+    } in event_filter(Selection(imported.tables))["$or"][0]["$and"][1]["$or"]
 
 
 def test_drops_and_renames_pass_whatever_is_selected() -> None:

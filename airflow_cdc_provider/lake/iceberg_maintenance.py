@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from airflow_cdc_provider.lake.iceberg_java import java_error
-from airflow_cdc_provider.lake.table import MaintenanceReport
-
-if TYPE_CHECKING:
-    from airflow_cdc_provider.lake.iceberg import IcebergTable
+from airflow_cdc_provider.lake.table import Lake, MaintenanceReport
 
 DEAD_BRANCH_SECONDS = 3600
 """Age at which a commit's branch is a dead writer's."""
@@ -23,8 +21,31 @@ DEAD_BRANCH_SECONDS = 3600
 _log = logging.getLogger(__name__)
 
 
+class Maintainable(Protocol):
+    """What maintenance needs of an :class:`~airflow_cdc_provider.lake.iceberg.IcebergTable`."""
+
+    name: str
+
+    @property
+    def lake(self) -> Lake:
+        """Its catalog."""
+        ...
+
+    def load(self) -> Any:
+        """Load the table's metadata, as Iceberg's Java object."""
+        ...
+
+    def retry(self, change: Callable[[], int]) -> int:
+        """Make a change of metadata, again while other changes come first."""
+        ...
+
+    def remove_branch(self, branch: str) -> None:
+        """Remove a branch if it is there."""
+        ...
+
+
 def maintain(
-    table: IcebergTable, *, retain_seconds: int, compact: bool, branch_prefix: str
+    table: Maintainable, *, retain_seconds: int, compact: bool, branch_prefix: str
 ) -> MaintenanceReport:
     """Compact, expire and tidy up.
 
@@ -39,7 +60,7 @@ def maintain(
     return MaintenanceReport(rewritten_files=rewritten, expired_snapshots=expire(table, retain_seconds))
 
 
-def rewrite(table: IcebergTable) -> int:
+def rewrite(table: Maintainable) -> int:
     """Rewrite small data files, those with many deletes, and manifests; return how many data files."""
     options = "options => map('delete-file-threshold', '5', 'remove-dangling-deletes', 'true')"
     rewritten = _call(table, "rewrite_data_files", options)
@@ -48,7 +69,7 @@ def rewrite(table: IcebergTable) -> int:
     return 0 if rewritten is None else int(rewritten["rewritten_data_files_count"])
 
 
-def expire(table: IcebergTable, retain_seconds: int) -> int:
+def expire(table: Maintainable, retain_seconds: int) -> int:
     """Expire old snapshots and delete the files that only they used; return how many snapshots.
 
     By Iceberg's Java API: the Spark procedure costs over a second of CPU even where there is nothing to do.
@@ -69,7 +90,7 @@ def _count_snapshots(loaded: Any) -> int:
     return int(loaded.operations().current().snapshots().size())
 
 
-def remove_dead_branches(table: IcebergTable, prefix: str) -> list[str]:
+def remove_dead_branches(table: Maintainable, prefix: str) -> list[str]:
     """Remove the branches of writers that ended before they were done."""
     now = time.time()
     ours = re.compile(re.escape(prefix) + r"(\d+)_\w+")
@@ -80,12 +101,12 @@ def remove_dead_branches(table: IcebergTable, prefix: str) -> list[str]:
     return dead
 
 
-def _call(table: IcebergTable, procedure: str, arguments: str = "") -> Any:
+def _call(table: Maintainable, procedure: str, arguments: str = "") -> Any:
     """Run one of Iceberg's procedures; None where a writer came first."""
     more = f", {arguments}" if arguments else ""
     statement = f"CALL `{table.lake.catalog}`.system.{procedure}(table => '{table.name}'{more})"
     try:
-        return table.spark.sql(statement).first()
+        return table.lake.spark.sql(statement).first()
     except Exception as error:
         if java_error(error, "CommitFailedException", "ValidationException"):
             _log.info("%s of %s gave way to a writer", procedure, table.name)
