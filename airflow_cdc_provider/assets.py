@@ -58,15 +58,6 @@ def mirrors_alias(connector: Connector | str) -> AssetAlias:
     return AssetAlias(name=f"cdc/{_name(connector)}/mirrors")
 
 
-def source_asset(connector: Connector, table: str) -> Asset:
-    """Return the asset of a table in the source, named by connection, not by host."""
-    database, _, rest = table.partition(".")
-    return Asset(
-        name=f"cdc/{connector.name}/source/{table}",
-        uri=f"{connector.type}://{connector.source.conn_id or connector.name}/{database}/{rest}",
-    )
-
-
 def sanitize_table_uri(uri: SplitResult) -> SplitResult:
     """Check a ``cassandra://cluster/keyspace/table`` URI (Airflow calls this when a DAG is parsed).
 

@@ -14,21 +14,18 @@ A second node joins the first with ``CassandraServer(address="127.0.0.2", seed=s
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import yaml
 
 from server_kit.cache import require_space
 from server_kit.jars import cassandra_jars
 from server_kit.ports import free_port, require_free
-from server_kit.process import ServerProcess
 from server_kit.programs import find_java, run_program
+from server_kit.server import Server
 
 if TYPE_CHECKING:
     from cassandra.cluster import Cluster, Session
@@ -76,7 +73,7 @@ def create_keyspace(session: Session, name: str) -> None:
     session.execute(f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {_REPLICATION}")
 
 
-class CassandraServer:
+class CassandraServer(Server):
     """One node. Settings that a restart must keep are arguments; all ports are free ones unless given.
 
     Args:
@@ -113,10 +110,8 @@ class CassandraServer:
         settings: Mapping[str, Any] | None = None,
         start_timeout_seconds: float = 180,
     ) -> None:
-        self._temporary = folder is None
-        self.folder = (folder or Path(tempfile.mkdtemp(prefix="cassandra-"))).absolute()
-        self.host = address
-        self.port = native_port or free_port(address)
+        port = native_port or free_port(address)
+        super().__init__("Cassandra", folder, host=address, port=port, log="log/system.log")
         self.storage_port: int = storage_port or (seed.storage_port if seed else free_port(address))
         self.jmx_port = jmx_port or free_port()
         self.heap_mib = heap_mib
@@ -153,7 +148,6 @@ class CassandraServer:
             ),
             **(settings or {}),
         }
-        self._process = ServerProcess(f"Cassandra on {address}:{self.port}", self.log)
         self._clusters: list[Cluster] = []
         self._host_id = ""
 
@@ -168,21 +162,6 @@ class CassandraServer:
         return self.folder / "conf" / "cassandra.yaml"
 
     @property
-    def log(self) -> Path:
-        """The node's log."""
-        return self.folder / "log" / "system.log"
-
-    @property
-    def pid(self) -> int:
-        """Id of the running process."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the process lives."""
-        return self._process.running
-
-    @property
     def host_id(self) -> str:
         """The node's host id, as text. Needs a running node the first time."""
         if not self._host_id:
@@ -190,7 +169,7 @@ class CassandraServer:
             self._host_id = str(row.host_id)
         return self._host_id
 
-    def start(self) -> CassandraServer:
+    def start(self) -> Self:
         """Start the node and wait until it serves clients.
 
         Raises:
@@ -251,38 +230,7 @@ class CassandraServer:
         """
         if drain and self.running:
             self.nodetool("drain")
-        self._close_clients()
-        self._process.stop()
-
-    def kill(self) -> None:
-        """End the node as a crash would: SIGKILL, nothing flushed."""
-        self._close_clients()
-        self._process.kill()
-
-    def restart(self) -> CassandraServer:
-        """Stop in order and start again on the same ports and data."""
-        self.stop()
-        return self.start()
-
-    def close(self) -> None:
-        """Stop, and remove the folder if it was a temporary one."""
-        self.stop()
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> CassandraServer:
-        """Start."""
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop and clean up."""
-        self.close()
+        super().stop()
 
     def connect(self, keyspace: str | None = None) -> Session:
         """Return a new driver session that talks to this node only; it is closed when the node stops."""

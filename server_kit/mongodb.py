@@ -14,20 +14,18 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from server_kit.cache import cached, require_space, say
 from server_kit.ports import free_port, require_free
-from server_kit.process import ServerProcess
 from server_kit.programs import find_program, run_program
+from server_kit.server import Server
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -56,7 +54,7 @@ DEFAULT_VERSION = "6.0.27"
 FALLBACK_VERSION = "6.0.5"
 
 
-class MongoServer:
+class MongoServer(Server):
     """One server. All ports are free ones unless given.
 
     Args:
@@ -82,31 +80,12 @@ class MongoServer:
         options: Sequence[str] = (),
         start_timeout_seconds: float = 60,
     ) -> None:
-        self._temporary = folder is None
-        self.folder = (folder or Path(tempfile.mkdtemp(prefix="mongodb-"))).absolute()
-        self.host = "127.0.0.1"
-        self.port = port or free_port()
+        super().__init__("MongoDB", folder, host="127.0.0.1", port=port or free_port(), log="log")
         self.version = version
         self.auth = auth
         self.options = (*(("--oplogSize", str(oplog_size_mib)) if oplog_size_mib else ()), *options)
         self.start_timeout_seconds = start_timeout_seconds
-        self._process = ServerProcess(f"MongoDB on {self.host}:{self.port}", self.log)
         self._clients: list[MongoClient] = []
-
-    @property
-    def log(self) -> Path:
-        """The server's log."""
-        return self.folder / "log"
-
-    @property
-    def pid(self) -> int:
-        """Id of the running process."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the process lives."""
-        return self._process.running
 
     @property
     def uri(self) -> str:
@@ -114,7 +93,7 @@ class MongoServer:
         login = f"admin:{self._password()}@" if self.auth else ""
         return f"mongodb://{login}{self.host}:{self.port}/?replicaSet=rs0"
 
-    def start(self) -> MongoServer:
+    def start(self) -> Self:
         """Start the server, make it a replica set of one if it is new, and wait until it takes writes.
 
         Raises:
@@ -165,41 +144,6 @@ class MongoServer:
         if self.auth:
             self._create_administrator()
         return self
-
-    def stop(self) -> None:
-        """End the server in order."""
-        self._close_clients()
-        self._process.stop()
-
-    def kill(self) -> None:
-        """End the server as a crash would (SIGKILL)."""
-        self._close_clients()
-        self._process.kill()
-
-    def restart(self) -> MongoServer:
-        """Stop in order and start again on the same port and data."""
-        self.stop()
-        return self.start()
-
-    def close(self) -> None:
-        """Stop, and remove the folder if it was a temporary one."""
-        self.stop()
-        if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> MongoServer:
-        """Start."""
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop and clean up."""
-        self.close()
 
     def client(self, **options: Any) -> MongoClient:
         """Return a new client; it is closed when the server stops.

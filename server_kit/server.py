@@ -1,0 +1,90 @@
+"""What every server of the kit has: a folder, a process, clients that end with it, a ``with`` statement."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from server_kit.process import ServerProcess
+
+
+class Server(ABC):
+    """One server. ``with`` starts it, stops it, and cleans up.
+
+    Args:
+        kind: What the user calls it.
+        folder: Where it keeps everything. Default: a temporary folder that :meth:`close` removes. In a folder
+            that was used before it starts with its data.
+        host: Address to listen on.
+        port: Port for clients.
+        log: Its log, a path inside the folder.
+    """
+
+    def __init__(self, kind: str, folder: Path | None, *, host: str, port: int, log: str) -> None:
+        self._temporary = folder is None
+        self.folder = (folder or Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-"))).absolute()
+        self.host = host
+        self.port = port
+        self.log = self.folder / log
+        self._process = ServerProcess(f"{kind} on {host}:{port}", self.log)
+
+    @property
+    def pid(self) -> int:
+        """Id of the running process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.running
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it and wait until it serves clients.
+
+        Raises:
+            ConfigurationError: A taken port, a full disk, or a failed start with the end of its log.
+        """
+
+    def stop(self) -> None:
+        """End it in order."""
+        self._close_clients()
+        self._process.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL, nothing flushed."""
+        self._close_clients()
+        self._process.kill()
+
+    def restart(self) -> Self:
+        """Stop in order and start again on the same ports and data."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stop, and remove the folder if it was a temporary one."""
+        self.stop()
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop and clean up."""
+        self.close()
+
+    @abstractmethod
+    def _close_clients(self) -> None:
+        """End the clients that were handed out."""
