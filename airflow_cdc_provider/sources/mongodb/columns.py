@@ -53,7 +53,9 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_i32,
     read_u64,
 )
-from airflow_cdc_provider.sources.mongodb.canonical_json import code_point, put_hex, write_values
+from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
+from airflow_cdc_provider.sources.mongodb.canonical_numbers import put_hex
+from airflow_cdc_provider.sources.mongodb.canonical_strings import code_point
 from airflow_cdc_provider.sources.mongodb.numbers import (
     FINITE,
     INFINITE,
