@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 APPLICATION = Path(__file__).resolve().parents[3] / "airflow_cdc_provider" / "jobs" / "application.py"
 
 RunStage = Callable[..., JobResult]
+
+_START_SECONDS = 5.0
+"""An application's JVM takes about as long to start."""
 
 
 @pytest.fixture
@@ -114,6 +118,28 @@ class Application:
         os.killpg(process.pid, 9)
         process.wait(30)
         return True
+
+    def kill_often(self, times: int, begin: Callable[[int], subprocess.Popen[bytes]]) -> None:
+        """Start an application again and again and kill it at a random moment of its work.
+
+        Args:
+            times: How many are to be killed; those that end before their moment don't count.
+            begin: Starts the application of a number that counts up.
+        """
+        rng = random.Random(times)
+        longest_seconds = 22.0
+        killed = number = 0
+        while killed < times:
+            assert number < 3 * times + 3, "most runs end before they can be killed"
+            process = begin(number)
+            started = time.monotonic()
+            if self.kill(process, after_seconds=rng.uniform(_START_SECONDS, longest_seconds)):
+                killed += 1
+            else:
+                longest_seconds = max(time.monotonic() - started, _START_SECONDS)
+                outcome = self.wait(process)
+                assert outcome.ok, outcome.error
+            number += 1
 
     def log_tail(self) -> str:
         """Return the last lines that it printed."""

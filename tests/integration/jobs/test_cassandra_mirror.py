@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -239,20 +240,19 @@ def _kill_and_recover(
     session: Any,
     keyspace: str,
     connection: dict[str, Any],
-    rounds: int,
+    kills: int,
 ) -> None:
     shop = declaration(keyspace, server)
     shop["lake"]["catalog_options"] = {
         "type": "hadoop",
         "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
     }
-    rng = random.Random(rounds)
-    killed = 0
-    for number in range(rounds):
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
         write_cassandra(session, keyspace, 100 + number, count=100)
-        process = application.start("sync", shop, connection, batch_bytes=20_000)
-        killed += application.kill(process, after_seconds=rng.uniform(6.0, 25.0))
-    assert killed
+        return application.start("sync", shop, connection, batch_bytes=20_000)
+
+    application.kill_often(kills, begin)
     settle(server, session)
     outcome = application.wait(application.start("sync", shop, connection))
     assert outcome.ok, outcome.error
@@ -268,7 +268,7 @@ def test_killed_sync_is_made_good_by_the_next_run(
     keyspace: str,
     connection: dict[str, Any],
 ) -> None:
-    _kill_and_recover(spark, application, cassandra_server, cassandra_session, keyspace, connection, rounds=2)
+    _kill_and_recover(spark, application, cassandra_server, cassandra_session, keyspace, connection, kills=2)
 
 
 @pytest.mark.covers("CAS-FAULT-05")
@@ -281,6 +281,4 @@ def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     keyspace: str,
     connection: dict[str, Any],
 ) -> None:
-    _kill_and_recover(
-        spark, application, cassandra_server, cassandra_session, keyspace, connection, rounds=20
-    )
+    _kill_and_recover(spark, application, cassandra_server, cassandra_session, keyspace, connection, kills=20)

@@ -240,7 +240,7 @@ def _kill_and_recover(
     application: Application,
     database: Any,
     connection: dict[str, Any],
-    rounds: int,
+    kills: int,
 ) -> None:
     shop = declaration(
         database.name,
@@ -249,13 +249,12 @@ def _kill_and_recover(
             "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
         },
     )
-    rng = random.Random(rounds)
-    killed = 0
-    for number in range(rounds):
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
         write_mongodb(database.things, seed=100 + number, count=100)
-        process = application.start("sync", shop, connection, batch_changes=40)
-        killed += application.kill(process, after_seconds=rng.uniform(6.0, 22.0))
-    assert killed
+        return application.start("sync", shop, connection, batch_changes=40)
+
+    application.kill_often(kills, begin)
     outcome = application.wait(application.start("sync", shop, connection))
     assert outcome.ok, outcome.error
     assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
@@ -265,7 +264,7 @@ def _kill_and_recover(
 def test_killed_sync_is_made_good_by_the_next_run(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
-    _kill_and_recover(spark, application, database, connection, rounds=2)
+    _kill_and_recover(spark, application, database, connection, kills=2)
 
 
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
@@ -273,7 +272,7 @@ def test_killed_sync_is_made_good_by_the_next_run(
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
-    _kill_and_recover(spark, application, database, connection, rounds=20)
+    _kill_and_recover(spark, application, database, connection, kills=20)
 
 
 @pytest.fixture
