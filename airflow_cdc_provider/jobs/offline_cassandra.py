@@ -107,7 +107,7 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
         replace(options, cdc_raw=str(recording.path), schema_file=schema),
         {},
         connector.selects,
-        settled=True,
+        recorded=True,
     )
 
 

@@ -105,6 +105,7 @@ def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellR
 
 
 def _settle_liveness(held: CellRow, read_us: int, now_seconds: int) -> CellRow | None:
+    """Settle a row that lives without cells: a liveness just later than what would have ended it."""
     known_us, end = held.expiry_seconds, held.ttl & NEVER_LIVED
     lives = end == 0 or (end != NEVER_LIVED and end > max(now_seconds, held.liveness_us // 1_000_000))
     if known_us != NEVER and lives:

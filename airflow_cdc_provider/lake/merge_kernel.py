@@ -44,7 +44,6 @@ INPUT_SCHEMA: Final = pa.schema(
 """Contributions, the place they come from (``PENDING``, ``FROM_MIRROR``, ``FROM_SIDE``) and, of a mirror's
 row, the second at which it must be looked at again."""
 
-
 _SIDE_TYPE: Final = pa.struct(list(CONTRIBUTION_SCHEMA))
 _SHAKEN: Final = pa.array([STATIC, PARTITION_DELETION], pa.int8())
 _BATCH_ROWS: Final = 65_536

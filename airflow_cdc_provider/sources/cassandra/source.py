@@ -50,7 +50,7 @@ class CassandraSource:
         options: The declaration's source part.
         connection: The Airflow connection's values (:func:`~.connect.open_session`); empty offline.
         selects: Tells whether the declaration wants a table.
-        settled: The segments are a recording: nobody writes there any more.
+        recorded: The segments are a recording: nobody writes there any more.
     """
 
     type = "cassandra"
@@ -61,10 +61,10 @@ class CassandraSource:
         connection: Mapping[str, Any],
         selects: Callable[[str], bool],
         *,
-        settled: bool = False,
+        recorded: bool = False,
     ) -> None:
         self.options = options
-        self._settled = settled
+        self._recorded = recorded
         self._connection = dict(connection)
         self._selects = selects
 
@@ -209,7 +209,7 @@ class CassandraSource:
             self.options.cdc_raw,
             self.options.node,
             beyond_index=bare,
-            settled=self._settled,
+            recorded=self._recorded,
             strict=self.options.advanced.strict,
         )
 

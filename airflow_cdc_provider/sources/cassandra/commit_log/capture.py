@@ -53,7 +53,7 @@ class LogFolder:
         node: Host id of the node, if its segments lie directly in the folder.
         beyond_index: Read growing segments past what their index calls durable, and those that have none:
             sooner, but a crash of the node can take back what was read.
-        settled: Nobody writes here any more, it is a recording: segments with a broken index are read to the
+        recorded: Nobody writes here any more, it is a recording: segments with a broken index are read to the
             end of their data.
         trust_zero_checksum: Go on past a sync marker whose checksum was not written, in plain segments;
             entries have checksums of their own. Cassandra's property is
@@ -64,7 +64,7 @@ class LogFolder:
     path: str
     node: str = ""
     beyond_index: bool = False
-    settled: bool = False
+    recorded: bool = False
     trust_zero_checksum: bool = False
     strict: bool = False
 
@@ -281,7 +281,7 @@ def _usable(folder: LogFolder, file: SegmentFile) -> bool:
 
 
 def _beyond_index(folder: LogFolder, file: SegmentFile) -> bool:
-    return folder.beyond_index or (folder.settled and file.index_broken)
+    return folder.beyond_index or (folder.recorded and file.index_broken)
 
 
 def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
