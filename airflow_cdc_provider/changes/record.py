@@ -59,7 +59,8 @@ CHANGE_SCHEMA: Final = pa.schema(
 ``committed_at``  the source's clock; null where the source records none.
 ``captured_at``   this process's clock when the record was read.
 ``transaction``   the source's transaction id, if any.
-``schema_id``     names the schema that decodes the payload, where the source has several.
+``schema_id``     names the schema that decodes the payload where the payload doesn't: a Cassandra table's id.
+                  Of kind ``quarantine``: the reason.
 ``payload``       the native bytes.
 """
 

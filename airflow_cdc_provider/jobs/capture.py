@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+
+from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.base import LearnsSchemas, ReadLimit
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ def capture(context: JobContext) -> CaptureCounts:
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
     head = source.head()
+    seen = _learn(context, source, state) if isinstance(source, LearnsSchemas) else []
     reader = source.reader()
     batches = captured = 0
     while not context.stopping():
@@ -61,7 +67,8 @@ def capture(context: JobContext) -> CaptureCounts:
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
             rows = read_partitions(context.spark, reader, plan.partitions) if plan.partitions else None
-            state = changes.append_batch(rows, progress.to_offset(), state)
+            state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
+            seen = []
             batches += 1
             captured += state.appended
             log.info(
@@ -74,4 +81,54 @@ def capture(context: JobContext) -> CaptureCounts:
             )
         if plan.at_head:
             break
+    if isinstance(source, LearnsSchemas):
+        if seen:
+            state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
+        land_quarantined(context, source, state)
     return CaptureCounts(batches, captured, time.monotonic() - started)
+
+
+def _learn(context: JobContext, source: LearnsSchemas, state: ChangesState) -> list[Mapping[str, Any]]:
+    """Teach a source what is recorded of its schema; return what is to be recorded of it as it is now."""
+    if state.head.snapshot is not None:
+        source.learn(context.changes.lasting(record.SCHEMA).drop("batch").toArrow())
+    return list(source.schema_records())
+
+
+def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> int:
+    """Read again what was set apart, by the schema's history as it is now.
+
+    Returns:
+        How many changes have landed.
+
+    Raises:
+        CommitConflict: Another capture of the same connector committed meanwhile; nothing has changed.
+    """
+    changes = context.changes
+    waiting = changes.lasting(record.QUARANTINE)
+    count = waiting.count()
+    if not count:
+        return 0
+    source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+    names = record.CHANGE_SCHEMA.names
+    again = waiting.select(*names).mapInArrow(_Again(source.quarantine_reader()), record.SPARK_DDL).persist()
+    try:
+        landed = again.where(f"kind <> '{record.QUARANTINE}'").count()
+        if landed:
+            changes.land(again, state)
+            log.info("%s: %d changes that were set apart have landed", context.connector.name, landed)
+        left = again.count() - landed
+        if left:
+            log.warning("%s: %d records stay in quarantine", context.connector.name, left)
+    finally:
+        again.unpersist()
+    return landed
+
+
+@dataclass(frozen=True)
+class _Again:
+    reader: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from self.reader(batch)

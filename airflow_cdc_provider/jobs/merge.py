@@ -150,6 +150,10 @@ def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState
         log.info("%s: %s", mirror.name, change)
     fences = state.fences
     reread = False
+    if codec.renewed and state.merged_through >= 0:
+        log.info("%s: the table was dropped and made anew; its mirror begins again", table)
+        fences = (Fence(max((f.generation for f in fences), default=0) + 1, "", b""),)
+        reread = True
     for origin, position in pending.fences:
         if all((f.origin, f.position) != (origin, position) for f in fences):
             fences = add_fence(fences, origin, position)

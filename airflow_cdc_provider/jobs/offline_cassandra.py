@@ -34,8 +34,8 @@ _ROWS_AT_ONCE: Final = 10_000
 def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
     """Write a recording's events in the order of the log; see :func:`.offline.event_lines`."""
     source = _source(connector, recording)
-    schemas = {table: source.schemas.tables[table] for table in source.tables()}
-    decoders = {table: EventDecoder(schema) for table, schema in schemas.items()}
+    captured = [*(source.schemas.tables[name] for name in source.tables()), *source.former_tables()]
+    decoders = {bytes.fromhex(schema.id): EventDecoder(schema) for schema in captured}
     options = cassandra_envelope.EnvelopeOptions(
         connector.topic_prefix,
         connector.publish.version,
@@ -46,13 +46,16 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     for batch in _records(source, recording, damage):
         rows: list[np.ndarray] = []
         lines: list[pa.LargeStringArray] = []
-        for table in pc.unique(batch["source_table"]).drop_null().to_pylist():
-            places = np.flatnonzero(pc.equal(batch["source_table"], table).fill_null(False))
+        changes = pc.equal(batch["kind"], record.CHANGE)
+        table_ids = pc.if_else(changes, pc.binary_slice(batch["payload"], 1, 17), None)
+        for table_id in pc.unique(table_ids).drop_null().to_pylist():
+            places = np.flatnonzero(pc.equal(table_ids, table_id).fill_null(False))
             part = batch.take(pa.array(places))
-            decoded = decoders[table].decode(part)
-            _note(table, part, decoded.undecodable, decoded.reasons, damage)
+            decoder = decoders[table_id]
+            decoded = decoder.decode(part)
+            _note(decoder.schema.full_name, part, decoded.undecodable, decoded.reasons, damage)
             if decoded.events.num_rows:
-                schema = schemas[table]
+                schema = decoder.schema
                 envelope = cassandra_envelope.build(decoded.events, schema.keyspace, schema.name, options)
                 records = encode(envelope, schemas=connector.publish.schemas)
                 rows.append(places[decoded.events["row"].take(records["row"]).to_numpy()])
@@ -103,12 +106,15 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
     options = connector.source
     assert isinstance(options, CassandraOptions)
     schema = recording.schema or options.schema_file
-    return CassandraSource(
+    source = CassandraSource(
         replace(options, cdc_raw=str(recording.path), schema_file=schema),
         {},
         connector.selects,
         recorded=True,
     )
+    if any(list_segments(recording.path, options.node).values()):
+        source.learn_from_log()
+    return source
 
 
 def _records(source: CassandraSource, recording: Recording, damage: Damage) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 BATCH = "cdc.batch"
 OFFSET = "cdc.offset"
+
+LASTING: Final = (record.SCHEMA, record.QUARANTINE)
+"""Kinds that outlive their batches: what tells how to read others, and what could not be read so far."""
 
 _OFFSET_PROPERTY_BYTES = 8192
 _SPARK_TYPES = "batch bigint, " + record.SPARK_DDL
@@ -100,7 +103,7 @@ class ChangesTable:
         from pyspark.sql.types import StructType
 
         self.lake.create_namespace(self.namespace)
-        self.table.create(StructType.fromDDL(_SPARK_TYPES), partition_by=["batch"])
+        self.table.create(StructType.fromDDL(_SPARK_TYPES), partition_by=["batch", "kind"])
 
     def state(self) -> ChangesState:
         """Read the newest batch number and its offset.
@@ -125,6 +128,7 @@ class ChangesTable:
         state: ChangesState,
         *,
         extra_rows: Sequence[Mapping[str, Any]] = (),
+        delete: str | None = None,
     ) -> ChangesState:
         """Commit one batch with the offset that it reaches.
 
@@ -133,6 +137,7 @@ class ChangesTable:
             offset: The offset after them.
             state: What :meth:`state` or the previous call returned.
             extra_rows: Further changes made on the driver, by column name; absent columns are null.
+            delete: Rows that this condition in SQL holds for go in the same commit.
 
         Returns:
             The state after the commit.
@@ -156,8 +161,29 @@ class ChangesTable:
         properties = {BATCH: str(batch)}
         if len(text) <= _OFFSET_PROPERTY_BYTES:
             properties[OFFSET] = text
-        head = self.table.commit(state.head, append=frame, properties=properties)
+        head = self.table.commit(state.head, append=frame, delete=delete, properties=properties)
         return ChangesState(head, batch, dict(offset), head.added_rows - 1)  # the offset is a row of its own
+
+    def lasting(self, kind: str) -> DataFrame:
+        """Read all rows of a kind that stays: see :data:`LASTING`."""
+        from pyspark.sql import functions
+
+        return self.table.read(self.table.head()).where(functions.col("kind") == kind)
+
+    def land(self, rows: DataFrame, state: ChangesState) -> ChangesState:
+        """Commit what was read again from all rows in quarantine, in their place, as a batch of its own.
+
+        Args:
+            rows: Changes, and rows that stay in quarantine, in the columns of ``CHANGE_SCHEMA``.
+            state: What :meth:`state` or the previous call returned.
+
+        Raises:
+            CommitConflict: Another run committed after ``state``; nothing has changed.
+        """
+        assert state.offset is not None
+        return self.append_batch(
+            rows, state.offset, state, delete=f"kind = '{record.QUARANTINE}' AND batch <= {state.batch}"
+        )
 
     def set_offset(self, offset: Mapping[str, Any], state: ChangesState) -> ChangesState:
         """Commit a batch that holds nothing but an offset."""
@@ -212,7 +238,7 @@ class ChangesTable:
         return sorted(summaries, key=lambda s: (s.source_table or "", s.kind))
 
     def expire(self, through_batch: int, older_than: datetime) -> int:
-        """Remove batches that every consumer has passed and that are old enough.
+        """Remove batches that every consumer has passed and that are old enough, but for what lasts.
 
         Removing them is maintenance: a capture that runs at the same time goes on. The newest batch stays.
 
@@ -234,7 +260,7 @@ class ChangesTable:
         newest = old.agg(functions.max("batch")).collect()[0][0]
         if newest is None:
             return 0
-        self.table.discard("batch", int(newest))
+        self.table.discard("batch", int(newest), sparing=("kind", LASTING))
         return int(newest)
 
     def maintain(self, *, through_batch: int, retain_seconds: int) -> MaintenanceReport:

@@ -19,6 +19,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
@@ -216,16 +217,21 @@ class IcebergTable:
                     raise CommitStateUnknown(f"the append to {self.name} may have taken effect") from error
                 raise
 
-    def discard(self, column: str, through: int) -> None:
+    def discard(self, column: str, through: int, *, sparing: tuple[str, Sequence[str]]) -> None:
         """Remove whole partitions as maintenance: other writers' commits go on as if nothing had happened.
 
         Args:
-            column: The column by which the table is partitioned, untransformed.
-            through: Partitions up to this value go.
+            column: A column by which the table is partitioned, untransformed.
+            through: Partitions up to this value go,
+            sparing: but not those that have one of some values in another such column.
         """
+        spared, values = sparing
 
         def delete() -> None:
-            expression = self.lake.java.expressions.Expressions.lessThanOrEqual(column, through)
+            expressions = self.lake.java.expressions.Expressions
+            old = expressions.lessThanOrEqual(column, through)
+            others = [expressions.notEqual(spared, value) for value in values]
+            expression = reduce(getattr(expressions, "and"), others, old)
             self.load().newDelete().deleteFromRowFilter(expression).set(MAINTENANCE, "discard").commit()
 
         with self.exclusive():

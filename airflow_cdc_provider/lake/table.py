@@ -122,7 +122,7 @@ class LakeTable(Protocol):
         """Add rows blindly, for tables whose content is commutative. Atomic, not a compare-and-set."""
         ...
 
-    def discard(self, column: str, through: int) -> None:
+    def discard(self, column: str, through: int, *, sparing: tuple[str, Sequence[str]]) -> None:
         """Remove whole partitions as maintenance: other writers' commits go on as if nothing had happened.
 
         Args:

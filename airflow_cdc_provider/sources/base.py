@@ -128,6 +128,9 @@ class Codec(Protocol):
     table: str
     model: Literal["row", "cell"]
     rules: str
+    renewed: bool
+    """Whether this is another table than the one of the memory, made anew under its name: nothing of that one
+    counts any more."""
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot``.
@@ -248,6 +251,31 @@ class ReadsSeveral(Protocol):
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions one after the other, over one connection."""
+        ...
+
+
+@runtime_checkable
+class LearnsSchemas(Protocol):
+    """What a source adds whose changes can only be told apart by schemas, which it may no longer have.
+
+    Its reader sets apart what no schema explains (kind ``quarantine``) and hands on the schema's own changes
+    (kind ``schema``). Both stay in the changes table: the ones until they can be read, the others for good.
+    """
+
+    def learn(self, records: pa.Table) -> None:
+        """Take in all records of kind ``schema`` that there are; others are passed over."""
+        ...
+
+    def schema_records(self) -> Iterator[Mapping[str, Any]]:
+        """Make records of what the source's schema is now and was not when it was last recorded."""
+        ...
+
+    def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+        """Return the picklable function that reads records of kind ``quarantine`` again.
+
+        It yields what they hold by the schemas that are known now: changes, and again records of kind
+        ``quarantine`` for what still can't be read.
+        """
         ...
 
 

@@ -35,12 +35,14 @@ class CassandraCodec:
         rules: Tie rules of the read path, ``4.0`` or ``3.11``.
         types: Choices of lake types.
         last_id: The greatest column id that the mirror's table ever had.
+        renewed: Whether the mirror holds another table of this name, which was dropped.
     """
 
     schema: TableSchema
     rules: str = "4.0"
     types: LakeTypes = field(default_factory=LakeTypes)
     last_id: int = 0
+    renewed: bool = False
 
     model: Literal["row", "cell"] = field(default="cell", init=False)
     table: str = field(init=False)
@@ -50,7 +52,10 @@ class CassandraCodec:
         self.table = self.schema.full_name
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Decode changes of kind ``change`` and ``snapshot`` to contributions."""
+        """Decode changes of kind ``change`` and ``snapshot`` to contributions.
+
+        Those of another table id are of a table of this name that was dropped: they are passed over.
+        """
         return self._decoder.decode(changes, fences)
 
     def mirror_schema(self) -> pa.Schema:
@@ -77,7 +82,7 @@ class CassandraCodec:
 
     @cached_property
     def _decoder(self) -> UpdateDecoder:
-        return UpdateDecoder(self.schema)
+        return UpdateDecoder(self.schema, former=True)
 
     @cached_property
     def _projection(self) -> Projection:
@@ -101,9 +106,11 @@ def recall_codec(
     """
     ids: dict[str, int] = {}
     last_id = 0
+    renewed = False
     if memory is not None:
         last_id = int(memory["last_id"])
         same_table = not schema.id or memory["table_id"] in ("", schema.id)
+        renewed = not same_table
         ids = {
             name: number
             for name, (number, dropped_at) in memory["columns"].items()
@@ -112,7 +119,7 @@ def recall_codec(
     # No column has the empty name: it keeps the ids of columns that are gone from being given again.
     numbered = number_columns(schema, {**ids, "": last_id})
     last_id = max([last_id, *(c.id for c in numbered.columns)])
-    return CassandraCodec(numbered, rules, types or LakeTypes(), last_id)
+    return CassandraCodec(numbered, rules, types or LakeTypes(), last_id, renewed)
 
 
 def _dropped_at(schema: TableSchema, name: str) -> int:

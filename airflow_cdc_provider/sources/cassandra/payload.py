@@ -14,6 +14,9 @@ kind           tag      then
 ============== ======== ==================================================================================
 ``change``     6, 7, 8  one PartitionUpdate as it stands in a segment of that version (reference §5)
 ``snapshot``   ``S``    one row of a SELECT, below
+``schema``     6, 7, 8  one PartitionUpdate of a table of ``system_schema``, likewise
+``schema``     ``O``    what was seen of a keyspace at the source, as deflated JSON: table of
+                        ``system_schema`` -> its rows; ``committed_at`` says when
 ``truncate``   ``T``    u64 segment id, u32 position, u64 ms since 1970: the record in ``system.local``
 ``quarantine`` ``M``    u8 version, u16 ordinal of the first update that did not land, then the whole
                         mutation: ``commit_log.log_reader.retry_quarantined`` reads it again with a better
@@ -47,6 +50,7 @@ VERSIONS: Final = (6, 7, 8)
 """Segment versions that can be read, which are also the tags of changes."""
 
 SNAPSHOT_TAG: Final = ord("S")
+OBSERVED_TAG: Final = ord("O")
 TRUNCATION_TAG: Final = ord("T")
 MUTATION_TAG: Final = ord("M")
 DAMAGE_TAG: Final = ord("X")

@@ -1,26 +1,36 @@
 """The Cassandra source: commit-log segments from cdc_raw, schemas and snapshots over CQL; or all from files.
 
-With a connection the schema is the cluster's own; offline it is that of ``schema_file``. Segments are read
-from ``cdc_raw`` either way.
+With a connection the schema is the cluster's own; offline it is that of ``schema_file``, or what the log
+itself says. Segments are read from ``cdc_raw`` either way. Tables that are gone at the source are known from
+the schema's history (:mod:`.commit_log.schema_history`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.commit_log import capture
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments, retry_quarantined
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE, read_offset
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
+from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
+    SchemaHistory,
+    observed,
+    read_history,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_alone
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
@@ -32,7 +42,7 @@ from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.system_schema import load
+from airflow_cdc_provider.sources.cql.system_schema import Row, read_rows, schemas_from_rows
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -67,6 +77,7 @@ class CassandraSource:
         self._recorded = recorded
         self._connection = dict(connection)
         self._selects = selects
+        self._history = SchemaHistory()
 
     def __repr__(self) -> str:
         return f"CassandraSource({self.options!r})"
@@ -109,7 +120,8 @@ class CassandraSource:
         What lies before it is decoded by a schema that is read after it: a column that is new there is known.
         """
         head = capture.head(self._folder)
-        self.__dict__.pop("schemas", None)
+        for cached in ("schemas", "_schema_rows"):
+            self.__dict__.pop(cached, None)
         return head
 
     def earliest(self) -> Offset:
@@ -126,12 +138,51 @@ class CassandraSource:
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Cut the next batch out of the segments."""
-        tables = log_tables(self.schemas.tables.values(), self.tables())
-        return capture.plan_segments(self._folder, tables, start, head, limit)
+        return capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the function that reads one partition of a plan."""
         return read_segments
+
+    def learn(self, records: pa.Table) -> None:
+        """Replay the schema's history; offline, what it adds is part of the schema from now on."""
+        self._history = read_history(records)
+        if not self._connection:
+            self.__dict__.pop("schemas", None)
+
+    def learn_from_log(self) -> None:
+        """Replay the schema's history from all segments there are, as :meth:`learn` does from records."""
+        found: list[pa.RecordBatch] = []
+        offset, stop = None, capture.head(self._folder)
+        while True:
+            plan = capture.plan_segments(self._folder, schema_alone(), offset, stop, ReadLimit())
+            for part in plan.partitions:
+                found += read_segments(replace(part, damage=(), strict=False))
+            if plan.at_head:
+                break
+            offset = plan.end
+        self.learn(pa.Table.from_batches(found, CHANGE_SCHEMA))
+
+    def schema_records(self) -> Iterator[Mapping[str, Any]]:
+        """Make records of the cluster's schema as it is now, if it was not seen so before."""
+        if self._connection:
+            yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
+
+    def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+        """Return the function that reads mutations again by all schemas that are known now."""
+        return partial(retry_quarantined, tables=self._log_tables())
+
+    def former_tables(self) -> list[TableSchema]:
+        """List the selected tables that had ``cdc = true`` and are gone, also those made anew since.
+
+        Their changes in the log are captured under their names.
+        """
+        known = self.schemas.by_id
+        return [
+            table
+            for table_id, table in self._history.by_id.items()
+            if table_id not in known and table.cdc and self._selects(table.full_name)
+        ]
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Cut a table into token ranges; ``where`` is CQL that may follow ``AND``.
@@ -177,21 +228,32 @@ class CassandraSource:
 
     @cached_property
     def schemas(self) -> Schemas:
-        """The schema at the first use after :meth:`head`: the cluster's, or that of the file.
+        """The schema at the first use after :meth:`head`: the cluster's, or that of the file and the log.
 
         Raises:
-            ConfigurationError: Neither is declared, or the file is missing.
+            ConfigurationError: There is none, or the file is missing.
         """
         if self._connection:
-            with driver_errors("reading the schema"):
-                return load(self._session)
-        if not self.options.schema_file:
+            return schemas_from_rows(self._schema_rows)
+        if self.options.schema_file:
+            return with_history(_read_schema_file(Path(self.options.schema_file)), self._history)
+        if not self._history.living:
             raise ConfigurationError(
                 "there is no schema",
-                expected="a connection, or source.schema_file",
+                expected="a connection, or source.schema_file, or segments in which the tables are created",
                 remedy="give what DESCRIBE KEYSPACE ... WITH INTERNALS prints as --schema",
             )
-        return _read_schema_file(Path(self.options.schema_file))
+        return with_history(Schemas(), self._history)
+
+    @cached_property
+    def _schema_rows(self) -> Mapping[str, Sequence[Row]]:
+        with driver_errors("reading the schema"):
+            return read_rows(self._session)
+
+    def _log_tables(self) -> LogTables:
+        former = [t for table_id, t in self._history.by_id.items() if table_id not in self.schemas.by_id]
+        captured = {table.id for table in self.former_tables()}
+        return log_tables(self.schemas.tables.values(), self.tables(), former, captured)
 
     @cached_property
     def _session(self) -> Session:
@@ -234,6 +296,25 @@ class CassandraSource:
                     segment = max(segments)
                     return origin, Position(segment, min(segments[segment], (1 << 32) - 1)).pack()
         return SNAPSHOT_ORIGIN, Position(0, 0).pack()
+
+
+def with_history(schemas: Schemas, history: SchemaHistory) -> Schemas:
+    """Add the tables that a recording's log shows and its schema doesn't.
+
+    Of two tables of one name the one that was created later counts: a table's id tells when.
+    """
+    tables = dict(schemas.tables)
+    for name, table in history.living.items():
+        known = tables.get(name)
+        if known is None or (table.id != known.id and created_at(table) > created_at(known)):
+            tables[name] = table
+    return replace(schemas, tables=tables)
+
+
+def created_at(table: TableSchema) -> int:
+    """Return when a table was created, by its id, in 100 ns since 1582; 0 for an id that doesn't tell."""
+    table_id = UUID(hex=table.id)
+    return table_id.time if table_id.version == 1 else 0
 
 
 def _read_schema_file(path: Path) -> Schemas:

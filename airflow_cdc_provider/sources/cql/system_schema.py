@@ -71,14 +71,17 @@ def schemas_from_rows(rows: Mapping[str, Iterable[Row]]) -> Schemas:
     return Schemas(keyspaces, types, dict(sorted(tables.items())))
 
 
-def load(session: Any, keyspaces: Sequence[str] | None = None) -> Schemas:
-    """Read a cluster's schema over CQL.
+def read_rows(session: Any, keyspaces: Sequence[str] | None = None) -> dict[str, list[Row]]:
+    """Read the rows of ``system_schema`` over CQL.
 
-    Rows are read as JSON: the driver's own types fail on some of them (``dropped_time`` beyond year 9999).
+    They are read as JSON: the driver's own types fail on some of them (``dropped_time`` beyond year 9999).
 
     Args:
         session: A session of the Python driver.
         keyspaces: Only these; default: all but the system's own.
+
+    Returns:
+        Table name (of :data:`TABLES`) -> rows.
     """
     wanted = None if keyspaces is None else set(keyspaces)
 
@@ -90,7 +93,12 @@ def load(session: Any, keyspaces: Sequence[str] | None = None) -> Schemas:
     for table in TABLES:
         result = session.execute(f"SELECT JSON * FROM system_schema.{table}")
         rows[table] = [row for row in (json.loads(r[0]) for r in result) if selected(row)]
-    return schemas_from_rows(rows)
+    return rows
+
+
+def load(session: Any, keyspaces: Sequence[str] | None = None) -> Schemas:
+    """Read a cluster's schema over CQL; arguments as for :func:`read_rows`."""
+    return schemas_from_rows(read_rows(session, keyspaces))
 
 
 def _by_table(rows: Iterable[Row], name_column: str) -> dict[tuple[str, str], list[Row]]:

@@ -73,6 +73,7 @@ class MongodbCodec:
     columns: tuple[DeclaredColumn, ...] = ()
     model: Literal["row", "cell"] = "row"
     rules: str = ""
+    renewed: bool = False
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions) -> MongodbCodec:

@@ -142,6 +142,9 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
         found[where["file"], where["pos"], where["table"]][value["op"]] += 1
         places.append((where["file"], where["pos"]))
     theirs = cassandras_own(folder, version)
+    # Cassandra's own reader knows the tables that exist, not the first life of this one.
+    former = [place for place in found if place[2] == "reborn" and place not in theirs]
+    assert [+found.pop(place) for place in former] == [Counter("i")] * 5
     assert {place: +ops for place, ops in found.items()} == {p: +o for p, o in theirs.items() if +o}
     assert places == sorted(places)
 
@@ -171,7 +174,10 @@ def test_events_tell_the_greatest_write_time_of_their_update(variant: str, versi
     for event in printed(plain_connector(tombstones=False), recording(folder)):
         value = json.loads(event["value"])
         where = value["source"]
-        assert where["ts_us"] in wanted[where["file"], where["pos"], where["table"]]
+        place = (where["file"], where["pos"], where["table"])
+        if where["table"] == "reborn" and place not in wanted:
+            continue  # of its first life, which Cassandra's own reader doesn't know
+        assert where["ts_us"] in wanted[place]
         assert (where["ts_ms"], where["ts_ns"]) == (where["ts_us"] // 1000, where["ts_us"] * 1000)
         times = {cell["deletion_ts"] for cell in value["after"].values() if cell and "deletion_ts" in cell}
         deletions += value["op"] == "d" and where["ts_us"] in times
@@ -314,7 +320,6 @@ def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> Non
     [
         ("none", "schema.cql", "there is no folder"),
         ("../A", "schema.cql", "there is no recording"),
-        ("cdc_raw", "", "there is no schema"),
         ("cdc_raw", "none.cql", "can't be read"),
     ],
 )
@@ -322,6 +327,17 @@ def test_missing_input_is_told(path: str, schema: str, message: str) -> None:
     source = Recording(DEBEZIUM / path, str(DEBEZIUM / schema) if schema else "", NOW_NS)
     with pytest.raises(ConfigurationError, match=message):
         printed(plain_connector(), source)
+
+
+@pytest.mark.covers("CAS-GAP-08")
+def test_recording_needs_a_schema_only_if_its_log_does_not_create_its_tables(tmp_path: Path) -> None:
+    whole = printed(plain_connector(), recording(DEBEZIUM))
+    assert printed(plain_connector(), Recording(DEBEZIUM / "cdc_raw", "", NOW_NS)) == whole
+
+    segments = sorted((FIXTURES / "A" / "v7-plain" / "cdc_raw").glob("*.log.gz"))
+    shutil.copy(segments[1], tmp_path)
+    with pytest.raises(ConfigurationError, match="there is no schema"):
+        printed(plain_connector(), Recording(tmp_path, "", NOW_NS))
 
 
 def test_a_schema_without_ids_is_told_from_one_that_names_them(tmp_path: Path) -> None:

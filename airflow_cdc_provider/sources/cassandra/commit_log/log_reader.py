@@ -4,7 +4,10 @@ Most entries hold one update, which becomes a change without any schema: its byt
 Only a mutation of several updates must be walked to find where each ends. What comes out, by table:
 
 * selected: a change per update;
+* former (dropped, perhaps made anew under another id): likewise, under its name;
 * ``system.local``: a record of kind ``truncate`` per truncation of a selected table (:mod:`.truncation`);
+* ``system_schema``: a record of kind ``schema`` per update, its bytes as of a change; they add up to the
+  schema's history (:mod:`.schema_history`);
 * unknown: the whole mutation in quarantine, with the table id in its reason, so that
   :func:`retry_quarantined` can read it when the schema is known;
 * all others (not selected, views, counters, Cassandra's own): nothing, but counted.
@@ -22,12 +25,14 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, TRUNCATE
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
+from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     DAMAGE_AT,
@@ -41,15 +46,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import Damage, plain_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import (
-    COUNTER,
-    LOCAL,
-    SELECTED,
-    SYSTEM,
-    UNSELECTED,
-    VIEW,
-    LogTables,
-)
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     BEGIN,
@@ -66,6 +63,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
 from airflow_cdc_provider.sources.cassandra.payload import (
     DAMAGED,
     MUTATION_HEADER_BYTES,
+    MUTATION_TAG,
     Position,
     damage_payload,
     mutation_header,
@@ -73,6 +71,7 @@ from airflow_cdc_provider.sources.cassandra.payload import (
 )
 from airflow_cdc_provider.sources.cassandra.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +87,10 @@ class ReadCounts:
 
     Args:
         entries: Sound entries.
-        changes: Updates of selected tables.
+        changes: Updates of selected tables, also of such as were dropped.
         passed_over: Updates of others, by why: ``unselected``, ``view``, ``counter``, ``system``.
         truncations: Truncations of selected tables.
+        schema_changes: Updates of ``system_schema`` that concern users' keyspaces.
         quarantined: Mutations set apart.
         damaged: Stretches of segments set apart.
     """
@@ -99,11 +99,17 @@ class ReadCounts:
     changes: int = 0
     passed_over: dict[str, int] = field(default_factory=dict)
     truncations: int = 0
+    schema_changes: int = 0
     quarantined: int = 0
     damaged: int = 0
 
 
-_PASSED_OVER: Final = {UNSELECTED: "unselected", VIEW: "view", COUNTER: "counter", SYSTEM: "system"}
+_PASSED_OVER: Final = {
+    roles.UNSELECTED: "unselected",
+    roles.VIEW: "view",
+    roles.COUNTER: "counter",
+    roles.SYSTEM: "system",
+}
 
 
 def read_segments(part: SegmentSlice, counts: ReadCounts | None = None) -> Iterator[pa.RecordBatch]:
@@ -147,19 +153,22 @@ def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.Re
     """Read mutations again that were set apart, with what is known of tables now.
 
     Args:
-        rows: Records of kind ``quarantine``; those that hold no mutation are passed over.
+        rows: Records of kind ``quarantine``.
         tables: What is known now.
 
     Yields:
         Batches of ``CHANGE_SCHEMA`` as :func:`read_segments` would have yielded, with the same positions:
-        changes, and what still can't be read.
+        changes, and what still can't be read. Records that hold no mutation come out as they are.
     """
+    holds = pc.equal(pc.binary_slice(rows.column("payload"), 0, 1), bytes([MUTATION_TAG]))
+    if not pc.all(holds).as_py():
+        yield rows.filter(pc.invert(holds))
     mutations = [
         (origin, Position.unpack(position), payload)
         for origin, position, payload in zip(
             *(rows.column(name).to_pylist() for name in ("origin", "position", "payload")), strict=True
         )
-        if payload[:1] == b"M"
+        if payload[0] == MUTATION_TAG
     ]
     for origin, segment in sorted({(origin, position.segment) for origin, position, _ in mutations}):
         chosen = [(p, payload) for o, p, payload in mutations if (o, p.segment) == (origin, segment)]
@@ -220,13 +229,14 @@ class _Reader:
         for role, name in _PASSED_OVER.items():
             if count := int(updates.by_role[role]):
                 self.counts.passed_over[name] = self.counts.passed_over.get(name, 0) + count
-        roles = self.tables.roles[updates.found[:, TABLE]]
-        selected = updates.found[roles == SELECTED]
-        if len(selected):
-            self.counts.changes += len(selected)
-            yield self._changes(data, entries, versions, selected)
+        found = self.tables.roles[updates.found[:, TABLE]]
+        captured = updates.found[(found == roles.SELECTED) | (found == roles.FORMER)]
+        if len(captured):
+            self.counts.changes += len(captured)
+            yield self._changes(data, entries, versions, captured)
         rows = [self._quarantined(data, entries, versions, line) for line in updates.failed]
-        rows += self._local(data, entries, versions, updates.found[roles == LOCAL])
+        rows += self._local(data, entries, versions, updates.found[found == roles.LOCAL])
+        rows += self._schema(data, entries, versions, updates.found[found == roles.SCHEMA])
         if rows:
             yield self._few(rows)
 
@@ -336,7 +346,7 @@ class _Reader:
                 }
             for table_id, truncation in update.truncations:
                 table = self.tables.number_by_id.get(table_id)
-                if table is None or self.tables.roles[table] != SELECTED:
+                if table is None or self.tables.roles[table] != roles.SELECTED:
                     continue
                 self.counts.truncations += 1
                 yield {
@@ -344,8 +354,31 @@ class _Reader:
                     "kind": TRUNCATE,
                     "position": truncation.fence,
                     "committed_at": truncation.truncated_at_ms * 1000,
+                    "schema_id": table_id,
                     "payload": truncation.pack(),
                 }
+
+    def _schema(
+        self,
+        data: Bytes,
+        entries: NDArray[np.int64],
+        versions: NDArray[np.int64],
+        found: NDArray[np.int64],
+    ) -> Iterator[dict[str, Any]]:
+        for line in found:
+            keyspace = data[line[KEY_BEGIN] : line[KEY_STOP]].tobytes()
+            if keyspace.decode(errors="replace") in SYSTEM_KEYSPACES:
+                self.counts.passed_over["system"] = self.counts.passed_over.get("system", 0) + 1
+                continue
+            self.counts.schema_changes += 1
+            place = Position(self.segment, int(entries[line[ENTRY], END]), int(line[ORDINAL]))
+            yield {
+                "source_table": self.tables.names[line[TABLE]],
+                "kind": SCHEMA,
+                "position": place.pack(),
+                "key": keyspace,
+                "payload": bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes(),
+            }
 
     def _few(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         common = {"origin": self.origin, "generation": 0, "captured_at": _now()}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import (
+    LOCAL_TABLE,
+    SCHEMA_KEYSPACE,
+    system_table,
+    system_tables,
+)
 from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
@@ -22,40 +27,11 @@ COUNTER: Final = 3
 SYSTEM: Final = 4
 LOCAL: Final = 5
 """``system.local``, whose mutations tell of truncations."""
-ROLES: Final = 6
-
-_SYSTEM_TABLES: Final = {
-    "system": (
-        "IndexInfo available_ranges available_ranges_v2 batches batchlog built_views compaction_history "
-        "hints paxos paxos_repair_history _paxos_repair_state peer_events peer_events_v2 peers peers_v2 "
-        "prepared_statements range_xfers repairs schema_aggregates schema_columnfamilies schema_columns "
-        "schema_functions schema_keyspaces schema_triggers schema_usertypes size_estimates sstable_activity "
-        "sstable_activity_v2 table_estimates top_partitions transferred_ranges transferred_ranges_v2 "
-        "view_builds_in_progress views_builds_in_progress NodeIdInfo local_metadata_log metadata_snapshots"
-    ),
-    "system_schema": (
-        "aggregates column_masks columns dropped_columns functions indexes keyspaces tables triggers types "
-        "views"
-    ),
-    "system_auth": (
-        "cidr_groups cidr_permissions credentials identity_to_role network_permissions permissions "
-        "resource_role_permissons_index role_members role_permissions roles users"
-    ),
-    "system_distributed": (
-        "compression_dictionaries parent_repair_history partition_denylist repair_history view_build_status"
-    ),
-    "system_traces": "events sessions",
-    "system_cluster_metadata": "distributed_metadata_log",
-}
-"""Tables of Cassandra 3.0 to 5.0 itself, whose ids follow from their names."""
-
-
-def system_table_id(keyspace: str, name: str) -> str:
-    """Return the id of one of Cassandra's own tables: the MD5 (version 3) UUID of its names."""
-    digest = bytearray(hashlib.md5((keyspace + name).encode(), usedforsecurity=False).digest())
-    digest[6] = digest[6] & 0x0F | 0x30
-    digest[8] = digest[8] & 0x3F | 0x80
-    return digest.hex()
+SCHEMA: Final = 6
+"""Of ``system_schema``, whose mutations are the schema's changes."""
+FORMER: Final = 7
+"""Dropped, perhaps made anew under another id; its updates become changes."""
+ROLES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -69,6 +45,7 @@ class LogTables:
         keyspace_selected: By number, whether any table of its keyspace is selected, uint8: all updates of one
             mutation are of one keyspace, so the others need not be walked.
         program: All tables compiled.
+        passes_unknown: Whether updates of tables that are not known are passed over, not set apart.
     """
 
     names: tuple[str, ...]
@@ -76,6 +53,7 @@ class LogTables:
     roles: NDArray[np.uint8]
     keyspace_selected: NDArray[np.uint8]
     program: Program
+    passes_unknown: bool = False
 
     @cached_property
     def number_by_id(self) -> dict[str, int]:
@@ -83,43 +61,51 @@ class LogTables:
         return {table_id: number for number, table_id in enumerate(self.ids)}
 
 
-def log_tables(schemas: Iterable[TableSchema], selected: Collection[str]) -> LogTables:
+def log_tables(
+    schemas: Iterable[TableSchema],
+    selected: Collection[str],
+    former: Iterable[TableSchema] = (),
+    captured_former: Collection[str] = (),
+) -> LogTables:
     """Compile what readers must know of tables.
 
     Args:
-        schemas: All tables and views that are known, also those that are not captured: a batch can mix them,
-            and its updates can only be told apart by knowing all of them. Several ids of one name (a table
-            dropped and made anew) may all be given.
+        schemas: All tables and views that exist, also those that are not captured: a batch can mix them,
+            and its updates can only be told apart by knowing all of them.
         selected: Names of those to capture. Counter tables never are: their cells are contexts, not values.
+        former: Tables that were dropped and that the log may still have updates of; those of the schemas'
+            names among them too.
+        captured_former: Ids of those whose updates are to become changes, under their names.
     """
-    chosen = set(selected)
-    known = {schema.id: schema for schema in schemas}
-    local = system_table_id("system", "local")
-    system = {
-        system_table_id(keyspace, name): TableSchema(keyspace, name, system_table_id(keyspace, name), ())
-        for keyspace, names in _SYSTEM_TABLES.items()
-        for name in names.split()
-    }
-    system[local] = TableSchema("system", "local", local, ())
-    tables = [s for i, s in known.items() if i not in system] + list(system.values())
-    roles = [_role(schema, chosen, system, local) for schema in tables]
-    keyspaces = {schema.keyspace for schema, role in zip(tables, roles, strict=True) if role == SELECTED}
+    chosen, chosen_former = set(selected), set(captured_former)
+    roles = {table.id: SCHEMA if table.keyspace == SCHEMA_KEYSPACE else SYSTEM for table in system_tables()}
+    roles[system_table(LOCAL_TABLE).id] = LOCAL
+    tables = {table.id: table for table in system_tables()}
+    for schema in former:
+        tables.setdefault(schema.id, schema)
+        roles.setdefault(schema.id, _role(schema, FORMER, captured=schema.id in chosen_former))
+    for schema in schemas:
+        if roles.get(schema.id, FORMER) not in (SYSTEM, SCHEMA, LOCAL):
+            tables[schema.id] = schema
+            roles[schema.id] = _role(schema, SELECTED, captured=schema.full_name in chosen)
+    keyspaces = {t.keyspace for t in tables.values() if roles[t.id] in (SELECTED, FORMER)}
     return LogTables(
-        names=tuple(schema.full_name for schema in tables),
-        ids=tuple(schema.id for schema in tables),
-        roles=np.array(roles, np.uint8),
-        keyspace_selected=np.array([schema.keyspace in keyspaces for schema in tables], np.uint8),
-        program=compile_tables(tables),
+        names=tuple(schema.full_name for schema in tables.values()),
+        ids=tuple(tables),
+        roles=np.array([roles[table_id] for table_id in tables], np.uint8),
+        keyspace_selected=np.array([schema.keyspace in keyspaces for schema in tables.values()], np.uint8),
+        program=compile_tables(list(tables.values())),
     )
 
 
-def _role(schema: TableSchema, selected: set[str], system: Collection[str], local: str) -> int:
-    if schema.id == local:
-        return LOCAL
-    if schema.id in system:
-        return SYSTEM
+def schema_alone() -> LogTables:
+    """Compile what a reader must know that is to read the schema's changes and nothing else."""
+    return replace(log_tables((), ()), passes_unknown=True)
+
+
+def _role(schema: TableSchema, role: int, *, captured: bool) -> int:
     if schema.counter:
         return COUNTER
-    if schema.full_name in selected:
-        return SELECTED
+    if captured:
+        return role
     return VIEW if schema.view else UNSELECTED

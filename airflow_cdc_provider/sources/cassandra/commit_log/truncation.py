@@ -20,32 +20,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES, CELL_TOMBSTONE, ROW_HEADER_BYTES
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import system_table_id
+from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import LOCAL_TABLE, system_table
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
-from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 
-_COLUMNS: Final = {
-    "bootstrapped": "text",
-    "broadcast_address": "inet",
-    "broadcast_port": "int",
-    "cluster_name": "text",
-    "cql_version": "text",
-    "data_center": "text",
-    "gossip_generation": "int",
-    "host_id": "uuid",
-    "listen_address": "inet",
-    "listen_port": "int",
-    "native_protocol_version": "text",
-    "partitioner": "text",
-    "rack": "text",
-    "release_version": "text",
-    "rpc_address": "inet",
-    "rpc_port": "int",
-    "schema_version": "uuid",
-    "thrift_version": "text",
-}
-"""Of all versions, 3.0 to 5.0."""
 _MARK: Final = b"truncated_at"
 _CELL: Final = struct.Struct("<HB21xII")
 _RECORD: Final = struct.Struct(">qi")
@@ -96,13 +74,7 @@ def read_local_updates(payloads: Sequence[bytes]) -> list[LocalUpdate]:
 
 @cache
 def _decoder() -> UpdateDecoder:
-    types = {name: CqlType(kind) for name, kind in _COLUMNS.items()}
-    types["tokens"] = CqlType("set", (CqlType("text"),))
-    types["truncated_at"] = CqlType("map", (CqlType("uuid"), CqlType("blob")))
-    columns = [Column("key", "partition_key", 0, CqlType("text"))]
-    columns += [Column(name, "regular", -1, kind) for name, kind in sorted(types.items())]
-    table = TableSchema("system", "local", system_table_id("system", "local"), tuple(columns))
-    return UpdateDecoder(number_columns(table))
+    return UpdateDecoder(system_table(LOCAL_TABLE))
 
 
 def _truncations(state: bytes) -> Iterator[tuple[str, Truncation]]:

@@ -11,8 +11,10 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import LENGTH, START
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import (
+    FORMER,
     LOCAL,
     ROLES,
+    SCHEMA,
     SELECTED,
     SYSTEM,
     UNSELECTED,
@@ -65,7 +67,7 @@ _CURSORS: Final = 2
 class Updates(NamedTuple):
     """What some entries hold.
 
-    ``found``    int64, a line per update of a selected table or of ``system.local``
+    ``found``    int64, a line per update of a captured table, of ``system.local`` or ``system_schema``
     ``failed``   int64, a line per mutation that could not be split to its end
     ``by_role``  int64, number of updates by role of their table
     """
@@ -107,6 +109,7 @@ def find_updates(
             tables.roles,
             tables.keyspace_selected,
             tables.program,
+            tables.passes_unknown,
             sink,
             cursor,
             found,
@@ -129,6 +132,7 @@ def _find(
     roles: NDArray[np.uint8],
     keyspace_selected: NDArray[np.uint8],
     program: Program,
+    passes_unknown: bool,
     sink: Sink,
     cursor: NDArray[np.int64],
     found: NDArray[np.int64],
@@ -149,12 +153,14 @@ def _find(
             reason, at = BAD_COUNT, begin
         else:
             table = find_table(program, plain, at)
+            if table < 0 and passes_unknown:
+                continue
             if table < 0:
                 reason = UNKNOWN_TABLE
             elif roles[table] == SYSTEM or (roles[table] == LOCAL and count > 1):
                 by_role[SYSTEM] += count
                 continue
-            elif not keyspace_selected[table] and roles[table] != LOCAL:
+            elif not keyspace_selected[table] and roles[table] not in (LOCAL, SCHEMA):
                 by_role[roles[table] if count == 1 else UNSELECTED] += count
                 continue
         while reason == 0 and ordinal < count:
@@ -179,7 +185,7 @@ def _find(
                 break
             if ordinal >= first_ordinals[entry]:
                 role = roles[table]
-                if role in (SELECTED, LOCAL):
+                if role in (SELECTED, FORMER, LOCAL, SCHEMA):
                     row = cursor[_FOUND_AT]
                     if row >= len(found):
                         reason = NO_SPACE

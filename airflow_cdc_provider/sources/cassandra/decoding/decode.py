@@ -79,10 +79,13 @@ class UpdateDecoder:
 
     Args:
         schema: As for :func:`decode_updates`.
+        former: Changes of other table ids may be among them, of tables of this name that were dropped: pass
+            them over. Without it they can't be decoded.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
+    def __init__(self, schema: TableSchema, *, former: bool = False) -> None:
         self.schema = schema
+        self.former = former
         self._program = compile_tables([schema])
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
@@ -92,6 +95,11 @@ class UpdateDecoder:
         rows = sink.rows[: sink.cursor[ROWS_AT]]
         clusterings, ends, malformed = comparable_clusterings(sink, self._program)
         failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
+        left_out = malformed
+        if self.former:
+            dropped = self._of_former(changes, failures)
+            failures[dropped, 0] = 0
+            left_out = malformed | dropped[rows[:, CHANGE]]
         if sink.cursor[STATES_AT] > _MOST_BYTES:
             raise ConfigurationError(
                 "a batch of changes makes more cell rows than one Arrow column holds",
@@ -113,8 +121,9 @@ class UpdateDecoder:
             ],
             schema=CONTRIBUTION_SCHEMA,
         )
-        if malformed.any():
-            contributions = contributions.filter(pa.array(failures[rows[:, CHANGE], 0] == 0))
+        if left_out.any():
+            sound = (failures[rows[:, CHANGE], 0] == 0) & ~left_out
+            contributions = contributions.filter(pa.array(sound))
         failed = np.flatnonzero(failures[:, 0])
         return Decoded(
             contributions=contributions,
@@ -124,6 +133,14 @@ class UpdateDecoder:
                 for i in failed
             ],
         )
+
+    def _of_former(self, changes: pa.RecordBatch, failures: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which changes are of a dropped table: an update's bytes say so, a snapshot row's record."""
+        found = failures[:, 0] == OTHER_TABLE
+        of = changes.column("schema_id")
+        if of.null_count < len(of):
+            found |= pc.not_equal(of, self.schema.id).fill_null(False).to_numpy(zero_copy_only=False)
+        return found
 
 
 def _decode_all(data: Bytes, offsets: NDArray[np.int64], program: Program) -> tuple[Sink, NDArray[np.int64]]:

@@ -276,6 +276,7 @@ class _Query:
             "origin": origin,
             "generation": 0,
             "captured_at": time.time_ns() // 1000,
+            "schema_id": self.schema.id or None,
         }
         columns = {
             "key": keys,

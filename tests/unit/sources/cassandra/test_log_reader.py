@@ -13,7 +13,8 @@ from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTIN
 from airflow_cdc_provider.exceptions import CorruptInput, SchemaUnknown
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import ReadCounts, retry_quarantined
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, system_table_id
+from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_table_id
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.payload import FENCE, Position, Truncation
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
@@ -95,7 +96,7 @@ def test_update_of_an_unselected_table_is_counted_without_knowing_its_columns(tm
 def test_cassandras_own_tables_are_passed_over_without_their_schema(tmp_path: Path) -> None:
     names = [
         ("system", "paxos"),
-        ("system_schema", "tables"),
+        ("system_traces", "events"),
         ("system_auth", "roles"),
         ("system", "batches"),
     ]

@@ -1,0 +1,148 @@
+"""The schema's history, replayed from recordings: every statement's effect is that which the server shows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
+from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
+    SchemaHistory,
+    observed,
+    read_history,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_alone
+from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from tests.unit.sources.cassandra.recordings import VARIANTS, of_kind, read_all, recording
+
+
+def schema_records(variant: str) -> pa.Table:
+    records, _ = read_all(recording(variant).log, schema_alone())
+    assert set(records["kind"].to_pylist()) <= {SCHEMA}
+    return records
+
+
+def at(history: SchemaHistory, moment_us: int) -> dict[str, TableSchema]:
+    return SchemaHistory(tuple(v for v in history.versions if v.at_us <= moment_us)).living
+
+
+@pytest.mark.covers("CAS-GAP-08")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_log_ends_with_the_schema_that_the_server_describes(variant: str) -> None:
+    full = recording(variant)
+    assert read_history(schema_records(variant)).living == full.schemas.tables
+
+
+@pytest.mark.covers("CAS-GAP-08", "CAS-LIM-04")
+def test_each_statement_leaves_the_table_that_the_server_describes_after_it() -> None:
+    history = read_history(schema_records("v7-plain"))
+    types = ""
+    described = 0
+    with gzip.open(recording("v7-plain").folder / "ddl_timeline.json.gz", "rt") as file:
+        timeline = json.load(file)
+    for statement in timeline:
+        words = statement["cql"].split()
+        now = at(history, statement["at_ms"] * 1000 + 999)
+        if words[:2] == ["CREATE", "TYPE"]:
+            types += statement["cql"] + ";\n"
+        if words[:2] == ["DROP", "TABLE"]:
+            assert words[2] not in now
+        if statement["describe"]:
+            (wanted,) = parse_cql(types + "\n".join(statement["describe"])).tables.values()
+            assert now[wanted.full_name] == wanted, statement["cql"]
+            described += 1
+    assert described > 25
+
+
+@pytest.mark.covers("CAS-GAP-08")
+def test_order_of_records_and_copies_of_other_nodes_make_no_difference() -> None:
+    records = schema_records("v7-plain")
+    shuffled = list(range(records.num_rows)) * 2
+    random.Random(7).shuffle(shuffled)
+    assert read_history(records.take(shuffled)) == read_history(records)
+
+
+@pytest.mark.covers("CAS-GAP-05")
+def test_dropped_table_keeps_the_definition_of_its_entries() -> None:
+    history = read_history(schema_records("v7-plain"))
+    lives = [v for v in history.versions if v.table == "shop_a.reborn"]
+    assert [v.schema is None for v in lives] == [False, True, False]
+    first, _, second = lives
+    assert first.table_id == lives[1].table_id != second.table_id
+    old, new = history.by_id[first.table_id], history.by_id[second.table_id]
+    assert [c.type.name for c in old.regular] == ["int"]
+    assert [c.type.name for c in new.regular] == ["text"]
+    assert history.living["shop_a.reborn"] == new
+
+
+def rows_of(variant: str) -> Mapping[str, Any]:
+    with gzip.open(recording(variant).folder / "schema.json.gz", "rt") as file:
+        found: Mapping[str, Any] = json.load(file)
+    return found
+
+
+def as_table(records: list[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(r) for r in records], schema=CHANGE_SCHEMA)
+
+
+def test_what_is_seen_at_the_source_is_recorded_once() -> None:
+    rows = rows_of("v7-plain")
+    first = list(observed(rows, SchemaHistory(), 1_000_000))
+    history = read_history(as_table(first))
+    assert history.living == recording("v7-plain").schemas.tables
+    assert list(observed(rows, history, 2_000_000)) == []
+
+    other = {**rows, "columns": [r for r in rows["columns"] if r["column_name"] != "n1"]}
+    (second,) = observed(other, history, 3_000_000)
+    changed = read_history(as_table([*first, second]))
+    assert [v.table for v in changed.versions if v.at_us == 3_000_000] == ["shop_a.evo"]
+
+
+@pytest.mark.covers("CAS-GAP-05", "CAS-GAP-08")
+def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
+    records = schema_records("v7-plain")
+    whole = read_history(records)
+    first, drop, _ = (v for v in whole.versions if v.table == "shop_a.reborn")
+    creation = next(r for r in records.to_pylist() if b"reborn" in r["payload"])
+    end = creation["position"][:12] + b"\xff" * 4
+    late = records.filter(pc.greater(records["position"], pa.scalar(end, pa.binary())))
+    assert first.table_id not in read_history(late).by_id
+
+    rows = rows_of("v7-plain")
+    tables = [
+        {**r, "id": first.table_id} if r["table_name"] == "reborn" else r for r in rows["tables"]
+    ]
+    columns = [
+        {**r, "type": "int"} if (r["table_name"], r["column_name"]) == ("reborn", "v") else r
+        for r in rows["columns"]
+    ]
+    seen = observed({**rows, "tables": tables, "columns": columns}, SchemaHistory(), drop.at_us - 9)
+    mended = read_history(pa.concat_tables([late, as_table(list(seen))]))
+    assert mended.by_id[first.table_id] == whole.by_id[first.table_id]
+    assert mended.living == whole.living
+
+
+def test_change_of_the_schema_that_cannot_be_read_is_told_and_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    records = schema_records("v7-plain")
+    rows = records.to_pylist()
+    broken = next(i for i, row in enumerate(rows) if row["source_table"] == "system_schema.columns")
+    rows[broken]["payload"] = rows[broken]["payload"][:-3]
+    read_history(as_table(rows))
+    assert "system_schema.columns can't be read and is left out: truncated" in caplog.text
+
+
+def test_reader_of_the_schema_alone_hands_on_nothing_else() -> None:
+    full = recording("v7-plain")
+    everything, _ = read_all(full.log, full.tables())
+    alone = schema_records("v7-plain")
+    assert alone["payload"].to_pylist() == of_kind(everything, SCHEMA)["payload"].to_pylist()
