@@ -19,10 +19,11 @@ from airflow_cdc_provider.sources.base import LearnsSchemas, ReadLimit
 
 @dataclass(frozen=True)
 class CaptureCounts:
-    """What a capture committed."""
+    """What a capture committed; ``quarantined`` counts all records that are set apart after it."""
 
     batches: int = 0
     changes: int = 0
+    quarantined: int = 0
     seconds: float = 0.0
 
 
@@ -61,16 +62,16 @@ def capture(context: JobContext) -> CaptureCounts:
     head = source.head()
     seen = _learn(context, source, state) if isinstance(source, LearnsSchemas) else []
     reader = source.reader()
-    batches = captured = 0
+    batches = captured = landed = quarantined = 0
     while not context.stopping():
         plan = source.plan(progress.source, head, limit)
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
             rows = read_partitions(context.spark, reader, plan.partitions) if plan.partitions else None
             state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
-            seen = []
             batches += 1
-            captured += state.appended
+            captured += state.appended - len(seen)
+            seen = []
             log.info(
                 "%s: batch %d, %d changes, %d so far, %.1f s",
                 context.connector.name,
@@ -84,8 +85,8 @@ def capture(context: JobContext) -> CaptureCounts:
     if isinstance(source, LearnsSchemas):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
-        land_quarantined(context, source, state)
-    return CaptureCounts(batches, captured, time.monotonic() - started)
+        landed, quarantined = land_quarantined(context, source, state)
+    return CaptureCounts(batches, captured + landed, quarantined, time.monotonic() - started)
 
 
 def _learn(context: JobContext, source: LearnsSchemas, state: ChangesState) -> list[Mapping[str, Any]]:
@@ -95,11 +96,11 @@ def _learn(context: JobContext, source: LearnsSchemas, state: ChangesState) -> l
     return list(source.schema_records())
 
 
-def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> int:
+def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:
     """Read again what was set apart, by the schema's history as it is now.
 
     Returns:
-        How many changes have landed.
+        How many changes have landed, and how many records stay in quarantine.
 
     Raises:
         CommitConflict: Another capture of the same connector committed meanwhile; nothing has changed.
@@ -108,7 +109,7 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
     waiting = changes.lasting(record.QUARANTINE)
     count = waiting.count()
     if not count:
-        return 0
+        return 0, 0
     source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
     names = record.CHANGE_SCHEMA.names
     again = waiting.select(*names).mapInArrow(_Again(source.quarantine_reader()), record.SPARK_DDL).persist()
@@ -122,7 +123,7 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
             log.warning("%s: %d records stay in quarantine", context.connector.name, left)
     finally:
         again.unpersist()
-    return landed
+    return landed, left
 
 
 @dataclass(frozen=True)

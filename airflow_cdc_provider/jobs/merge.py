@@ -146,11 +146,11 @@ def _wait(pending: Pending) -> str:
 
 def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState, pending: Pending) -> _Dirty:
     codec = context.source.codec(table, state.memory)
-    for change in mirror.prepare(codec.mirror_schema()):
+    for change in mirror.prepare(codec.mirror_schema(), codec.drift):
         log.info("%s: %s", mirror.name, change)
     fences = state.fences
     reread = False
-    if codec.renewed and state.merged_through >= 0:
+    if codec.drift.renewed and state.merged_through >= 0:
         log.info("%s: the table was dropped and made anew; its mirror begins again", table)
         fences = (Fence(max((f.generation for f in fences), default=0) + 1, "", b""),)
         reread = True

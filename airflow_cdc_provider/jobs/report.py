@@ -32,6 +32,11 @@ def report(
                 f"connector {context.connector.name} captures no table: the source has none that it selects, "
                 "or none with capture switched on. airflow cdc check tells which"
             )
+        if captured.quarantined:
+            findings.append(
+                f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
+                f"quarantine in {context.connector.changes_table}, each with its reason in schema_id"
+            )
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
     for table in tables:

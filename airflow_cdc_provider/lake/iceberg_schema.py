@@ -1,8 +1,10 @@
-"""Schema evolution of Iceberg tables: columns are added and widened, never dropped or narrowed.
+"""Schema evolution of Iceberg tables, in one step of metadata: no row is rewritten.
 
 Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``float`` to ``double``, a
-decimal's greater precision at the same scale. A column that the new schema lacks, or has with a narrower
-type, stays as it is: values still fit. Anything else is refused before the table is touched.
+decimal's greater precision at the same scale. A column with a narrower type stays as it is: values still fit.
+What a name can't tell, a drift does (:mod:`airflow_cdc_provider.changes.drift`): columns are renamed, which
+keeps their values, dropped, or replaced by another one of the same name, whose values begin empty. Anything
+else is refused before the table is touched.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.iceberg_java import to_java_schema, to_spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,31 @@ class Widening:
         return f"widened {self.path} from {self.old.simpleString()} to {self.type.simpleString()}"
 
 
-Change = Addition | Widening
+@dataclass(frozen=True)
+class Removal:
+    """A column that goes, with its values."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"dropped {self.path}"
 
 
-def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str) -> list[str]:
+@dataclass(frozen=True)
+class Renaming:
+    """A column or field at ``path`` that is called ``name`` from now on."""
+
+    path: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"renamed {self.path} to {self.name}"
+
+
+Change = Addition | Widening | Removal | Renaming
+
+
+def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str, drift: Drift) -> list[str]:
     """Change a table's columns in one step of metadata.
 
     Args:
@@ -55,6 +79,7 @@ def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str)
         table: Iceberg's table.
         schema: The columns wanted.
         table_name: For messages.
+        drift: What their names don't tell.
 
     Returns:
         The changes in words.
@@ -63,7 +88,7 @@ def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str)
         ConfigurationError: A type changed in a way that Iceberg can't follow.
     """
     wanted = to_spark_schema(spark, to_java_schema(spark, schema))  # in Iceberg's types: tinyint is int
-    changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name))
+    changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name, drift))
     if not changes:
         return []
     update = table.updateSchema()
@@ -75,39 +100,79 @@ def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str)
                 update = update.moveAfter(path, join(change.parent, change.after))
             else:
                 update = update.moveFirst(path)
-        else:
+        elif isinstance(change, Widening):
             update = update.updateColumn(change.path, _java_type(spark, change.type))
+        elif isinstance(change, Renaming):
+            update = update.renameColumn(change.path, change.name)
+        else:
+            update = update.deleteColumn(change.path)
     update.commit()
     return [str(change) for change in changes]
 
 
-def difference(have: StructType, want: StructType, table_name: str, path: str = "") -> Iterator[Change]:
-    """Yield what makes ``have`` hold the values of ``want``.
+def difference(have: StructType, want: StructType, table_name: str, drift: Drift) -> Iterator[Change]:
+    """Yield what makes ``have`` hold the values of ``want``, removals first.
 
     Raises:
         ConfigurationError: Nothing does.
     """
-    known = {field.name: field for field in have.fields}
+    wanted = {field.name for field in want.fields}
+    known: dict[str, StructField] = {}
+    for field in have.fields:
+        new = drift.renamed.get(field.name, field.name)
+        if new in have.fieldNames():
+            new = field.name
+        replaced = new == field.name and new in drift.replaced
+        if replaced or (drift.exact and new not in wanted):
+            yield Removal(field.name)
+        else:
+            known[new] = field
     after = ""
     for field in want.fields:
         if field.name in known:
-            place = join(path, field.name)
-            yield from _type_difference(known[field.name].dataType, field.dataType, table_name, place)
+            old = known[field.name].name
+            if old != field.name:
+                yield Renaming(old, field.name)
+            yield from _type_difference(known[field.name].dataType, field.dataType, table_name, old, drift)
+            after = old
         else:
+            yield Addition("", field.name, field.dataType, after)
+            after = field.name
+
+
+def _field_difference(
+    have: StructType, want: StructType, table_name: str, path: str, drift: Drift
+) -> Iterator[Change]:
+    if drift.exact:
+        pairs = dict(zip(want.fieldNames(), have.fields, strict=False))
+    else:
+        pairs = {field.name: field for field in have.fields}
+    after = ""
+    for field in want.fields:
+        old = pairs.get(field.name)
+        if old is None:
             yield Addition(path, field.name, field.dataType, after)
-        after = field.name
+        else:
+            place = join(path, old.name)
+            if old.name != field.name:
+                yield Renaming(place, field.name)
+            yield from _type_difference(old.dataType, field.dataType, table_name, place, drift)
+        after = old.name if old else field.name
 
 
-def _type_difference(have: DataType, want: DataType, table_name: str, path: str) -> Iterator[Change]:
+def _type_difference(
+    have: DataType, want: DataType, table_name: str, path: str, drift: Drift
+) -> Iterator[Change]:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(have, StructType) and isinstance(want, StructType):
-        yield from difference(have, want, table_name, path)
+        yield from _field_difference(have, want, table_name, path, drift)
     elif isinstance(have, ArrayType) and isinstance(want, ArrayType):
-        yield from _type_difference(have.elementType, want.elementType, table_name, join(path, "element"))
+        element = join(path, "element")
+        yield from _type_difference(have.elementType, want.elementType, table_name, element, drift)
     elif isinstance(have, MapType) and isinstance(want, MapType):
-        yield from _type_difference(have.keyType, want.keyType, table_name, join(path, "key"))
-        yield from _type_difference(have.valueType, want.valueType, table_name, join(path, "value"))
+        yield from _type_difference(have.keyType, want.keyType, table_name, join(path, "key"), drift)
+        yield from _type_difference(have.valueType, want.valueType, table_name, join(path, "value"), drift)
     elif have == want or _holds(have, want):
         return
     elif _holds(want, have):

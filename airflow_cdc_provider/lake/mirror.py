@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.table import Head, Lake
@@ -112,11 +113,12 @@ class Mirror:
         self.table = self.lake.table(self.name)
         self.side = self.lake.table(f"{self.name}__side")
 
-    def prepare(self, columns: pa.Schema) -> list[str]:
+    def prepare(self, columns: pa.Schema, drift: Drift = NO_DRIFT) -> list[str]:
         """Create both tables, or fit the mirror to the source's present columns.
 
         Args:
             columns: The codec's ``mirror_schema()``.
+            drift: What became of the columns that the mirror has.
 
         Returns:
             What was changed in an existing mirror, in words.
@@ -137,7 +139,7 @@ class Mirror:
             return []
         if not self.side.exists():
             self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
-        return self.table.evolve(schema)
+        return self.table.evolve(schema, drift)
 
     def state(self) -> MirrorState:
         """Read the newest commit's properties."""

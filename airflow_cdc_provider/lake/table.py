@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -75,8 +77,12 @@ class LakeTable(Protocol):
         """Return its columns."""
         ...
 
-    def evolve(self, schema: StructType) -> list[str]:
-        """Add columns that are new in ``schema`` and widen those whose type grew.
+    def evolve(self, schema: StructType, drift: Drift = NO_DRIFT) -> list[str]:
+        """Fit the columns to what is wanted.
+
+        Args:
+            schema: Columns that are new in it are added, those whose type grew are widened.
+            drift: Which others are renamed, replaced or dropped.
 
         Returns:
             What was changed, in words; empty for nothing.
@@ -127,7 +133,8 @@ class LakeTable(Protocol):
 
         Args:
             column: The column by which the table is partitioned, untransformed.
-            through: Partitions up to this value go.
+            through: Partitions up to this value go,
+            sparing: but not those that have one of some values in another such column.
         """
         ...
 

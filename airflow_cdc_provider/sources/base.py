@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 
 Offset = Mapping[str, Any]
@@ -128,9 +129,8 @@ class Codec(Protocol):
     table: str
     model: Literal["row", "cell"]
     rules: str
-    renewed: bool
-    """Whether this is another table than the one of the memory, made anew under its name: nothing of that one
-    counts any more."""
+    drift: Drift
+    """What became of the table since the memory was taken."""
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot``.

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
@@ -35,14 +36,14 @@ class CassandraCodec:
         rules: Tie rules of the read path, ``4.0`` or ``3.11``.
         types: Choices of lake types.
         last_id: The greatest column id that the mirror's table ever had.
-        renewed: Whether the mirror holds another table of this name, which was dropped.
+        drift: What became of the columns since the mirror was last written.
     """
 
     schema: TableSchema
     rules: str = "4.0"
     types: LakeTypes = field(default_factory=LakeTypes)
     last_id: int = 0
-    renewed: bool = False
+    drift: Drift = field(default_factory=lambda: Drift(exact=True))
 
     model: Literal["row", "cell"] = field(default="cell", init=False)
     table: str = field(init=False)
@@ -76,6 +77,7 @@ class CassandraCodec:
         return {
             "v": MEMORY_FORMAT,
             "table_id": self.schema.id,
+            "keys": [c.name for c in (*self.schema.partition_key, *self.schema.clustering)],
             "columns": {c.name: [c.id, _dropped_at(self.schema, c.name)] for c in columns},
             "last_id": self.last_id,
         }
@@ -106,20 +108,31 @@ def recall_codec(
     """
     ids: dict[str, int] = {}
     last_id = 0
-    renewed = False
+    drift = Drift(exact=True)
     if memory is not None:
         last_id = int(memory["last_id"])
         same_table = not schema.id or memory["table_id"] in ("", schema.id)
-        renewed = not same_table
         ids = {
             name: number
             for name, (number, dropped_at) in memory["columns"].items()
             if same_table and _dropped_at(schema, name) == dropped_at
         }
+        drift = _drift(schema, memory, ids, renewed=not same_table)
     # No column has the empty name: it keeps the ids of columns that are gone from being given again.
     numbered = number_columns(schema, {**ids, "": last_id})
     last_id = max([last_id, *(c.id for c in numbered.columns)])
-    return CassandraCodec(numbered, rules, types or LakeTypes(), last_id, renewed)
+    return CassandraCodec(numbered, rules, types or LakeTypes(), last_id, drift)
+
+
+def _drift(
+    schema: TableSchema, memory: Mapping[str, Any], kept: Mapping[str, int], *, renewed: bool
+) -> Drift:
+    """Compare a table with what a mirror remembers of it; its key columns are the same by their places."""
+    if renewed:
+        return Drift(renewed=True, replaced=frozenset({*memory["keys"], *memory["columns"]}), exact=True)
+    keys = [c.name for c in (*schema.partition_key, *schema.clustering)]
+    renamed = {old: new for old, new in zip(memory["keys"], keys, strict=True) if old != new}
+    return Drift(renamed=renamed, replaced=frozenset(set(memory["columns"]) - set(kept)), exact=True)
 
 
 def _dropped_at(schema: TableSchema, name: str) -> int:

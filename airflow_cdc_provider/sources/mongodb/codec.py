@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, ROW, UPSERT
+from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.sources.base import Decoded
@@ -73,7 +74,7 @@ class MongodbCodec:
     columns: tuple[DeclaredColumn, ...] = ()
     model: Literal["row", "cell"] = "row"
     rules: str = ""
-    renewed: bool = False
+    drift: Drift = NO_DRIFT
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions) -> MongodbCodec:

@@ -212,6 +212,37 @@ def test_merged_and_old_batches_go_and_the_newest_stays(changes: ChangesTable) -
     assert (changes.state().batch, changes.state().offset) == (4, at(4))
 
 
+def test_schemas_and_what_was_set_apart_outlive_their_batches(changes: ChangesTable) -> None:
+    state = changes.state()
+    for number in range(1, 4):
+        kinds = (record.CHANGE, record.SCHEMA, record.QUARANTINE)
+        frames = [rows(changes.lake, f"s.{kind}", kind=kind) for kind in kinds]
+        mixed = frames[0].union(frames[1]).union(frames[2]).coalesce(1)
+        state = changes.append_batch(mixed, at(number), state)
+
+    assert changes.expire(2, datetime.now(UTC) + timedelta(days=1)) == 2
+
+    assert tables_of(changes.table.read().where("kind = 'change'")) == ["s.change"]
+    for kind in (record.SCHEMA, record.QUARANTINE):
+        assert tables_of(changes.lasting(kind)) == [f"s.{kind}"] * 3
+
+
+def test_what_was_set_apart_lands_in_the_place_of_its_record(changes: ChangesTable) -> None:
+    state = changes.append_batch(rows(changes.lake, "s.a"), at(1), changes.state())
+    apart = rows(changes.lake, "s.x", "s.y", kind=record.QUARANTINE)
+    state = changes.append_batch(apart, at(2), state)
+    stays = apart.where("source_table = 's.y'")
+
+    landed = changes.land(rows(changes.lake, "s.x").union(stays), state)
+
+    assert (landed.batch, landed.offset) == (3, at(2))
+    assert (changes.state().batch, changes.state().offset) == (3, at(2))
+    assert tables_of(changes.lasting(record.QUARANTINE)) == ["s.y"]
+    assert tables_of(changes.pending(2, 3, kinds=[record.CHANGE])) == ["s.x"]
+    with pytest.raises(CommitConflict):
+        changes.land(stays, state)
+
+
 def test_a_capture_goes_on_while_batches_expire(changes: ChangesTable) -> None:
     state = changes.state()
     for number in range(1, 4):

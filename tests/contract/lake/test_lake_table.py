@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
+from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
 from airflow_cdc_provider.lake.iceberg import IcebergLake, IcebergTable
 from airflow_cdc_provider.lake.table import Head
@@ -254,6 +255,30 @@ def test_columns_that_are_missing_or_narrower_stay(table: IcebergTable) -> None:
     assert [field.name for field in table.schema()] == ["id", "name", "dotted.name", "_cdc"]
 
 
+def test_columns_are_renamed_replaced_and_dropped_and_rows_keep_what_is_theirs(table: IcebergTable) -> None:
+    head = table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
+    before = table.schema()
+    wanted = StructType(
+        [
+            StructField("number", before["id"].dataType),
+            StructField("name", IntegerType()),
+            before["_cdc"],
+        ]
+    )
+    drift = Drift(renamed={"id": "number"}, replaced=frozenset({"name"}), exact=True)
+    assert table.evolve(wanted, drift) == [
+        "dropped name",
+        "dropped dotted.name",
+        "renamed id to number",
+        "added name int",
+    ]
+    assert [field.name for field in table.schema()] == ["number", "name", "_cdc"]
+    assert [(r["number"], r["name"]) for r in table.read().collect()] == [(1, None)]
+    rows = table.read(head).selectExpr("number + 1 number", "5 name", "_cdc")
+    table.commit(head, append=rows, properties={"cdc.n": "2"})
+    assert sorted((r["number"], r["name"]) for r in table.read().collect()) == [(1, None), (2, 5)]
+
+
 @pytest.mark.parametrize(
     "ddl", ["id string", "name int", "id decimal(10,0)", "_cdc struct<key: string>", "_cdc string"]
 )
@@ -274,12 +299,15 @@ def test_a_table_is_partitioned_as_asked(lake: IcebergLake, namespace: str) -> N
 
 def test_discarding_partitions_is_no_conflict(lake: IcebergLake, namespace: str) -> None:
     table = lake.table(f"{namespace}.batches")
-    table.create(StructType.fromDDL("batch bigint, v string"), partition_by=["batch"])
+    table.create(StructType.fromDDL("batch bigint, kind string"), partition_by=["batch", "kind"])
     head: Head = table.head()
     for number in range(1, 5):
-        rows = table.spark.range(3).selectExpr(f"cast({number} as bigint) batch", "'x' v")
+        rows = table.spark.range(3).selectExpr(
+            f"cast({number} as bigint) batch", "if(id = 0, 'kept', 'other') kind"
+        )
         head = table.commit(head, append=rows, properties={"cdc.n": str(number)})
     table.discard("batch", 2, sparing=("kind", ["kept"]))
     assert dict(table.head().properties) == {"cdc.n": "4"}
     table.commit(head, properties={"cdc.n": "5"})
-    assert sorted({row["batch"] for row in table.read().collect()}) == [3, 4]
+    left = {(row["batch"], row["kind"]) for row in table.read().collect()}
+    assert sorted(left) == [(1, "kept"), (2, "kept"), (3, "kept"), (3, "other"), (4, "kept"), (4, "other")]

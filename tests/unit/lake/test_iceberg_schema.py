@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.iceberg_schema import Addition, difference
 
@@ -29,8 +30,8 @@ def struct(**fields: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
-def changes(have: StructType, want: StructType) -> list[str]:
-    return [str(change) for change in difference(have, want, "shop.t")]
+def changes(have: StructType, want: StructType, drift: Drift = NO_DRIFT) -> list[str]:
+    return [str(change) for change in difference(have, want, "shop.t", drift)]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_what_grows_is_added_or_widened_and_what_shrinks_stays(
 
 def test_a_new_column_goes_behind_its_neighbour() -> None:
     have, want = struct(a=INT, z=INT), struct(first=INT, a=INT, b=INT, c=INT, z=INT)
-    found = [(c.name, c.after) for c in difference(have, want, "shop.t") if isinstance(c, Addition)]
+    found = [(c.name, c.after) for c in difference(have, want, "shop.t", NO_DRIFT) if isinstance(c, Addition)]
     assert found == [("first", ""), ("b", "a"), ("c", "b")]
 
 
@@ -91,3 +92,42 @@ def test_any_other_change_is_an_error_that_names_column_and_types(have: DataType
     expected = r"column a.* of shop\.t can't change its type: expected .*found"
     with pytest.raises(ConfigurationError, match=expected):
         changes(struct(a=have), struct(a=want))
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "drift", "expected"),
+    [
+        (struct(a=INT, b=TEXT), struct(b=TEXT), Drift(exact=True), ["dropped a"]),
+        (struct(a=INT), struct(b=INT), Drift(renamed={"a": "b"}, exact=True), ["renamed a to b"]),
+        # A run that was killed after the columns were changed finds them changed.
+        (struct(b=INT), struct(b=INT), Drift(renamed={"a": "b"}, exact=True), []),
+        (
+            struct(a=INT),
+            struct(a=TEXT),
+            Drift(replaced=frozenset({"a"}), exact=True),
+            ["dropped a", "added a string"],
+        ),
+        (
+            struct(a=INT, b=INT),
+            struct(b=LONG, a=INT),
+            Drift(renamed={"a": "b", "b": "a"}, exact=True),
+            ["widened b from int to bigint"],
+        ),
+        (
+            struct(u=struct(x=INT, y=TEXT)),
+            struct(u=struct(x=INT, why=TEXT, z=INT)),
+            Drift(exact=True),
+            ["renamed u.y to why", "added u.z int"],
+        ),
+        (
+            struct(u=ArrayType(struct(x=INT))),
+            struct(u=ArrayType(struct(y=LONG))),
+            Drift(exact=True),
+            ["renamed u.element.x to y", "widened u.element.x from int to bigint"],
+        ),
+    ],
+)
+def test_drift_tells_what_names_do_not(
+    have: StructType, want: StructType, drift: Drift, expected: list[str]
+) -> None:
+    assert changes(have, want, drift) == expected

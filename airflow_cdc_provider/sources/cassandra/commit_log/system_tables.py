@@ -24,9 +24,10 @@ _NAMES: Final = {
         "IndexInfo available_ranges available_ranges_v2 batches batchlog built_views compaction_history "
         "hints local paxos paxos_repair_history _paxos_repair_state peer_events peer_events_v2 peers "
         "peers_v2 prepared_statements range_xfers repairs schema_aggregates schema_columnfamilies "
-        "schema_columns schema_functions schema_keyspaces schema_triggers schema_usertypes size_estimates "
-        "sstable_activity sstable_activity_v2 table_estimates top_partitions transferred_ranges "
-        "transferred_ranges_v2 view_builds_in_progress views_builds_in_progress NodeIdInfo local_metadata_log metadata_snapshots"
+        "schema_columns schema_functions schema_keyspaces schema_triggers schema_usertypes "
+        "size_estimates sstable_activity sstable_activity_v2 table_estimates top_partitions "
+        "transferred_ranges transferred_ranges_v2 view_builds_in_progress views_builds_in_progress "
+        "NodeIdInfo local_metadata_log metadata_snapshots"
     ),
     "system_auth": (
         "cidr_groups cidr_permissions credentials identity_to_role network_permissions permissions "

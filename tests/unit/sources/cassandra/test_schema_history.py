@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -89,7 +89,7 @@ def rows_of(variant: str) -> Mapping[str, Any]:
     return found
 
 
-def as_table(records: list[Mapping[str, Any]]) -> pa.Table:
+def as_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(r) for r in records], schema=CHANGE_SCHEMA)
 
 
@@ -117,9 +117,7 @@ def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
     assert first.table_id not in read_history(late).by_id
 
     rows = rows_of("v7-plain")
-    tables = [
-        {**r, "id": first.table_id} if r["table_name"] == "reborn" else r for r in rows["tables"]
-    ]
+    tables = [{**r, "id": first.table_id} if r["table_name"] == "reborn" else r for r in rows["tables"]]
     columns = [
         {**r, "type": "int"} if (r["table_name"], r["column_name"]) == ("reborn", "v") else r
         for r in rows["columns"]
