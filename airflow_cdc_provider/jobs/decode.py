@@ -14,6 +14,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_DDL
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.record import SPARK_DDL as RECORD_DDL
 from airflow_cdc_provider.jobs.read import freeze_once
 
 if TYPE_CHECKING:
@@ -21,23 +22,13 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.sources.base import Codec
 
-FAULT_TYPE = pa.struct(
-    [
-        pa.field("origin", pa.string()),
-        pa.field("position", pa.binary()),
-        pa.field("reason", pa.string()),
-        pa.field("payload", pa.binary()),
-    ]
-)
+FAULT_TYPE = pa.struct([pa.field("reason", pa.string()), *CHANGE_SCHEMA])
 DECODED_SCHEMA = pa.schema(
     [pa.field("source_table", pa.string()), *CONTRIBUTION_SCHEMA, pa.field("fault", FAULT_TYPE)]
 )
 """A contribution with its table; or, where ``fault`` is set, a change that could not be decoded and why."""
 
-_DDL = (
-    f"source_table string, {CONTRIBUTION_DDL}, "
-    "fault struct<origin: string, position: binary, reason: string, payload: binary>"
-)
+_DDL = f"source_table string, {CONTRIBUTION_DDL}, fault struct<reason string, {RECORD_DDL}>"
 
 
 def decode(
@@ -97,12 +88,7 @@ def _faults(
     rows = part.take(pa.array(np.asarray(undecodable, np.int64)))
     count = rows.num_rows
     fault = pa.StructArray.from_arrays(
-        [
-            rows.column("origin"),
-            rows.column("position"),
-            pa.array(list(reasons), pa.string()),
-            rows.column("payload"),
-        ],
+        [pa.array(list(reasons), pa.string()), *rows.select(CHANGE_SCHEMA.names).columns],
         fields=list(FAULT_TYPE),
     )
     empty = [pa.nulls(count, f.type) for f in CONTRIBUTION_SCHEMA]

@@ -18,6 +18,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import read_doubts_again
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
+from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
@@ -44,6 +45,8 @@ class _Dirty:
     pending: Pending
     reread: bool
     """A new fence stands between batches that are merged already: decode them again by its light."""
+    waiting: bool
+    """Changes that an earlier merge could not decode are to be decoded again."""
 
 
 def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResult]:
@@ -88,12 +91,17 @@ def _merge_due(
     now = int(context.spec.options.get("now_seconds", time.time()))
     mirrors = {table: context.mirror(table) for table in tables}
     states = {table: mirror.state() for table, mirror in mirrors.items()}
+    quarantine = Quarantine.of(context)
+    apart = quarantine.counts()
     pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
     results: list[TableResult] = []
     dirty: list[_Dirty] = []
     for table in tables:
         found = pending.get(table, Pending())
+        again = bool(apart.get(table)) and _learned(context, table, states[table])
         why = _due(context, found, states[table], mirrors[table], now, force=force)
+        if again and not why:
+            why = f"its schema has changed, and {apart[table]} changes wait in quarantine"
         if not why:
             waiting = states[table]
             results.append(
@@ -106,9 +114,9 @@ def _merge_due(
             )
             continue
         log.info("%s: merging %d pending changes (%s)", table, found.rows, why)
-        dirty.append(_prepare(context, table, mirrors[table], states[table], found))
+        dirty.append(_prepare(context, table, mirrors[table], states[table], found, waiting=again))
     if dirty:
-        results += _merge_all(context, dirty, state.batch, now, settled)
+        results += _merge_all(context, dirty, quarantine, state.batch, now, settled)
     return sorted(results, key=lambda r: r.table)
 
 
@@ -138,13 +146,21 @@ def _due(
     return ""
 
 
+def _learned(context: JobContext, table: str, state: MirrorState) -> bool:
+    """Tell whether a table's definition is another one than that of its last merge."""
+    source = context.source
+    return source.remember(source.codec(table, state.memory)) != state.memory
+
+
 def _wait(pending: Pending) -> str:
     return (
         f"{pending.rows} changes wait for more, or for their deadline" if pending.rows else "nothing pending"
     )
 
 
-def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState, pending: Pending) -> _Dirty:
+def _prepare(
+    context: JobContext, table: str, mirror: Mirror, state: MirrorState, pending: Pending, *, waiting: bool
+) -> _Dirty:
     codec = context.source.codec(table, state.memory)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift):
         log.info("%s: %s", mirror.name, change)
@@ -158,12 +174,13 @@ def _prepare(context: JobContext, table: str, mirror: Mirror, state: MirrorState
         if all((f.origin, f.position) != (origin, position) for f in fences):
             fences = add_fence(fences, origin, position)
             reread = state.merged_through >= 0
-    return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread)
+    return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread, waiting)
 
 
 def _merge_all(
     context: JobContext,
     dirty: Sequence[_Dirty],
+    quarantine: Quarantine,
     through: int,
     now: int,
     settled: Mapping[str, frozenset[bytes]],
@@ -171,21 +188,27 @@ def _merge_all(
     changes = context.changes
     codecs = {d.table: d.codec for d in dirty}
     _compile(dirty)
+    started_us = time.time_ns() // 1000
+    pending = pending_changes(
+        changes,
+        {d.table: _NOTHING if d.reread else d.state.merged_through for d in dirty},
+        through,
+        record.DATA_KINDS,
+    ).select(*record.CHANGE_SCHEMA.names)
+    waiting = [d.table for d in dirty if d.waiting]
     decoded = decode(
-        pending_changes(
-            changes,
-            {d.table: _NOTHING if d.reread else d.state.merged_through for d in dirty},
-            through,
-            record.DATA_KINDS,
-        ),
+        pending.union(quarantine.waiting(waiting)) if waiting else pending,
         codecs,
         {d.table: d.fences for d in dirty},
     ).persist()
     try:
-        faults = _quarantine(context, decoded)
+        faults = quarantine.add(decoded.where("fault IS NOT NULL"))
         with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(dirty))) as pool:
             one = partial(_merge_one, context, decoded, through, now, faults, settled)
-            return list(pool.map(one, dirty))
+            results = list(pool.map(one, dirty))
+        if waiting:
+            quarantine.release(waiting, started_us)
+        return results
     finally:
         decoded.unpersist()
 
@@ -221,7 +244,7 @@ def _merge_one(
         context.spark,
         d.mirror,
         d.codec,
-        own if d.pending.rows or d.reread else None,
+        own if d.pending.rows or d.reread or d.waiting else None,
         MergePlan(
             through=through,
             fences=d.fences,
@@ -252,21 +275,3 @@ def _merge_one(
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
     )
-
-
-def _quarantine(context: JobContext, decoded: DataFrame) -> dict[str, int]:
-    """Keep what could not be decoded, with its reason, and count it per table."""
-    from pyspark.sql import functions as f
-
-    faults = decoded.where(f.col("fault").isNotNull())
-    counted = {row[0]: int(row[1]) for row in faults.groupBy("source_table").count().collect()}
-    if counted:
-        table = context.lake.table(context.connector.changes_table.removesuffix("_changes") + "_quarantine")
-        rows = faults.selectExpr("source_table", "fault.*", "current_timestamp() seen_at")
-        table.create(rows.schema)
-        table.append(rows)
-        for name, count in counted.items():
-            log.warning(
-                "%s: %d changes could not be decoded; they and the reasons are in %s", name, count, table.name
-            )
-    return counted

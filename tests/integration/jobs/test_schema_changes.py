@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_table
@@ -191,3 +193,42 @@ def test_what_was_set_apart_lands_once_its_schema_is_known(
     assert captured(spark, keyspace) == {f"{keyspace}.goes": 2, f"{keyspace}.stays": 1}
     changes = spark.table(f"lake.{keyspace}.drift_{keyspace}_changes")
     assert changes.where(f"kind = '{record.QUARANTINE}'").count() == 0
+
+
+@pytest.mark.covers("CAS-GAP-05")
+def test_what_a_merge_could_not_decode_lands_once_the_definition_is_another(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = declaration(keyspace, cassandra_server)
+    run = cassandra_session.execute
+    run(f"CREATE TABLE {keyspace}.grows (k int PRIMARY KEY, v int, n int) WITH cdc = true")
+    run(f"INSERT INTO {keyspace}.grows (k, v) VALUES (1, 1)")
+    run(f"INSERT INTO {keyspace}.grows (k, n) VALUES (2, 2)")
+    time.sleep(0.5)
+    codec = CassandraSource.codec
+
+    def outdated(self: CassandraSource, table: str, memory: Any = None) -> CassandraCodec:
+        schema = codec(self, table, memory).schema
+        return recall_codec(
+            replace(schema, columns=tuple(c for c in schema.columns if c.name != "n")), memory
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CassandraSource, "codec", outdated)
+        for _ in range(2):
+            outcome = run_stage("sync", shop, connection)
+            assert spark.table(f"lake.{keyspace}.{keyspace}_grows").count() == 1
+    quarantine = spark.table(f"lake.{keyspace}.drift_{keyspace}_quarantine")
+    assert [row["reason"].partition(":")[0] for row in quarantine.collect()] == ["unknown-column"]
+
+    outcome = run_stage("sync", shop, connection)
+
+    assert not outcome.findings
+    assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "grows") == 2
+    assert spark.table(f"lake.{keyspace}.drift_{keyspace}_quarantine").count() == 0
