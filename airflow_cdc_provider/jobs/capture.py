@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -60,7 +59,8 @@ def capture(context: JobContext) -> CaptureCounts:
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
     head = source.head()
-    seen = _learn(context, source, state) if isinstance(source, LearnsSchemas) else []
+    context.learn()
+    seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
     reader = source.reader()
     batches = captured = landed = quarantined = 0
     while not context.stopping():
@@ -87,13 +87,6 @@ def capture(context: JobContext) -> CaptureCounts:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
         landed, quarantined = land_quarantined(context, source, state)
     return CaptureCounts(batches, captured + landed, quarantined, time.monotonic() - started)
-
-
-def _learn(context: JobContext, source: LearnsSchemas, state: ChangesState) -> list[Mapping[str, Any]]:
-    """Teach a source what is recorded of its schema; return what is to be recorded of it as it is now."""
-    if state.head.snapshot is not None:
-        source.learn(context.changes.lasting(record.SCHEMA).drop("batch").toArrow())
-    return list(source.schema_records())
 
 
 def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
+from airflow_cdc_provider.sources.base import LearnsSchemas
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 
 if TYPE_CHECKING:
@@ -47,6 +49,14 @@ class JobContext:
     changes: ChangesTable
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
+    _learned: bool = field(default=False, init=False, repr=False)
+
+    def learn(self) -> None:
+        """Teach the source, once, what is recorded of its schema."""
+        if not self._learned and isinstance(self.source, LearnsSchemas):
+            self._learned = True
+            if self.changes.table.exists():
+                self.source.learn(self.changes.lasting(record.SCHEMA).drop("batch").toArrow())
 
     def tables(self) -> list[str]:
         """List the tables that this job is for.
@@ -55,6 +65,7 @@ class JobContext:
             ConfigurationError: The spec names a table that the source doesn't have or the declaration leaves
             out.
         """
+        self.learn()
         known = self.source.tables()
         wanted = list(self.spec.tables)
         missing = sorted(set(wanted) - set(known))

@@ -23,6 +23,7 @@ class SnapshotProgress:
         replace: Whether rows that it doesn't see are to go.
         ranges: The planned ranges, pickled and in base64, while it runs.
         committed: How many of them, from the first, are committed.
+        began_us: When it was planned, µs since 1970.
     """
 
     done: bool
@@ -31,6 +32,7 @@ class SnapshotProgress:
     replace: bool = False
     ranges: str = ""
     committed: int = 0
+    began_us: int = 0
 
     def remaining(self) -> Sequence[Any]:
         """Return the ranges that are not committed."""

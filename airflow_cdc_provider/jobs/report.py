@@ -9,6 +9,7 @@ from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.snapshot import SnapshotCounts
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.sources.base import LearnsSchemas
 
 
 def report(
@@ -32,6 +33,8 @@ def report(
                 f"connector {context.connector.name} captures no table: the source has none that it selects, "
                 "or none with capture switched on. airflow cdc check tells which"
             )
+        if isinstance(context.source, LearnsSchemas):
+            findings += context.source.schema_findings()
         if captured.quarantined:
             findings.append(
                 f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "

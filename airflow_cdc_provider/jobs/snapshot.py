@@ -20,6 +20,7 @@ from airflow_cdc_provider.jobs.pending import REPLACE
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.sources.base import LearnsSchemas
 
 _RANGES_PER_CORE = 4
 _MOST_RANGES_PER_CORE = 64
@@ -53,7 +54,14 @@ def due_tables(context: JobContext, progress: Progress) -> list[str]:
     tables = context.tables()
     if mode == "always":
         return tables
-    return [t for t in tables if t not in progress.snapshots or not progress.snapshots[t].done]
+    return [t for t in tables if _is_due(context, progress.snapshots.get(t), t)]
+
+
+def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> bool:
+    if taken is None or not taken.done:
+        return True
+    source = context.source
+    return isinstance(source, LearnsSchemas) and source.resumed_at(table) > taken.began_us
 
 
 def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replacing: bool) -> SnapshotCounts:
@@ -72,7 +80,7 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     started = time.monotonic()
     progress, state = begin_feed(context)
     known = progress.snapshots
-    due = [table for table in tables if again or table not in known or not known[table].done]
+    due = [table for table in tables if again or _is_due(context, known.get(table), table)]
     left = _Ranges(context, due, known, replacing=replacing)
     cores = context.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
@@ -129,6 +137,7 @@ class _Ranges:
             origin=plan.origin,
             replace=self._replacing and bool(plan.origin),
             ranges=pack_ranges(plan.ranges),
+            began_us=time.time_ns() // 1000,
         )
 
 

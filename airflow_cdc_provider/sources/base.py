@@ -270,6 +270,17 @@ class LearnsSchemas(Protocol):
         """Make records of what the source's schema is now and was not when it was last recorded."""
         ...
 
+    def resumed_at(self, table: str) -> int:
+        """Return when capture of a table was switched on again after a pause, µs since 1970; 0 for never.
+
+        What was written during the pause only a snapshot shows.
+        """
+        ...
+
+    def schema_findings(self) -> list[str]:
+        """Tell what of the schema keeps mirrors from following, in words."""
+        ...
+
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads records of kind ``quarantine`` again.
 

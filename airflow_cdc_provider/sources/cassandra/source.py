@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,11 +90,14 @@ class CassandraSource:
         return list(check_source(self.options, self._connection, self._selects))
 
     def tables(self) -> list[str]:
-        """List the selected tables that have ``cdc = true``, sorted. Views are never among them."""
+        """List the selected tables that have ``cdc = true``, or once had it, sorted; never a view.
+
+        A table that has it no more keeps its mirror: what was written before is still to come out of the log.
+        """
         return sorted(
             t.full_name
             for t in self.schemas.tables.values()
-            if t.cdc and not t.view and self._selects(t.full_name)
+            if (t.cdc or self._history.was_captured(t.id)) and not t.view and self._selects(t.full_name)
         )
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
@@ -168,6 +172,22 @@ class CassandraSource:
         if self._connection:
             yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
 
+    def resumed_at(self, table: str) -> int:
+        """Return when ``cdc`` was switched on again for a table after it had been off, µs; 0 for never."""
+        return self._history.resumed_at(self._schema(table).id)
+
+    def schema_findings(self) -> list[str]:
+        """Tell of tables whose ``cdc`` is off."""
+        found = []
+        for name in self.tables():
+            if off := self._history.off_since(self._schema(name).id):
+                moment = datetime.fromtimestamp(off / 1e6, UTC).isoformat(timespec="seconds")
+                found.append(
+                    f"{name} has cdc = false since {moment}: its mirror follows no longer. Switch it on "
+                    "again, which takes a new snapshot, or exclude the table"
+                )
+        return found
+
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the function that reads mutations again by all schemas that are known now."""
         return partial(retry_quarantined, tables=self._log_tables())
@@ -181,7 +201,9 @@ class CassandraSource:
         return [
             table
             for table_id, table in self._history.by_id.items()
-            if table_id not in known and table.cdc and self._selects(table.full_name)
+            if table_id not in known
+            and self._history.was_captured(table_id)
+            and self._selects(table.full_name)
         ]
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:

@@ -63,12 +63,14 @@ class SchemaVersion:
         table: ``keyspace.table``.
         table_id: 32 hex digits.
         schema: The table's definition; None: the statement dropped it.
+        places: Where the nodes' logs have the statement: position by origin.
     """
 
     at_us: int
     table: str
     table_id: str
     schema: TableSchema | None
+    places: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,48 @@ class SchemaHistory:
     def by_id(self) -> dict[str, TableSchema]:
         """The last definition of each table that ever was, by id: it also reads what was written before."""
         return {v.table_id: v.schema for v in self.versions if v.schema is not None}
+
+    @cached_property
+    def switches(self) -> dict[str, list[SchemaVersion]]:
+        """The versions of each table, by id, that have another value of ``cdc`` than the one before."""
+        found: dict[str, list[SchemaVersion]] = defaultdict(list)
+        for version in self.versions:
+            if version.schema is None:
+                continue
+            before = found[version.table_id]
+            if not before or before[-1].schema is None or before[-1].schema.cdc != version.schema.cdc:
+                before.append(version)
+        return found
+
+    def was_captured(self, table_id: str) -> bool:
+        """Tell whether a table ever had ``cdc = true``."""
+        return any(v.schema is not None and v.schema.cdc for v in self.switches.get(table_id, ()))
+
+    def off_since(self, table_id: str) -> int | None:
+        """Return since when ``cdc`` is off for a table that had it, µs; None if it is on, or never was."""
+        switches = self.switches.get(table_id, ())
+        if len(switches) > 1 and switches[-1].schema is not None and not switches[-1].schema.cdc:
+            return switches[-1].at_us
+        return None
+
+    def resumed_at(self, table_id: str) -> int:
+        """Return when ``cdc`` was last switched on again after it had been on and off, µs; 0 for never."""
+        switches = self.switches.get(table_id, ())
+        return switches[-1].at_us if len(switches) > 2 and self.off_since(table_id) is None else 0
+
+    def captured_at(self, table_id: str, origin: str, position: bytes) -> bool:
+        """Tell whether an update was written while its table had ``cdc = true``, by its place in the log.
+
+        Where the log of its node doesn't show a statement that switched it on, it is taken to be.
+        """
+        switches = self.switches.get(table_id, ())
+        on = True
+        for number, version in enumerate(switches):
+            assert version.schema is not None
+            place = version.places.get(origin)
+            if number == 0 or (place is None and version.schema.cdc) or (place or b"\xff") < position:
+                on = version.schema.cdc
+        return on
 
     @cached_property
     def living(self) -> dict[str, TableSchema]:
@@ -155,9 +199,10 @@ def observed(
 class _Fact(NamedTuple):
     """Something that one statement did to one row, or to several.
 
-    ``row``       values by column name: they are set; None: the rows from ``begin`` on, up to ``end``, go
     ``begin``     of the row, its clustering as it compares
     ``end``       of a deletion: exclusive, None for all that follow
+    ``row``       values by column name: they are set; None: the rows from ``begin`` on, up to ``end``, go
+    ``origin``, ``position``   where it was logged
     """
 
     at_us: int
@@ -166,6 +211,8 @@ class _Fact(NamedTuple):
     begin: bytes
     end: bytes | None
     row: Mapping[str, Any] | None
+    origin: str = ""
+    position: bytes = b""
 
 
 def _facts(records: pa.Table) -> Iterator[_Fact]:
@@ -180,12 +227,18 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
     for name in _READ:
         full_name = f"system_schema.{name}"
         mine = updates.filter(pc.equal(updates["source_table"], full_name)).combine_chunks()
+        # A contribution's generation says which record it is from.
+        numbers = pa.array(range(mine.num_rows), pa.int64())
+        mine = mine.set_column(mine.schema.get_field_index("generation"), "generation", numbers)
+        origins, positions = mine["origin"].to_pylist(), mine["position"].to_pylist()
         for batch in mine.to_batches():
             decoded = _decoder(full_name).decode(batch, ())
             for reason in decoded.reasons:
                 log.warning("a change of %s can't be read and is left out: %s", full_name, reason)
             for line in decoded.contributions.to_pylist():
-                for fact in _facts_of(name, line):
+                number = line["generation"]
+                for found in _facts_of(name, line):
+                    fact = found._replace(origin=origins[number], position=positions[number])
                     if fact.row is None:
                         deletions.append(fact)
                     else:
@@ -245,15 +298,20 @@ class _Replay:
         )
         self._latest: dict[str, TableSchema] = {}
         self._touched: set[tuple[str, str]] = set()
+        self._places: dict[str, bytes] = {}
 
     def step(self, at_us: int, facts: Sequence[_Fact], *, complete: bool) -> None:
         """Apply what has one write time; note versions unless more of the statement follows."""
         for fact in facts:
             self._touched.update((fact.keyspace, name) for name in self._apply(fact))
+            if fact.origin:
+                known = self._places.get(fact.origin, fact.position)
+                self._places[fact.origin] = min(known, fact.position)
         if complete:
             for keyspace, name in sorted(self._touched):
                 self._version(at_us, keyspace, name)
             self._touched.clear()
+            self._places = {}
 
     def _apply(self, fact: _Fact) -> set[str]:
         """Change rows; return the names of tables whose definition may have changed."""
@@ -293,10 +351,10 @@ class _Replay:
         if schema == known or (schema is None and known is None):
             return
         if known is not None and (schema is None or schema.id != known.id):
-            self.versions.append(SchemaVersion(at_us, full_name, known.id, None))
+            self.versions.append(SchemaVersion(at_us, full_name, known.id, None, self._places))
             del self._latest[full_name]
         if schema is not None:
-            self.versions.append(SchemaVersion(at_us, full_name, schema.id, schema))
+            self.versions.append(SchemaVersion(at_us, full_name, schema.id, schema, self._places))
             self._latest[full_name] = schema
 
     def _define(self, keyspace: str, name: str) -> TableSchema | None:
