@@ -246,13 +246,13 @@ def test_check_tells_whether_segments_can_be_read() -> None:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Callable[..., None]:
-    """Run ``airflow cdc rows`` with a declaration's encryption."""
+def cdc(tmp_path: Path) -> Callable[..., None]:
+    """Run ``airflow cdc rows`` or ``events`` with a declaration's encryption."""
 
-    def run(**encryption: str) -> None:
+    def run(command: Callable[[Namespace], None], **encryption: str) -> None:
         declared = {"name": "c", "source": {"type": "cassandra", "encryption": encryption}, "tables": [".*"]}
         (tmp_path / "c.yaml").write_text(json.dumps(declared))
-        offline_commands.rows(
+        command(
             Namespace(
                 connector=str(tmp_path / "c.yaml"),
                 input=str(RECORDED / "cdc_raw"),
@@ -267,10 +267,12 @@ def rows(tmp_path: Path) -> Callable[..., None]:
 
 @pytest.mark.covers("CAS-C50-08")
 def test_the_cli_reads_encrypted_recordings(
-    rows: Callable[..., None], capfdbinary: pytest.CaptureFixture[bytes]
+    cdc: Callable[..., None], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    rows(keystore=KEYSTORE, keystore_password=WORD, key_password=WORD, key_alias="cdc:1")
+    cdc(offline_commands.rows, **OURS, key_password=WORD, key_alias="cdc:1")
     assert capfdbinary.readouterr().out.count(b"\n") > 5
+    cdc(offline_commands.events, **OURS)
+    assert capfdbinary.readouterr().out.count(b"\n") > 500
 
 
 @pytest.mark.parametrize(
@@ -285,13 +287,13 @@ def test_the_cli_reads_encrypted_recordings(
     ],
 )
 def test_the_cli_says_in_one_line_what_is_wrong(
-    rows: Callable[..., None],
+    cdc: Callable[..., None],
     encryption: dict[str, str],
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        rows(**encryption)
+        cdc(offline_commands.rows, **encryption)
     assert ended.value.code == 1
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
