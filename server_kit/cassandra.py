@@ -63,6 +63,8 @@ class CassandraServer(Server):
         commitlog_segment_size_mib: Size of a segment; the largest mutation is half of it.
         cdc_total_space_mib: Writes to CDC tables fail when cdc_raw holds more.
         commitlog_compression: A compressor's class name, for example ``LZ4Compressor``, or empty.
+        keystore: A JCEKS file; the commit log is encrypted with its key ``cdc:1``. Both passwords are
+            ``cassandra``.
         native_port: Port for CQL clients.
         storage_port: Port between nodes.
         jmx_port: Port for nodetool.
@@ -84,6 +86,7 @@ class CassandraServer(Server):
         commitlog_segment_size_mib: int = 1,
         cdc_total_space_mib: int = 512,
         commitlog_compression: str = "",
+        keystore: Path | None = None,
         native_port: int | None = None,
         storage_port: int | None = None,
         jmx_port: int | None = None,
@@ -131,6 +134,7 @@ class CassandraServer(Server):
                 if commitlog_compression
                 else {}
             ),
+            **(_encrypting(keystore.absolute()) if keystore else {}),
         }
         self.settings = {**yaml_settings(version, settings_of_5), **(settings or {})}
         self._clusters: list[Cluster] = []
@@ -304,3 +308,22 @@ class CassandraServer(Server):
         for cluster in self._clusters:
             cluster.shutdown()
         self._clusters.clear()
+
+
+def _encrypting(keystore: Path) -> dict[str, Any]:
+    parameters = {
+        "keystore": str(keystore),
+        "keystore_password": "cassandra",
+        "store_type": "JCEKS",
+        "key_password": "cassandra",
+    }
+    provider = "org.apache.cassandra.security.JKSKeyProvider"
+    return {
+        "transparent_data_encryption_options": {
+            "enabled": True,
+            "chunk_length_kb": 64,
+            "cipher": "AES/CBC/PKCS5Padding",
+            "key_alias": "cdc:1",
+            "key_provider": [{"class_name": provider, "parameters": [parameters]}],
+        }
+    }

@@ -18,7 +18,7 @@ import gzip
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings: dict[str, Any] = {
         name: yaml.safe_load(text) for name, _, text in (line.partition("=") for line in asked.set)
     }
-    if asked.keystore:
-        settings["transparent_data_encryption_options"] = encryption(asked.keystore.absolute())
     asked.folder.mkdir(parents=True)
-    server = CassandraServer(version=asked.release, java=asked.java, settings=settings)
+    server = CassandraServer(
+        version=asked.release, java=asked.java, keystore=asked.keystore, settings=settings
+    )
     archive = server.folder / "archive"
     if asked.archive:
         archive.mkdir()
@@ -152,24 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         server.stop(drain=True)
         _await(lambda: any(server.cdc_raw.glob("*.log")), "segments in cdc_raw")
         keep_segments(archive if asked.archive else server.cdc_raw, asked.folder / "cdc_raw")
-
-
-def encryption(keystore: Path) -> Mapping[str, Any]:
-    """Return ``transparent_data_encryption_options`` for a keystore."""
-    parameters = {
-        "keystore": str(keystore),
-        "keystore_password": "cassandra",
-        "store_type": "JCEKS",
-        "key_password": "cassandra",
-    }
-    provider = "org.apache.cassandra.security.JKSKeyProvider"
-    return {
-        "enabled": True,
-        "chunk_length_kb": 64,
-        "cipher": "AES/CBC/PKCS5Padding",
-        "key_alias": "cdc:1",
-        "key_provider": [{"class_name": provider, "parameters": [parameters]}],
-    }
 
 
 def _await(ready: Any, what: str) -> None:

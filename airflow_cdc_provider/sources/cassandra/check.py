@@ -253,10 +253,19 @@ def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
     """
     try:
         folder = open_folder()
-        plan_segments(folder, log_tables((), ()), None, head(folder), ReadLimit(bytes=sys.maxsize))
+        plan = plan_segments(folder, log_tables((), ()), None, head(folder), ReadLimit(bytes=sys.maxsize))
     except CdcError as error:
         found = f": {error.found}" if error.found else ""
         yield Finding("error", "segments", error.message + found, error.remedy or f"give {error.expected}")
+        return
+    broken = sorted({part.path for part in plan.partitions if part.damage})
+    if broken:
+        yield Finding(
+            "warning",
+            "segments",
+            f"{len(broken)} of them are damaged, among them {broken[0]}",
+            "capture sets apart what can't be read; take a new snapshot of the tables after it",
+        )
     else:
         yield Finding("ok", "segments", "they can be read")
 

@@ -200,7 +200,7 @@ def capture(made: CassandraSource, start: Offset | None = None) -> tuple[list[by
     return positions, plan.end, [row["schema_id"] for row in rows if row["kind"] == QUARANTINE]
 
 
-@pytest.mark.covers("CAS-C40-04", "CAS-GAP-06", "CAS-C40-03")
+@pytest.mark.covers("CAS-C40-04")
 @pytest.mark.parametrize("form", ["v7-killed", "v7-killed-lz4"])
 def test_a_killed_nodes_log_is_read_once_before_and_after_its_restart(form: str, tmp_path: Path) -> None:
     unpack(FORMS / form / "killed", tmp_path / "raw")

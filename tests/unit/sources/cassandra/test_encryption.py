@@ -236,13 +236,18 @@ def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
     assert key not in pickle.dumps(plan.partitions)
 
 
-def test_check_tells_whether_segments_can_be_read() -> None:
+def test_check_tells_whether_segments_can_be_read(tmp_path: Path) -> None:
     (found,) = [f for f in source(options()).check() if f.subject == "segments"]
     assert (found.level, found.message) == ("ok", "they can be read")
     for wrong in (options(keystore=""), options(keystore_password="wrong")):
         (found,) = [f for f in source(wrong).check() if f.subject == "segments"]
         assert found.level == "error"
         assert found.remedy
+
+    put(tmp_path, b"no header")
+    damaged = CassandraSource(CassandraOptions(cdc_raw=str(tmp_path)), {}, lambda table: True)
+    (found,) = [f for f in damaged.check() if f.subject == "segments"]
+    assert (found.level, found.message.split(" of ")[0]) == ("warning", "1")
 
 
 @pytest.fixture
