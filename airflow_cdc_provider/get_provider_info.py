@@ -6,6 +6,7 @@ from typing import Any
 
 _PACKAGE = "airflow_cdc_provider"
 _TEXT = {"type": ["string", "null"]}
+_SECRET = {"type": ["string", "null"], "format": "password"}
 _FLAG = {"type": ["boolean", "null"], "default": False}
 
 
@@ -82,7 +83,17 @@ _CASSANDRA = {
         },
         "tls_key_password": {
             "label": "TLS key password",
-            "schema": {"type": ["string", "null"], "format": "password"},
+            "schema": _SECRET,
+        },
+        "keystore_password": {
+            "label": "Commit log keystore password",
+            "description": "Of the keystore of encrypted commit logs (option source.encryption.keystore).",
+            "schema": _SECRET,
+        },
+        "key_password": {
+            "label": "Commit log key password",
+            "description": "Of the keys in it; empty for the keystore's.",
+            "schema": _SECRET,
         },
         "tls_check_hostname": {
             "label": "TLS host name check",
@@ -131,7 +142,7 @@ _MONGODB = {
         },
         "tlsCertificateKeyFilePassword": {
             "label": "TLS key password",
-            "schema": {"type": ["string", "null"], "format": "password"},
+            "schema": _SECRET,
         },
         "uri_options": {
             "label": "Other options",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.secrets import is_reference
 
 T = TypeVar("T")
 
@@ -26,6 +27,7 @@ def option(
     choices: Sequence[object] = (),
     minimum: float | None = None,
     check: Callable[[Any], str] | None = None,
+    secret: bool = False,
 ) -> Any:
     """Declare one option.
 
@@ -36,15 +38,19 @@ def option(
         choices: All values allowed.
         minimum: Smallest number allowed.
         check: Returns what was expected if the value is wrong, else an empty text.
+        secret: Show its value nowhere.
     """
-    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "check": check}
+    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "check": check, "secret": secret}
+    shown = not secret
     if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
+        return dataclasses.field(metadata=metadata, repr=shown)
     if isinstance(default, (list, dict)):
-        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+        return dataclasses.field(
+            default_factory=lambda: type(default)(default), metadata=metadata, repr=shown
+        )
     if isinstance(default, type):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=default, metadata=metadata, repr=shown)
+    return dataclasses.field(default=default, metadata=metadata, repr=shown)
 
 
 def parse(cls: type[T], values: object, path: str = "") -> T:
@@ -74,6 +80,8 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
     for name, spec in fields.items():
         place = _join(path, name)
         if name in values:
+            if spec.metadata.get("secret") and not isinstance(values[name], str):
+                raise ConfigurationError(f"option {place} is wrong", expected="text, in quotes if need be")
             built[name] = _value(hints[name], values[name], place)
             _check(spec, built[name], place)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
@@ -98,6 +106,33 @@ def to_plain(options: object) -> Any:
     if isinstance(options, (list, tuple)):
         return [to_plain(v) for v in options]
     return options
+
+
+def literal_secrets(options: object) -> dict[str, str]:
+    """Return the secrets that stand in options as they are, by the options' names; references are none."""
+    found: dict[str, str] = {}
+    if dataclasses.is_dataclass(options) and not isinstance(options, type):
+        for spec in dataclasses.fields(options):
+            value = getattr(options, spec.name)
+            if spec.metadata.get("secret"):
+                if value and not is_reference(value):
+                    found[spec.name] = value
+            else:
+                found |= literal_secrets(value)
+    return found
+
+
+def without_literal_secrets(options: T) -> T:
+    """Return options without the secrets that stand in them as they are."""
+    changed: dict[str, Any] = {}
+    for spec in dataclasses.fields(options):  # type: ignore[arg-type]  # options classes are dataclasses
+        value = getattr(options, spec.name)
+        if spec.metadata.get("secret"):
+            if not is_reference(value):
+                changed[spec.name] = ""
+        elif dataclasses.is_dataclass(value):
+            changed[spec.name] = without_literal_secrets(value)
+    return dataclasses.replace(options, **changed)  # type: ignore[type-var]  # likewise
 
 
 def _value(hint: Any, value: object, place: str) -> Any:

@@ -47,8 +47,8 @@ from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 from airflow_cdc_provider.sources.cql.system_schema import load
 from server_kit import CassandraServer
-from server_kit.cassandra import JAVA_FLAGS
-from server_kit.jars import cassandra_jars
+from server_kit.cassandra_releases import java_flags
+from server_kit.jars import CASSANDRA_VERSION, cassandra_jars
 from server_kit.programs import find_java, run_program
 
 TABLE = (
@@ -106,7 +106,7 @@ def read_with_cassandra(server: CassandraServer, segments: Iterable[str], rounds
         output = run_program(
             [
                 find_java(),
-                *JAVA_FLAGS,
+                *java_flags(CASSANDRA_VERSION),
                 "-Xms1g",
                 "-Xmx1g",
                 "-XX:+UseSerialGC",

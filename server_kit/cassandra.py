@@ -1,4 +1,4 @@
-"""One real Cassandra 5.0 node from Maven's jars, with change data capture on.
+"""One real Cassandra node from Maven's jars, with change data capture on: 5.0 unless another is asked for.
 
 Example::
 
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 
 from server_kit.cache import require_space
-from server_kit.jars import cassandra_jars
+from server_kit.cassandra_releases import java_flags, native_protocol, ready_words, yaml_settings
+from server_kit.jars import CASSANDRA_VERSION, cassandra_jars
 from server_kit.ports import free_port, require_free
 from server_kit.programs import find_java, run_program
 from server_kit.server import Server
@@ -30,32 +31,6 @@ from server_kit.server import Server
 if TYPE_CHECKING:
     from cassandra.cluster import Cluster, Session
 
-_EXPORTS = (
-    "java.base/jdk.internal.misc",
-    "java.base/java.lang.ref",
-    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
-    "java.management/com.sun.jmx.remote.security",
-    "java.rmi/sun.rmi.registry",
-    "java.rmi/sun.rmi.server",
-    "java.sql/java.sql",
-    "jdk.unsupported/sun.misc",
-)
-_OPENS = (
-    *(f"java.base/java.{part}" for part in ("lang", "lang.module", "lang.reflect", "io", "nio", "util")),
-    "java.base/sun.nio.ch",
-    *(
-        f"java.base/jdk.internal.{part}"
-        for part in ("loader", "math", "module", "ref", "reflect", "util.jar")
-    ),
-    "jdk.management/com.sun.management.internal",
-)
-JAVA_FLAGS = (
-    "-Djdk.attach.allowAttachSelf=true",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "-Djava.security.manager=allow",
-    *(flag for name in _EXPORTS for flag in ("--add-exports", f"{name}=ALL-UNNAMED")),
-    *(flag for name in _OPENS for flag in ("--add-opens", f"{name}=ALL-UNNAMED")),
-)
 _LOGBACK_FILE = """<configuration><appender name="F" class="ch.qos.logback.core.FileAppender">
 <file>{log}</file><encoder><pattern>%-5level %date{{ISO8601}} %F:%L - %msg%n</pattern></encoder></appender>
 <root level="INFO"><appender-ref ref="F"/></root></configuration>
@@ -81,15 +56,21 @@ class CassandraServer(Server):
             folder that was used before the node starts with its data.
         address: Address to listen on, any ``127.x.y.z``.
         seed: A running node to join; the two share the storage port, so they need different addresses.
+        version: Release of Cassandra.
+        java: Program to run it with; default: the one that 5.0 runs on. 4.0 and 4.1 need Java 11, 3.11 needs
+            Java 8.
         storage_compatibility_mode: ``CASSANDRA_4`` writes commit log version 7, ``NONE`` version 8.
         commitlog_segment_size_mib: Size of a segment; the largest mutation is half of it.
         cdc_total_space_mib: Writes to CDC tables fail when cdc_raw holds more.
         commitlog_compression: A compressor's class name, for example ``LZ4Compressor``, or empty.
+        keystore: A JCEKS file; the commit log is encrypted with its key ``cdc:1``. Both passwords are
+            ``cassandra``.
         native_port: Port for CQL clients.
         storage_port: Port between nodes.
         jmx_port: Port for nodetool.
         heap_mib: Java heap; the process takes some 350 MiB more.
         settings: Further lines of cassandra.yaml, which win over all of the above.
+        properties: Further system properties, by name.
         start_timeout_seconds: How long a start may take.
     """
 
@@ -99,15 +80,19 @@ class CassandraServer(Server):
         *,
         address: str = "127.0.0.1",
         seed: CassandraServer | None = None,
+        version: str = CASSANDRA_VERSION,
+        java: str = "",
         storage_compatibility_mode: str = "CASSANDRA_4",
         commitlog_segment_size_mib: int = 1,
         cdc_total_space_mib: int = 512,
         commitlog_compression: str = "",
+        keystore: Path | None = None,
         native_port: int | None = None,
         storage_port: int | None = None,
         jmx_port: int | None = None,
         heap_mib: int = 512,
         settings: Mapping[str, Any] | None = None,
+        properties: Mapping[str, str] | None = None,
         start_timeout_seconds: float = 180,
     ) -> None:
         port = native_port or free_port(address)
@@ -116,7 +101,10 @@ class CassandraServer(Server):
         self.jmx_port = jmx_port or free_port()
         self.heap_mib = heap_mib
         self.start_timeout_seconds = start_timeout_seconds
-        self.settings = {
+        self.version = version
+        self._java = java
+        self._properties = dict(properties or {})
+        settings_of_5 = {
             "cluster_name": "server_kit",
             "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
             "endpoint_snitch": "SimpleSnitch",
@@ -146,8 +134,9 @@ class CassandraServer(Server):
                 if commitlog_compression
                 else {}
             ),
-            **(settings or {}),
+            **(_encrypting(keystore.absolute()) if keystore else {}),
         }
+        self.settings = {**yaml_settings(version, settings_of_5), **(settings or {})}
         self._clusters: list[Cluster] = []
         self._host_id = ""
 
@@ -175,8 +164,8 @@ class CassandraServer(Server):
         Raises:
             ConfigurationError: No Java, a taken port, a full disk, or a failed start with the end of its log.
         """
-        java = find_java()
-        jars = cassandra_jars()
+        java = self._java or find_java()
+        jars = cassandra_jars(self.version)
         for part in ("conf", "log", "tmp"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         require_space(self.folder, _NEEDED_BYTES, "Cassandra")
@@ -193,7 +182,7 @@ class CassandraServer(Server):
         self._process.start(
             [
                 java,
-                *JAVA_FLAGS,
+                *java_flags(self.version),
                 f"-javaagent:{next(jars.glob('jamm-*.jar'))}",
                 f"-Xms{self.heap_mib}m",
                 f"-Xmx{self.heap_mib}m",
@@ -209,6 +198,7 @@ class CassandraServer(Server):
                 "-Dcassandra.skip_wait_for_gossip_to_settle=0",
                 "-Dcassandra.superuser_setup_delay_ms=0",
                 "-Dcassandra.size_recorder_interval=0",
+                *(f"-D{name}={value}" for name, value in self._properties.items()),
                 "-cp",
                 f"{logback.parent}:{jars}/*",
                 "org.apache.cassandra.service.CassandraDaemon",
@@ -216,8 +206,8 @@ class CassandraServer(Server):
             self.folder / "log" / "stdout.log",
         )
         self._process.wait_until(
-            lambda: self._logged("Startup complete", seen),
-            "'Startup complete' in its log",
+            lambda: self._logged(ready_words(self.version), seen),
+            f"'{ready_words(self.version)}' in its log",
             self.start_timeout_seconds,
         )
         return self
@@ -247,7 +237,7 @@ class CassandraServer(Server):
                     load_balancing_policy=WhiteListRoundRobinPolicy([self.host]), request_timeout=60
                 )
             },
-            protocol_version=5,
+            protocol_version=native_protocol(self.version),
         )
         self._clusters.append(cluster)
         return cluster.connect(keyspace)
@@ -262,12 +252,12 @@ class CassandraServer(Server):
         logback.parent.mkdir(exist_ok=True)
         logback.write_text(_LOGBACK_CONSOLE)
         command: Sequence[str] = [
-            find_java(),
-            *JAVA_FLAGS,
+            self._java or find_java(),
+            *java_flags(self.version),
             "-Xmx64m",
             f"-Dlogback.configurationFile={logback}",
             "-cp",
-            f"{logback.parent}:{self.yaml.parent}:{cassandra_jars()}/*",
+            f"{logback.parent}:{self.yaml.parent}:{cassandra_jars(self.version)}/*",
             "org.apache.cassandra.tools.NodeTool",
             "-h",
             "127.0.0.1",
@@ -318,3 +308,22 @@ class CassandraServer(Server):
         for cluster in self._clusters:
             cluster.shutdown()
         self._clusters.clear()
+
+
+def _encrypting(keystore: Path) -> dict[str, Any]:
+    parameters = {
+        "keystore": str(keystore),
+        "keystore_password": "cassandra",
+        "store_type": "JCEKS",
+        "key_password": "cassandra",
+    }
+    provider = "org.apache.cassandra.security.JKSKeyProvider"
+    return {
+        "transparent_data_encryption_options": {
+            "enabled": True,
+            "chunk_length_kb": 64,
+            "cipher": "AES/CBC/PKCS5Padding",
+            "key_alias": "cdc:1",
+            "key_provider": [{"class_name": provider, "parameters": [parameters]}],
+        }
+    }

@@ -6,6 +6,7 @@ Maven is the user's own, with the user's settings, so mirrors work and no host i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from server_kit.cache import cached
@@ -32,9 +33,9 @@ def spark_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def cassandra_jars() -> Path:
-    """Return the folder with Cassandra's jars, and download them first if need be."""
-    return cached("cassandra", CASSANDRA_VERSION, _copy_cassandra, f"Cassandra {CASSANDRA_VERSION} (67 MB)")
+def cassandra_jars(version: str = CASSANDRA_VERSION) -> Path:
+    """Return the folder with a release's jars, and download them first if need be."""
+    return cached("cassandra", version, partial(_copy_cassandra, version), f"Cassandra {version} (67 MB)")
 
 
 def _copy_spark_jars(folder: Path) -> None:
@@ -50,11 +51,12 @@ def _copy_spark_jars(folder: Path) -> None:
     )
 
 
-def _copy_cassandra(folder: Path) -> None:
-    coordinates = _coordinates(f"org.apache.cassandra:cassandra-all:{CASSANDRA_VERSION}")
+def _copy_cassandra(version: str, folder: Path) -> None:
+    names = ["cassandra-all", "cassandra-thrift"] if version.startswith("3.") else ["cassandra-all"]
+    parts = [_coordinates(f"org.apache.cassandra:{name}:{version}") for name in names]
     _maven(
         "copy-dependencies",
-        f"<dependencies><dependency>{coordinates}</dependency></dependencies>",
+        f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",
         ["-DoutputDirectory=."],
         folder,
     )

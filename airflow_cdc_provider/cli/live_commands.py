@@ -110,7 +110,7 @@ def _print(value: object) -> None:
 def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str, ...] = ()) -> Any:
     """Run the stage ``offsets`` here and return its result."""
     from airflow_cdc_provider.hooks.failures import error_of, redact
-    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.hooks.source import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
     from airflow_cdc_provider.operators.run_folder import RunFolder
 
@@ -120,9 +120,18 @@ def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str
         reference = ConnectionRef()
         if connector.source.conn_id:
             values = hook_for(connector).connection_values()
+        values = with_secrets(connector, values)
+        if values:
             reference = folder.write_connection(values)
         folder.write_spec(
-            JobSpec("offsets", connector.to_dict(), str(folder.result_path), reference, tables, options)
+            JobSpec(
+                "offsets",
+                connector.without_secrets().to_dict(),
+                str(folder.result_path),
+                reference,
+                tables,
+                options,
+            )
         )
         log = _submit(folder.spec_path)
         result = folder.read_result()

@@ -14,12 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.options import option, parse, to_plain
+from airflow_cdc_provider.options import (
+    literal_secrets,
+    option,
+    parse,
+    to_plain,
+    without_literal_secrets,
+)
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
@@ -167,6 +173,15 @@ class Connector:
         kind = plain.pop("type")
         plain["source"] = {"type": kind, **plain.get("source", {})}
         return dict(plain)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Secrets that the declaration holds as they are, by the names of their options."""
+        return literal_secrets(self.source)
+
+    def without_secrets(self) -> Connector:
+        """Return the connector as a job's spec may have it: its secrets travel with the connection."""
+        return replace(self, source=without_literal_secrets(self.source))
 
     @property
     def namespace(self) -> str:

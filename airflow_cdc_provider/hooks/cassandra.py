@@ -17,7 +17,7 @@ class CassandraCdcHook(CdcHook):
     Args:
         cassandra_conn_id: The connection: contact points with commas as host, port, login and password; as
             extra ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``, ``tls_key_file``
-            and ``tls_check_hostname``.
+            and ``tls_check_hostname``; ``keystore_password`` and ``key_password`` of encrypted commit logs.
 
     Example::
 

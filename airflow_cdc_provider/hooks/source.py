@@ -66,6 +66,25 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
     return hook
 
 
+def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection's values with the secrets that the declaration holds as they are in its extra.
+
+    So a job finds them where it finds the connection's own, and its spec holds none.
+
+    Raises:
+        ConfigurationError: There is no connection to travel with.
+    """
+    if not connector.secrets:
+        return dict(values)
+    if not values:
+        raise ConfigurationError(
+            f"connector {connector.name} holds secrets, which a job's spec must not",
+            expected="references to them: ${env:NAME} or ${file:PATH}",
+            found=f"the option {', '.join(sorted(connector.secrets))} as it is",
+        )
+    return {**values, "extra": {**values["extra"], **connector.secrets}}
+
+
 class CdcHook(BaseHook):
     """A connection to a captured database.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.secrets import read_private
 
 Stage = Literal["sync", "capture", "merge", "snapshot", "verify", "maintain", "offsets", "stream"]
 STAGES: tuple[Stage, ...] = (
@@ -55,21 +56,7 @@ class ConnectionRef:
                     remedy="pass it to the driver, or use a file reference",
                 )
         elif self.file:
-            path = Path(self.file)
-            if not path.is_file():
-                raise ConfigurationError(
-                    "the job's connection is missing",
-                    expected=f"file {path}",
-                    remedy="the driver must see the path that the operator wrote",
-                )
-            if path.stat().st_mode & 0o077:
-                raise ConfigurationError(
-                    f"file {path} with a connection can be read by others",
-                    expected="mode 0600",
-                    found=oct(path.stat().st_mode & 0o777),
-                    remedy=f"chmod 600 {path}",
-                )
-            text = path.read_text()
+            text = read_private(self.file, "the job's connection")
         else:
             return {}
         values = json.loads(text)

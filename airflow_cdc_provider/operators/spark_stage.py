@@ -31,7 +31,7 @@ from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_ali
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
-from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
@@ -225,11 +225,13 @@ class SparkStageOperator(SparkSubmitOperator):
         reference = ConnectionRef()
         if self.source_conn_id or connector.source.conn_id:
             values = self.source_hook.connection_values()
+        values = with_secrets(connector, values)
+        if values:
             reference = self._folder.write_connection(values)
         self._folder.write_spec(
             JobSpec(
                 stage=self.stage,
-                connector=connector.to_dict(),
+                connector=connector.without_secrets().to_dict(),
                 result_path=str(self._folder.result_path),
                 connection=reference,
                 tables=to_tables(self.tables),

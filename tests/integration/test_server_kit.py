@@ -229,3 +229,17 @@ def test_spark_session_writes_iceberg_tables(spark: SparkSession) -> None:
 
 def test_free_ports_lie_below_the_kernels_own_range() -> None:
     assert all(20_000 <= free_port() < 32_000 for _ in range(5))
+
+
+def test_settings_are_given_in_each_releases_own_words(tmp_path: Path) -> None:
+    def settings(version: str) -> dict[str, object]:
+        return CassandraServer(tmp_path, version=version).settings
+
+    assert settings("5.0.9")["commitlog_segment_size"] == "1MiB"
+    assert "storage_compatibility_mode" in settings("5.0.9")
+    assert settings("4.1.10")["commitlog_sync_period"] == "100ms"
+    assert "storage_compatibility_mode" not in settings("4.1.10")
+    of_4_0, of_3 = settings("4.0.19"), settings("3.11.19")
+    assert of_4_0["cdc_total_space_in_mb"] == of_3["cdc_total_space_in_mb"] == 512
+    assert of_4_0["enable_materialized_views"] is True
+    assert of_3["start_native_transport"] is True

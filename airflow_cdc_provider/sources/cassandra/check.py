@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.base import Finding, ReadLimit
+from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.connect import contact_points, driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import PARTITIONER
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
@@ -240,6 +243,31 @@ def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]
     blocks = any(s.blocks_writes is not False for s in settings.values())
     for node in nodes:
         yield from _check_space(node, cap, blocks=blocks)
+
+
+def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
+    """Open all segments as a capture would: their headers, compressors and keys.
+
+    Args:
+        open_folder: Returns where they are; it opens the keystore.
+    """
+    try:
+        folder = open_folder()
+        plan = plan_segments(folder, log_tables((), ()), None, head(folder), ReadLimit(bytes=sys.maxsize))
+    except CdcError as error:
+        found = f": {error.found}" if error.found else ""
+        yield Finding("error", "segments", error.message + found, error.remedy or f"give {error.expected}")
+        return
+    broken = sorted({part.path for part in plan.partitions if part.damage})
+    if broken:
+        yield Finding(
+            "warning",
+            "segments",
+            f"{len(broken)} of them are damaged, among them {broken[0]}",
+            "capture sets apart what can't be read; take a new snapshot of the tables after it",
+        )
+    else:
+        yield Finding("ok", "segments", "they can be read")
 
 
 def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Finding]:

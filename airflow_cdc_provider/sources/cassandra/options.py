@@ -23,10 +23,42 @@ class CassandraAdvanced:
         "Token ranges that a table's snapshot is cut into, at least", 16, minimum=1
     )
     fetch_size: int = option("Rows per page of a snapshot read", 5000, minimum=1)
+    beyond_index: bool = option(
+        "Read growing segments past what their index calls durable: sooner, but what a crash of the node "
+        "takes back stays captured",
+        False,
+    )
+    trust_zero_checksum: bool = option(
+        "Go on past a sync marker whose checksum the node had no time to write, in segments that are neither "
+        "compressed nor encrypted; as cassandra.commitlog.allow_ignore_sync_crc",
+        False,
+    )
     timestamps: Literal["timestamp", "milliseconds"] = option(
         "How mirrors show CQL timestamps: as the lake's own type, or as int64 milliseconds, which alone hold "
         "values beyond the year 294247",
         "timestamp",
+    )
+
+
+@dataclass(frozen=True)
+class CassandraEncryption:
+    """The keystore of encrypted commit logs, as ``transparent_data_encryption_options`` names it."""
+
+    keystore: str = option("JCEKS file with the keys, where jobs and the CLI can read it; empty for none", "")
+    keystore_password: str = option(
+        "Its password, better as ${env:NAME} or ${file:PATH}; default: keystore_password of the connection's "
+        "extra",
+        "",
+        secret=True,
+    )
+    key_password: str = option(
+        "Password of its keys, likewise; default: key_password of the connection's extra, else the "
+        "keystore's",
+        "",
+        secret=True,
+    )
+    key_alias: str = option(
+        "Key of segments that name one which the keystore doesn't have; each segment names its own", ""
     )
 
 
@@ -43,5 +75,6 @@ class CassandraOptions:
     schema_file: str = option(
         "CQL file with the schema, as DESCRIBE ... WITH INTERNALS prints it, for offline use", ""
     )
+    encryption: CassandraEncryption = option("Keystore of encrypted commit logs", CassandraEncryption)
     consistency: str = option("Consistency level of snapshot reads", "LOCAL_QUORUM")
     advanced: CassandraAdvanced = option("Options that few users need", CassandraAdvanced)

@@ -21,9 +21,10 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
-from airflow_cdc_provider.sources.cassandra.check import check_folder, check_source
+from airflow_cdc_provider.sources.cassandra.check import check_folder, check_segments, check_source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.commit_log import capture
+from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments, retry_quarantined
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE, read_offset
 from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
@@ -85,9 +86,13 @@ class CassandraSource:
 
     def check(self) -> list[Finding]:
         """Look at cluster, tables, rights, and cdc_raw."""
-        if not self._connection:
-            return [Finding("ok", "connection", "none: offline"), *check_folder(self.options, {})]
-        return list(check_source(self.options, self._connection, self._selects))
+        if self._connection:
+            findings = list(check_source(self.options, self._connection, self._selects))
+        else:
+            findings = [Finding("ok", "connection", "none: offline"), *check_folder(self.options, {})]
+        if not any(finding.level == "error" and finding.subject == "cdc_raw" for finding in findings):
+            findings += check_segments(lambda: self._folder)
+        return findings
 
     def tables(self) -> list[str]:
         """List the selected tables that have ``cdc = true``, or once had it, sorted; never a view.
@@ -145,8 +150,8 @@ class CassandraSource:
         return capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the function that reads one partition of a plan."""
-        return read_segments
+        """Return the function that reads one partition of a plan; it carries the keys."""
+        return partial(read_segments, keys=self._keys) if self._keys else read_segments
 
     def learn(self, records: pa.Table) -> None:
         """Replay the schema's history; offline, what it adds is part of the schema from now on."""
@@ -161,7 +166,7 @@ class CassandraSource:
         while True:
             plan = capture.plan_segments(self._folder, schema_alone(), offset, stop, ReadLimit())
             for part in plan.partitions:
-                found += read_segments(replace(part, damage=(), strict=False))
+                found += read_segments(replace(part, damage=(), strict=False), keys=self._keys)
             if plan.at_head:
                 break
             offset = plan.end
@@ -283,6 +288,10 @@ class CassandraSource:
             raise ConfigurationError("this needs a cluster", expected="source.conn_id", found="offline input")
         return open_session(self._connection, timeout_seconds=self.options.advanced.request_timeout_seconds)
 
+    @cached_property
+    def _keys(self) -> Keys | None:
+        return open_keys(self.options.encryption, self._connection)
+
     @property
     def _folder(self) -> capture.LogFolder:
         if not self.options.cdc_raw:
@@ -292,9 +301,11 @@ class CassandraSource:
         return capture.LogFolder(
             self.options.cdc_raw,
             self.options.node,
-            beyond_index=bare,
+            beyond_index=bare or self.options.advanced.beyond_index,
             recorded=self._recorded,
+            trust_zero_checksum=self.options.advanced.trust_zero_checksum,
             strict=self.options.advanced.strict,
+            keys=self._keys,
         )
 
     def _schema(self, table: str) -> TableSchema:

@@ -95,3 +95,26 @@ def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
         load_connector(tmp_path / "none.yaml")
     with pytest.raises(ConfigurationError, match="is no YAML"):
         load_connector(broken)
+
+
+def encrypted(**encryption: Any) -> Connector:
+    source = {**CASSANDRA["source"], "encryption": {"keystore": "/k.jceks", **encryption}}
+    return Connector.from_dict({**CASSANDRA, "source": source})
+
+
+def test_secrets_are_shown_nowhere_and_leave_the_declaration_for_a_spec() -> None:
+    connector = encrypted(keystore_password="hunter2", key_password="${env:KEY_WORD}")
+
+    assert "hunter2" not in f"{connector!r} {connector}"
+    assert Connector.from_dict(connector.to_dict()) == connector
+    assert connector.secrets == {"keystore_password": "hunter2"}
+    spec = connector.without_secrets()
+    assert spec.secrets == {}
+    assert spec == encrypted(key_password="${env:KEY_WORD}")
+    assert "hunter2" not in str(spec.to_dict())
+
+
+def test_a_secret_of_the_wrong_kind_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigurationError, match=r"source\.encryption\.key_password is wrong") as told:
+        encrypted(key_password=824680)
+    assert "824680" not in str(told.value)

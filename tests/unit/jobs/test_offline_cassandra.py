@@ -22,6 +22,7 @@ from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "cassandra"
 DEBEZIUM = FIXTURES / "debezium-A"
 PLAIN = FIXTURES / "A" / "v7-plain"
+ENCRYPTED = FIXTURES / "A" / "v7-encrypted"
 NOW_NS = 1_800_000_000_123_456_789
 NOT_CAPTURED = {"cnt": "counters", "plain_nocdc": "no CDC", "twin_by_w": "a view"}
 
@@ -36,7 +37,9 @@ def printed(connector: Connector, source: Recording, damage: Damage | None = Non
 
 
 def plain_connector(**publish: Any) -> Connector:
-    return Connector.from_dict({"name": "a", "source": {"type": "cassandra"}, "publish": publish})
+    encryption = {"keystore": str(ENCRYPTED / "keystore.jceks"), "keystore_password": "cassandra"}
+    source = {"type": "cassandra", "encryption": encryption}
+    return Connector.from_dict({"name": "a", "source": source, "publish": publish})
 
 
 @pytest.fixture(scope="module")
@@ -203,11 +206,12 @@ def rows_by_table(folder: Path, **more: Any) -> dict[str, list[str]]:
 
 
 @pytest.mark.covers("CAS-LIM-03", "CAS-LIM-06", "CAS-GAP-09")
-def test_rows_equal_select_json() -> None:
-    read_at = json.loads((PLAIN / "rows" / "_index.json").read_text())["read_at_s"]
-    ours = rows_by_table(PLAIN, now_ns=read_at * 1_000_000_000)
+@pytest.mark.parametrize("folder", [PLAIN, ENCRYPTED], ids=["plain", "encrypted"])
+def test_rows_equal_select_json(folder: Path) -> None:
+    read_at = json.loads((folder / "rows" / "_index.json").read_text())["read_at_s"]
+    ours = rows_by_table(folder, now_ns=read_at * 1_000_000_000)
     compared = 0
-    for file in (PLAIN / "rows").glob("*.jsonl.gz"):
+    for file in (folder / "rows").glob("*.jsonl.gz"):
         table = file.name.removesuffix(".jsonl.gz")
         if table.split(".")[1] in NOT_CAPTURED:
             assert table not in ours

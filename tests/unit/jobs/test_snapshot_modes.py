@@ -28,7 +28,28 @@ def context(mode: str) -> Any:
         changes=SimpleNamespace(state=lambda: state),
         spec=SimpleNamespace(options={}),
         stopping=lambda: False,
+        source=None,
     )
+
+
+class Paused:
+    """A source whose capture of one table was switched on again."""
+
+    def learn(self, records: Any) -> None: ...
+    def schema_records(self) -> Any: ...
+    def schema_findings(self) -> Any: ...
+    def quarantine_reader(self) -> Any: ...
+    def resumed_at(self, table: str) -> int:
+        return 500 if table == "s.done" else 0
+
+
+@pytest.mark.covers("CAS-FAULT-08")
+@pytest.mark.parametrize(("taken", "due"), [(499, True), (501, False)])
+def test_a_table_that_was_not_captured_for_a_while_is_read_again(taken: int, due: bool) -> None:
+    asked = context("initial")
+    asked.source = Paused()
+    progress = Progress({}, {"s.done": SnapshotProgress(True, began_us=taken), "s.half": DONE, "s.new": DONE})
+    assert due_tables(asked, progress) == (["s.done"] if due else [])
 
 
 @pytest.mark.covers(

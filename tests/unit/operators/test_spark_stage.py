@@ -60,6 +60,31 @@ def test_job_gets_spec_and_connection_and_neither_secret_is_an_argument(
     assert not list(work_folder.rglob("connection.json"))
 
 
+def encrypted(**source: str) -> dict[str, Any]:
+    encryption = {"keystore": "/k.jceks", "keystore_password": "w0rd-of-the-store"}
+    return {**DECLARATION, "source": {**DECLARATION["source"], **source, "encryption": encryption}}
+
+
+@pytest.mark.covers("CAS-C50-08")
+def test_passwords_of_a_keystore_travel_with_the_connection(spark_submit: FakeSpark) -> None:
+    spark_submit.answers(ok=False, error_code="CONFIGURATION", error="opened with w0rd-of-the-store")
+    with pytest.raises(AirflowFailException) as failed:
+        CdcSyncOperator(task_id="sync", connector=encrypted()).execute(TaskContext())
+
+    seen = spark_submit.seen
+    assert seen["connection"]["extra"]["keystore_password"] == "w0rd-of-the-store"
+    assert seen["spec"]["connector"]["source"]["encryption"] == {"keystore": "/k.jceks"}
+    assert "w0rd-of-the-store" not in json.dumps([seen["arguments"], seen["spec"], str(failed.value)])
+
+
+def test_passwords_of_a_keystore_without_a_connection_must_be_references(spark_submit: FakeSpark) -> None:
+    operator = CdcSyncOperator(task_id="sync", connector=encrypted(conn_id=""))
+    with pytest.raises(AirflowFailException, match="references to them") as failed:
+        operator.execute(TaskContext())
+    assert "w0rd-of-the-store" not in str(failed.value)
+    assert not spark_submit.started
+
+
 def test_the_run_folder_is_the_owners_only_and_goes_after_success(
     spark_submit: FakeSpark, work_folder: Path
 ) -> None:

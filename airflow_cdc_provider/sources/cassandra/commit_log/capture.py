@@ -17,6 +17,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
 from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit
+from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, check_key
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     WHOLE,
     NodeOffset,
@@ -59,6 +60,7 @@ class LogFolder:
             entries have checksums of their own. Cassandra's property is
             ``cassandra.commitlog.allow_ignore_sync_crc``.
         strict: Fail on the first byte that can't be read instead of setting it apart.
+        keys: What opens encrypted segments.
     """
 
     path: str
@@ -67,6 +69,7 @@ class LogFolder:
     recorded: bool = False
     trust_zero_checksum: bool = False
     strict: bool = False
+    keys: Keys | None = None
 
 
 @dataclass(frozen=True)
@@ -311,10 +314,12 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
             return unknown, Chain((), [Damage(0, source.length, HEADER_UNREADABLE, beginning)], 0)
         if descriptor.segment != file.segment:
             return unknown, Chain((), [Damage(0, source.length, HEADER_MISMATCH, beginning)], 0)
-        section_decoder(descriptor, file.path)
+        section_decoder(descriptor, file.path, folder.keys)
         chain = walk_sections(
             source, descriptor, complete=file.complete, trust_zero_checksum=folder.trust_zero_checksum
         )
+        if descriptor.encryption:
+            check_key(source, descriptor, [section.start for section in chain.sections], folder.keys)
         if file.index is None:
             return descriptor, chain
         if not file.complete:

@@ -34,6 +34,7 @@ from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTIN
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
+from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     DAMAGE_AT,
     DAMAGE_LENGTH,
@@ -112,12 +113,15 @@ _PASSED_OVER: Final = {
 }
 
 
-def read_segments(part: SegmentSlice, counts: ReadCounts | None = None) -> Iterator[pa.RecordBatch]:
+def read_segments(
+    part: SegmentSlice, counts: ReadCounts | None = None, *, keys: Keys | None = None
+) -> Iterator[pa.RecordBatch]:
     """Read one partition of a plan.
 
     Args:
         part: From :func:`~.capture.plan_segments`.
         counts: What was met is added to it, if given; it is logged in any case.
+        keys: What opens encrypted segments.
 
     Yields:
         Batches of ``CHANGE_SCHEMA``; rows of one kind are in the order of the log.
@@ -126,7 +130,7 @@ def read_segments(part: SegmentSlice, counts: ReadCounts | None = None) -> Itera
         PositionLost: The segment is gone.
         CorruptInput: Something can't be read and the slice is strict; the message locates it.
         SchemaUnknown: A table or column is unknown and the slice is strict.
-        ConfigurationError: The segment is encrypted, or its compression is unknown.
+        ConfigurationError: The key of the segment is missing, or its compression is unknown.
     """
     reader = _Reader(part.origin, part.descriptor.segment, part.tables, part.strict, counts or ReadCounts())
     yield from reader.damage(part.damage)
@@ -134,7 +138,7 @@ def read_segments(part: SegmentSlice, counts: ReadCounts | None = None) -> Itera
         plain: list[bytes] = []
         positions: list[int] = []
         size = 0
-        for section, content in plain_sections(source, part.descriptor, part.sections):
+        for section, content in plain_sections(source, part.descriptor, part.sections, keys):
             if isinstance(content, Damage):
                 yield from reader.damage([content])
                 continue

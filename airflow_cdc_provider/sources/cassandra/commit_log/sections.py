@@ -11,24 +11,28 @@ can be read in any order and in parallel.
 Positions are logical: the header's length, and for each section 8 bytes for its marker and the length of its
 plain bytes. In a plain segment that is the file offset.
 
-A section's body becomes plain bytes by a :data:`SectionDecoder`; a new kind of segment needs nothing but one
-more.
+A section's body becomes plain bytes by a :data:`~.compression.SectionDecoder`.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
+from airflow_cdc_provider.sources.cassandra.commit_log.compression import (
+    DECODERS,
+    UNREADABLE,
+    SectionDecoder,
+)
+from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, section_decrypter
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import Descriptor, SegmentBytes
 from airflow_cdc_provider.sources.cassandra.reasons import (
     MARKER_CHECKSUM,
@@ -85,31 +89,13 @@ class Chain(NamedTuple):
     end: int
 
 
-SectionDecoder = Callable[[bytes, int], bytes]
-"""Makes plain bytes of a section's body (without the length that leads it), given their length."""
-
-
-def _lz4(body: bytes, length: int) -> bytes:
-    if int.from_bytes(body[:4], "little") != length:
-        raise ValueError("the two lengths of the section differ")
-    return bytes(pa.Codec("lz4_raw").decompress(body[4:], length, asbytes=True)) if length else b""
-
-
-def _pyarrow(codec: str) -> SectionDecoder:
-    return lambda body, length: bytes(pa.Codec(codec).decompress(body, length, asbytes=True))
-
-
-_DECODERS: Final[dict[str, SectionDecoder]] = {
-    "LZ4Compressor": _lz4,
-    "SnappyCompressor": _pyarrow("snappy"),
-    "ZstdCompressor": _pyarrow("zstd"),
-    "DeflateCompressor": lambda body, length: zlib.decompressobj().decompress(body, length + 1),
-    "NoopCompressor": lambda body, length: body[:length],
-}
-
-
-def section_decoder(descriptor: Descriptor, path: str) -> SectionDecoder | None:
+def section_decoder(descriptor: Descriptor, path: str, keys: Keys | None = None) -> SectionDecoder | None:
     """Return what makes plain bytes of the segment's sections, None for a plain segment.
+
+    Args:
+        descriptor: The segment's header.
+        path: The segment, for errors.
+        keys: What opens encrypted segments.
 
     Raises:
         ConfigurationError: Nothing here can; the message names what would be needed.
@@ -117,17 +103,13 @@ def section_decoder(descriptor: Descriptor, path: str) -> SectionDecoder | None:
     if descriptor.plain:
         return None
     if descriptor.encryption:
-        raise ConfigurationError(
-            f"segment {path} is encrypted with {descriptor.encryption}",
-            expected="a plain or compressed segment",
-            remedy="encrypted segments can't be read by this version",
-        )
-    if descriptor.compression not in _DECODERS:
+        return section_decrypter(descriptor, path, keys)
+    if descriptor.compression not in DECODERS:
         raise ConfigurationError(
             f"segment {path} is compressed with {descriptor.compression}",
-            expected=f"one of {', '.join(_DECODERS)}",
+            expected=f"one of {', '.join(DECODERS)}",
         )
-    return _DECODERS[descriptor.compression]
+    return DECODERS[descriptor.compression]
 
 
 def walk_sections(
@@ -193,14 +175,14 @@ def walk_sections(
 
 
 def plain_sections(
-    source: SegmentBytes, descriptor: Descriptor, sections: Sequence[Section]
+    source: SegmentBytes, descriptor: Descriptor, sections: Sequence[Section], keys: Keys | None = None
 ) -> Iterator[tuple[Section, bytes | Damage]]:
     """Yield the plain bytes of sections, or the damage where they can't be unpacked.
 
     Raises:
         ConfigurationError: As :func:`section_decoder`.
     """
-    decode = section_decoder(descriptor, source.path)
+    decode = section_decoder(descriptor, source.path, keys)
     for section in sections:
         body = source.read(section.start, section.stop - section.start)
         length = section.end - section.position
@@ -209,7 +191,7 @@ def plain_sections(
             continue
         try:
             plain = decode(body[_LENGTH_BYTES:], length) if length else b""
-        except (pa.ArrowException, OSError, ValueError, zlib.error):
+        except UNREADABLE:
             plain = b""
         yield section, plain if len(plain) == length else _unreadable(section, body)
 

@@ -90,14 +90,15 @@ def check_decoding(decoder: UpdateDecoder, payloads: list[bytes]) -> int:
 def check_segments(seed: int, rounds: int) -> None:
     """Read damaged segments: something comes out of each, or a located reason."""
     rng = random.Random(seed)
-    full = recording("v7-plain")
-    tables = full.tables()
-    sound = full.segment_bytes()[1795247392876][:42_000]
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds):
-            put_segment(Path(folder), 1795247392876, damaged(sound, rng))
-            records, _ = read_all(LogFolder(folder, "host"), tables)
-            assert records.num_rows > 0
+    for variant, segment in (("v7-plain", 1795247392876), ("v7-encrypted", 1795247901843)):
+        full = recording(variant)
+        tables, keys = full.tables(), full.keys
+        sound = full.segment_bytes()[segment][:42_000]
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(rounds):
+                put_segment(Path(folder), segment, damaged(sound, rng))
+                records, _ = read_all(LogFolder(folder, "host", keys=keys), tables)
+                assert records.num_rows > 0
 
 
 def main(seconds: float) -> None:

@@ -22,9 +22,11 @@ import pyarrow as pa
 
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import ReadCounts, read_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.decoding.decode import decode_updates
+from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.describe import parse_cql
@@ -45,7 +47,7 @@ from tests.oracles.cassandra_read_path import (
 )
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "cassandra" / "A"
-VARIANTS = ("v7-plain", "v8-plain", "v7-lz4", "v7-zstd")
+VARIANTS = ("v7-plain", "v8-plain", "v7-lz4", "v7-zstd", "v7-encrypted")
 HOST = "6f1c1e0a-0000-4000-8000-000000000001"
 
 Place = tuple[int, int, str]
@@ -60,7 +62,14 @@ class Recording:
 
     @property
     def log(self) -> LogFolder:
-        return LogFolder(str(self.folder / "cdc_raw"), HOST)
+        return LogFolder(str(self.folder / "cdc_raw"), HOST, keys=self.keys)
+
+    @property
+    def keys(self) -> Keys | None:
+        """What opens its segments."""
+        keystore = self.folder / "keystore.jceks"
+        options = CassandraEncryption(str(keystore) if keystore.exists() else "", "cassandra")
+        return open_keys(options, {})
 
     @property
     def schemas(self) -> Schemas:
@@ -104,7 +113,7 @@ def read_all(
     while True:
         plan = plan_segments(log, tables, offset, stop, limit or ReadLimit())
         for part in plan.partitions:
-            batches += read_segments(part, counts)
+            batches += read_segments(part, counts, keys=log.keys)
         offset = plan.end
         if plan.at_head:
             break

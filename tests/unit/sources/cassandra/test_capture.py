@@ -323,13 +323,6 @@ def test_segments_that_were_read_may_be_deleted(log: LogFolder) -> None:
     assert keys(read_all(log, TABLES, offset)[0]) == [30]
 
 
-def test_encrypted_segment_is_refused_when_planned(log: LogFolder) -> None:
-    parameters = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "cdc:1", "encIV": "00"}
-    put_segment(Path(log.path), 1, segment(1, (), parameters=parameters))
-    with pytest.raises(ConfigurationError, match="encrypted"):
-        plan_segments(log, TABLES, None, head(log), EVERYTHING)
-
-
 def test_offset_of_another_form_is_refused(log: LogFolder) -> None:
     wrong: Offset = {HOST: {"v": 1, "segment": 5}}
     with pytest.raises(ConfigurationError):

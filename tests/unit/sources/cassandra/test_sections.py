@@ -102,13 +102,10 @@ def test_section_that_cannot_be_unpacked_is_damage_and_the_next_is_read(tmp_path
     assert last == plain(MUTATIONS[2])
 
 
-def test_unknown_compression_and_encryption_are_refused_by_name(tmp_path: Path) -> None:
+def test_unknown_compression_is_refused_by_name(tmp_path: Path) -> None:
     odd = put(tmp_path, segment(ID, (), parameters={"compressionClass": "com.example.OddCompressor"}))
     with pytest.raises(ConfigurationError, match="compressed with OddCompressor"):
         read(odd)
-    encrypted = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "cdc:1", "encIV": "00"}
-    with pytest.raises(ConfigurationError, match="encrypted with AES/CBC/PKCS5Padding"):
-        read(put(tmp_path, segment(ID, (), parameters=encrypted)))
 
 
 @pytest.mark.covers("CAS-C50-09")
