@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.lake.doubts import settle
@@ -32,7 +33,8 @@ def read_doubts_again(context: JobContext, tables: Sequence[str]) -> dict[str, f
         tables: Tables to look at.
 
     Returns:
-        Per table the keys that were read; the next merge of these tables settles them.
+        Per table the keys that were read; the next merge of these tables settles them. A table that can't be
+        read now is left out: its keys stay in doubt.
     """
     source = context.source
     if not isinstance(source, Rereads):
@@ -45,7 +47,12 @@ def read_doubts_again(context: JobContext, tables: Sequence[str]) -> dict[str, f
             continue
         log.info("%s: reading %d keys in doubt again", table, len(state.doubts))
         codec = source.codec(table, state.memory)
-        changes = list(source.read_keys(table, state.doubts))
+        try:
+            changes = list(source.read_keys(table, state.doubts))
+        except TransientError as error:
+            # They stay in doubt, which is told at the end of the run; the next one asks again.
+            log.warning("%s: keys in doubt can't be read now: %s", table, error)
+            continue
         settlements = list(_settlements(context, source, mirror, codec, changes))
         changes_state = context.changes.state()
         offset = Progress.from_offset(changes_state.offset).to_offset()

@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
-from airflow_cdc_provider.sources.cassandra.connect import contact_points, driver_errors, open_session
+from airflow_cdc_provider.sources.cassandra.connect import (
+    NODE_LOCAL,
+    consistency_level,
+    contact_points,
+    driver_errors,
+    open_session,
+)
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import PARTITIONER
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.system_schema import load
@@ -75,7 +81,8 @@ def check_source(
             settings = _node_settings(session)
             yield from check_capture(settings)
             yield from _guarded("schema", lambda: check_tables(session, load(session), selects))
-            yield from check_consistency(options.consistency)
+            release = session.execute("SELECT release_version FROM system.local").one().release_version
+            yield from check_consistency(options.consistency, release)
         finally:
             session.cluster.shutdown()
     yield from check_folder(options, settings)
@@ -197,16 +204,23 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
         )
 
 
-def check_consistency(name: str) -> Iterator[Finding]:
-    """Check that the consistency level exists for reads."""
-    from cassandra import ConsistencyLevel
-
-    known = {
-        n for n in ConsistencyLevel.name_to_value if n not in ("ANY", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL")
-    }
-    if name.upper() not in known:
+def check_consistency(name: str, release: str) -> Iterator[Finding]:
+    """Check that the consistency level exists for reads, in a release such as ``5.0.9``."""
+    try:
+        level = consistency_level(name)
+    except ConfigurationError as error:
+        yield Finding("error", "consistency", error.message, f"use {error.expected}")
+        return
+    if level == NODE_LOCAL and int(release.partition(".")[0]) < 4:
         yield Finding(
-            "error", "consistency", f"{name} is no level for reads", f"use one of {', '.join(sorted(known))}"
+            "error", "consistency", f"Cassandra {release} has no level {name}", "use ALL, or LOCAL_QUORUM"
+        )
+    elif level == NODE_LOCAL:
+        yield Finding(
+            "warning",
+            "consistency",
+            f"{name} reads what one node has",
+            "use it only where every node has all data; it needs -Dcassandra.enable_nodelocal_queries=true",
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 
@@ -76,6 +76,30 @@ def contact_points(connection: Mapping[str, Any]) -> list[str]:
     """Return the hosts of a connection."""
     hosts = [host.strip() for host in str(connection.get("host") or "").split(",")]
     return [host for host in hosts if host] or ["127.0.0.1"]
+
+
+NODE_LOCAL: Final = 12
+"""A level of Cassandra 4.0 and later that the driver doesn't name: what the contacted node itself has."""
+
+
+def consistency_level(name: str) -> int:
+    """Return the protocol's number of a consistency level for reads.
+
+    Raises:
+        ConfigurationError: There is none of that name.
+    """
+    from cassandra import ConsistencyLevel
+
+    known = {n: v for n, v in ConsistencyLevel.name_to_value.items() if n not in _NOT_FOR_READS}
+    known["NODE_LOCAL"] = NODE_LOCAL
+    if name.upper() not in known:
+        raise ConfigurationError(
+            f"{name} is no consistency level for reads", expected=f"one of {', '.join(sorted(known))}"
+        )
+    return known[name.upper()]
+
+
+_NOT_FOR_READS: Final = frozenset({"ANY", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL"})
 
 
 @contextmanager

@@ -76,5 +76,9 @@ class CassandraOptions:
         "CQL file with the schema, as DESCRIBE ... WITH INTERNALS prints it, for offline use", ""
     )
     encryption: CassandraEncryption = option("Keystore of encrypted commit logs", CassandraEncryption)
-    consistency: str = option("Consistency level of snapshot reads", "LOCAL_QUORUM")
+    consistency: str = option(
+        "Consistency level of snapshots and re-reads. ALL sees whatever any replica has, and fails while one "
+        "is down; a lower level goes on, and may miss what only that replica has",
+        "ALL",
+    )
     advanced: CassandraAdvanced = option("Options that few users need", CassandraAdvanced)

@@ -185,12 +185,15 @@ class CassandraSource:
         """Tell of tables whose ``cdc`` is off."""
         found = []
         for name in self.tables():
-            if off := self._history.off_since(self._schema(name).id):
-                moment = datetime.fromtimestamp(off / 1e6, UTC).isoformat(timespec="seconds")
-                found.append(
-                    f"{name} has cdc = false since {moment}: its mirror follows no longer. Switch it on "
-                    "again, which takes a new snapshot, or exclude the table"
-                )
+            schema = self._schema(name)
+            if schema.cdc:
+                continue
+            off = self._history.off_since(schema.id)
+            since = f" since {datetime.fromtimestamp(off / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC" if off else ""
+            found.append(
+                f"{name} has cdc = false{since}: its mirror follows no longer. Switch it on again, which "
+                "takes a new snapshot, or exclude the table"
+            )
         return found
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:

@@ -232,3 +232,42 @@ def test_what_a_merge_could_not_decode_lands_once_the_definition_is_another(
     assert not outcome.findings
     assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "grows") == 2
     assert spark.table(f"lake.{keyspace}.drift_{keyspace}_quarantine").count() == 0
+
+
+@pytest.mark.covers("CAS-SCHEMA-03", "CAS-FAULT-08")
+def test_table_whose_capture_pauses_loses_nothing_and_is_read_again_afterwards(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = {**declaration(keyspace, cassandra_server), "snapshot": {"mode": "initial"}}
+    run = cassandra_session.execute
+    name = f"{keyspace}.pauses"
+
+    def sync() -> Any:
+        time.sleep(0.5)
+        return run_stage("sync", shop, connection)
+
+    run(f"CREATE TABLE {name} (k int PRIMARY KEY, v int) WITH cdc = true")
+    run(f"INSERT INTO {name} (k, v) VALUES (1, 1)")
+    assert not sync().findings
+    run(f"INSERT INTO {name} (k, v) VALUES (2, 2)")
+    run(f"ALTER TABLE {name} WITH cdc = false")
+    paused = sync()
+    assert [f for f in paused.findings if f"{name} has cdc = false" in f]
+    assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "pauses") == 2
+
+    run(f"INSERT INTO {name} (k, v) VALUES (3, 3)")
+    cassandra_server.roll_segment(cassandra_session)
+    run(f"ALTER TABLE {name} WITH cdc = true")
+    run(f"INSERT INTO {name} (k, v) VALUES (4, 4)")
+    sync()
+    again = sync()  # knows the pause from what the run before has captured
+
+    assert [t.snapshot_rows for t in again.tables] == [4]
+    assert not again.findings
+    assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "pauses") == 4
+    assert [t.snapshot_rows for t in sync().tables] == [0]

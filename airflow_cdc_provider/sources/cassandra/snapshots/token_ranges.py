@@ -31,7 +31,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
+from airflow_cdc_provider.sources.cassandra.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
 from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import (
     COUNTER,
@@ -199,8 +199,6 @@ class _Query:
     def __init__(
         self, session: Session, schema: TableSchema, conditions: str, options: CassandraOptions
     ) -> None:
-        from cassandra import ConsistencyLevel
-
         self.session = session
         self.schema = schema
         self.options = options
@@ -213,7 +211,7 @@ class _Query:
                 f"SELECT {', '.join(select_list(schema, self.program))} "
                 f"FROM {quote_name(schema.keyspace)}.{quote_name(schema.name)} WHERE {conditions}"
             )
-        self.prepared.consistency_level = ConsistencyLevel.name_to_value[options.consistency.upper()]
+        self.prepared.consistency_level = consistency_level(options.consistency)
         self.prepared.fetch_size = options.advanced.fetch_size
         # The server's clock is the one that write times and TTLs are compared with.
         started = time.monotonic_ns()

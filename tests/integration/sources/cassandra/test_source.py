@@ -26,6 +26,7 @@ from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.snapshots import token_ranges
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
@@ -231,6 +232,26 @@ def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
         own = log.filter(pc.equal(log["source_table"], f"{keyspace}.{table}"))
         (shown,) = _texts(source.codec(f"{keyspace}.{table}"), own)
         assert text in shown
+
+
+@pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02")
+def test_a_snapshot_without_enough_replicas_fails_and_shows_nothing(
+    build: BuildSource, cassandra_session: Any, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CassandraOptions().consistency == "ALL"
+    write_cassandra(cassandra_session, keyspace, 8, count=50)
+    table = f"{keyspace}.plain"
+    rows = _snapshot(build(consistency="ALL"), table).num_rows
+    assert rows > 5
+    for level in ("ONE", "QUORUM", "local_quorum", "LOCAL_ONE"):
+        assert _snapshot(build(consistency=level), table).num_rows == rows
+    monkeypatch.setattr(token_ranges, "_FIRST_WAIT_SECONDS", 0.01)
+    read: list[pa.RecordBatch] = []
+    source = build(consistency="TWO")  # of the one replica that there is
+    with pytest.raises(TransientError, match="plain"):
+        for part in source.plan_snapshot(table).ranges:
+            read += source.snapshot_reader()(part)
+    assert read == []
 
 
 def test_a_filter_limits_the_snapshot(build: BuildSource, cassandra_session: Any, keyspace: str) -> None:

@@ -93,8 +93,23 @@ def test_settings_are_read_in_the_words_of_each_version() -> None:
     assert read_settings({"cdc_total_space": "much"}) == NodeSettings()
 
 
+@pytest.mark.covers("CAS-CFG-02", "CAS-SNAP-06")
 @pytest.mark.parametrize(
-    ("name", "sound"), [("ALL", True), ("local_quorum", True), ("ANY", False), ("X", False)]
+    ("name", "release", "levels"),
+    [
+        ("ALL", "3.11.19", []),
+        ("ONE", "5.0.9", []),
+        ("two", "5.0.9", []),
+        ("THREE", "5.0.9", []),
+        ("QUORUM", "5.0.9", []),
+        ("local_quorum", "4.1.10", []),
+        ("LOCAL_ONE", "5.0.9", []),
+        ("NODE_LOCAL", "4.0.19", ["warning"]),
+        ("NODE_LOCAL", "3.11.19", ["error"]),
+        ("ANY", "5.0.9", ["error"]),
+        ("EACH_QUORUM", "5.0.9", ["error"]),
+        ("X", "5.0.9", ["error"]),
+    ],
 )
-def test_a_consistency_level_must_be_one_for_reads(name: str, sound: bool) -> None:
-    assert (list(check_consistency(name)) == []) == sound
+def test_a_consistency_level_must_be_one_for_reads(name: str, release: str, levels: list[str]) -> None:
+    assert [finding.level for finding in check_consistency(name, release)] == levels
