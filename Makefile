@@ -33,6 +33,9 @@ test-unit: install ## Tests that need no server and no Spark
 test-faults: install ## Long kill and race tests
 	$(PYTEST) -m faults
 
+shipper: ## Build dist/cdc-shipper.pyz, the program that ships segments from Cassandra nodes
+	@python3 tools/build_shipper.py
+
 demo: install ## Both databases, two DAG runs, and a row-by-row comparison
 	$(PYTHON) -m demo
 
@@ -53,4 +56,4 @@ clean: ## Remove what jobs made here: .venv, caches, the demo's data (downloads 
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-faults demo ui features bench lock clean
+.PHONY: help install check format test test-unit test-faults shipper demo ui features bench lock clean

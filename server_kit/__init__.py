@@ -15,5 +15,15 @@ from __future__ import annotations
 from server_kit.cassandra import CassandraServer, create_keyspace
 from server_kit.jars import cassandra_jars, spark_jars
 from server_kit.mongodb import MongoServer
+from server_kit.s3 import S3Server
+from server_kit.sshd import SshServer
 
-__all__ = ["CassandraServer", "MongoServer", "cassandra_jars", "create_keyspace", "spark_jars"]
+__all__ = [
+    "CassandraServer",
+    "MongoServer",
+    "S3Server",
+    "SshServer",
+    "cassandra_jars",
+    "create_keyspace",
+    "spark_jars",
+]

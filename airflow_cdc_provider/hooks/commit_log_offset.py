@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_cdc_provider.hooks.cdc_raw import Segment
+from airflow_cdc_provider.transfer.segments import Segment
 
 _ONLY_NODE: Final = "node"
 """Origin of segments whose folder and whose connector name no host id."""
@@ -25,16 +25,6 @@ def is_news(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
     if not segment.readable or is_passed(segment, offset):
         return False
     return segment.complete or (segment.index is not None and segment.index.end > _read_to(segment, offset))
-
-
-def is_consumed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
-    """Tell whether everything that a segment will ever hold has been captured.
-
-    Args:
-        segment: The segment.
-        offset: The source's offset, None for the begin.
-    """
-    return segment.complete and is_passed(segment, offset)
 
 
 def is_passed(segment: Segment, offset: Mapping[str, Any] | None) -> bool:

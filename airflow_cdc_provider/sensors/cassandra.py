@@ -8,7 +8,7 @@ mounted, or as the landing folder that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
@@ -28,11 +28,23 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.triggers.observing import Given
 
 
-class CdcRawSpaceSensor(ObservingSensor):
-    """Waits until ``cdc_raw`` is fuller than a limit: time to capture before the node refuses writes.
+_GAUGES: Final = (
+    "used_bytes",
+    "used_ratio",
+    "total_bytes",
+    "bytes_per_second",
+    "seconds_to_full",
+    "segments",
+    "oldest_seconds",
+)
 
-    XCom: ``used_bytes``, ``total_bytes``, ``used_ratio``, ``segments``, ``oldest_seconds``, ``host`` of the
-    fullest node. The same numbers are gauges ``cdc.cdc_raw.*``.
+
+class CdcRawSpaceSensor(ObservingSensor):
+    """Waits until ``cdc_raw`` is fuller than a limit, or will soon be: time to capture before writes fail.
+
+    XCom: ``used_bytes``, ``total_bytes``, ``used_ratio``, ``bytes_per_second``, ``seconds_to_full``,
+    ``segments``, ``oldest_seconds``, ``host`` of the node beyond a limit. The same numbers are gauges
+    ``cdc.cdc_raw.*``.
 
     Args:
         cdc_raw: A node's ``cdc_raw``, or a folder with one per node (templated); default: what
@@ -42,10 +54,18 @@ class CdcRawSpaceSensor(ObservingSensor):
             rule, the lesser of 4096 MiB and an eighth of the volume.
         max_used_ratio: Done at this part of the room (templated); None for no such limit.
         max_used_bytes: Done at this number of bytes (templated); None for no such limit.
+        min_seconds_to_full: Done when it will be full in less than this, at the rate of the last quarter of
+            an hour (templated); None for no such limit.
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
-    template_fields: Sequence[str] = ("cdc_raw", "cassandra_yaml", "max_used_ratio", "max_used_bytes")
+    template_fields: Sequence[str] = (
+        "cdc_raw",
+        "cassandra_yaml",
+        "max_used_ratio",
+        "max_used_bytes",
+        "min_seconds_to_full",
+    )
 
     def __init__(
         self,
@@ -55,6 +75,7 @@ class CdcRawSpaceSensor(ObservingSensor):
         total_space_bytes: int | None = None,
         max_used_ratio: float | str | None = 0.5,
         max_used_bytes: int | str | None = None,
+        min_seconds_to_full: float | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -63,6 +84,7 @@ class CdcRawSpaceSensor(ObservingSensor):
         self.total_space_bytes = total_space_bytes
         self.max_used_ratio = max_used_ratio
         self.max_used_bytes = max_used_bytes
+        self.min_seconds_to_full = min_seconds_to_full
 
     def trigger(self, context: Context) -> CdcRawSpaceTrigger:
         """Return the trigger, never faster than the node's own checks."""
@@ -82,22 +104,24 @@ class CdcRawSpaceSensor(ObservingSensor):
                 "the cdc_raw folder is not known",
                 expected="cdc_raw, or cassandra_yaml with cdc_raw_directory",
             )
-        if self.max_used_ratio is None and self.max_used_bytes is None:
+        if self.max_used_ratio is None and self.max_used_bytes is None and self.min_seconds_to_full is None:
             raise ConfigurationError(
-                "there is no limit to wait for", expected="max_used_ratio or max_used_bytes"
+                "there is no limit to wait for",
+                expected="max_used_ratio, max_used_bytes or min_seconds_to_full",
             )
         return CdcRawSpaceTrigger(
             cdc_raw=folder,
             total_space_bytes=total,
             max_used_ratio=None if self.max_used_ratio is None else float(self.max_used_ratio),
             max_used_bytes=None if self.max_used_bytes is None else int(self.max_used_bytes),
+            min_seconds_to_full=None if self.min_seconds_to_full is None else float(self.min_seconds_to_full),
             poll_seconds=max(self.poke_interval, at_least),
         )
 
     def seen(self, value: Mapping[str, Any]) -> None:
         """Emit gauges."""
         tags = {"host": value.get("host") or "node"}
-        for name in ("used_bytes", "used_ratio", "total_bytes", "segments", "oldest_seconds"):
+        for name in _GAUGES:
             if value.get(name) is not None:
                 Stats.gauge(f"cdc.cdc_raw.{name}", value[name], tags=tags)
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure
+from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure_nodes
 from airflow_cdc_provider.hooks.commit_log_offset import is_news
 from airflow_cdc_provider.hooks.state import stored_offset_async
+from airflow_cdc_provider.transfer.space import Space
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
 
 class CdcRawSpaceTrigger(ObservingTrigger):
-    """Fires when ``cdc_raw`` is fuller than a limit.
+    """Fires when ``cdc_raw`` is fuller than a limit, or will soon be full.
 
     Args:
         cdc_raw: A node's ``cdc_raw``, or a folder with one per node.
         total_space_bytes: What a node allows; None for Cassandra's default.
         max_used_ratio: Fire at this part of it, None for no limit.
         max_used_bytes: Fire at this number of bytes, None for no limit.
+        min_seconds_to_full: Fire when it will be full in less than this, at the rate at which segments came
+            lately; None for no limit.
         poll_seconds: Pause between looks.
     """
 
@@ -28,6 +31,7 @@ class CdcRawSpaceTrigger(ObservingTrigger):
         total_space_bytes: int | None = None,
         max_used_ratio: float | None = None,
         max_used_bytes: int | None = None,
+        min_seconds_to_full: float | None = None,
         poll_seconds: float = 60.0,
     ) -> None:
         super().__init__(
@@ -36,19 +40,27 @@ class CdcRawSpaceTrigger(ObservingTrigger):
             total_space_bytes=total_space_bytes,
             max_used_ratio=max_used_ratio,
             max_used_bytes=max_used_bytes,
+            min_seconds_to_full=min_seconds_to_full,
         )
         self.cdc_raw = cdc_raw
         self.total_space_bytes = total_space_bytes
         self.max_used_ratio = max_used_ratio
         self.max_used_bytes = max_used_bytes
+        self.min_seconds_to_full = min_seconds_to_full
 
     async def observe(self, given: Given) -> Observation:
-        """Measure the fullest node."""
-        space = await asyncio.to_thread(measure, self.cdc_raw, self.total_space_bytes)
-        full = (self.max_used_ratio is not None and space.used_ratio >= self.max_used_ratio) or (
-            self.max_used_bytes is not None and space.used_bytes >= self.max_used_bytes
+        """Measure each node; tell of one beyond a limit, else of the fullest."""
+        nodes = await asyncio.to_thread(measure_nodes, self.cdc_raw, self.total_space_bytes)
+        beyond = next((space for space in nodes if self._is_beyond(space)), None)
+        return Observation(beyond is not None, (beyond or nodes[0]).to_dict())
+
+    def _is_beyond(self, space: Space) -> bool:
+        left = space.seconds_to_full
+        return (
+            (self.max_used_ratio is not None and space.used_ratio >= self.max_used_ratio)
+            or (self.max_used_bytes is not None and space.used_bytes >= self.max_used_bytes)
+            or (self.min_seconds_to_full is not None and left is not None and left < self.min_seconds_to_full)
         )
-        return Observation(full, {**vars(space), "used_ratio": round(space.used_ratio, 4)})
 
 
 class CdcRawNewSegmentsTrigger(ObservingTrigger):

@@ -187,10 +187,14 @@ def shop(airflow: Airflow, cassandra_server: CassandraServer) -> Any:
 @pytest.fixture
 def landed(airflow: Airflow, cassandra_server: CassandraServer) -> Callable[[], None]:
     """Bring the node's segments to the landing folder, as a transfer task does: ``landed()``."""
-    from airflow_cdc_provider.operators.segment_transfer import Transfer
+    from airflow_cdc_provider.transfer.stores import FolderStore
+    from airflow_cdc_provider.transfer.transfer import Transfer
+    from airflow_cdc_provider.transfer.whole import WholeSegments
 
     def bring() -> None:
         host = cassandra_server.host_id
-        Transfer(cassandra_server.cdc_raw, airflow.home / "landing" / host, host).run()
+        folders = (cassandra_server.cdc_raw, airflow.home / "landing" / host)
+        source, target = (WholeSegments(FolderStore(folder), host) for folder in folders)
+        Transfer(source, target).run()
 
     return bring

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import PARTIT
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name
+from airflow_cdc_provider.transfer.space import measure
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -39,7 +39,6 @@ NEARLY_FULL: Final = 0.8
 """Part of cdc_total_space from which on a warning is due."""
 
 _OLDEST_MAJOR: Final = 3
-_LARGEST_DEFAULT_SPACE: Final = 4096 << 20
 _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -250,7 +249,7 @@ def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]
         )
     else:
         yield Finding("ok", "cdc_raw", f"{folder} can be read")
-    nodes = [e for e in entries if e.is_dir()] or [folder]
+    nodes = [e for e in entries if e.is_dir() and e.name != "errors"] or [folder]
     cap = min(
         (s.total_space_bytes for s in settings.values() if s.total_space_bytes is not None), default=None
     )
@@ -287,18 +286,18 @@ def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
 def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Finding]:
     if cap is None:
         return
-    if cap == 0:
-        cap = min(_LARGEST_DEFAULT_SPACE, shutil.disk_usage(folder).total // 8)
-    used = sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
+    space = measure(folder, cap or None)
     subject = f"space of {folder.name}"
-    text = f"{used >> 20} MiB of {cap >> 20} MiB (cdc_total_space)"
-    remedy = "capture, then let the cleaner remove segments that were read; or enlarge cdc_total_space"
-    if used >= cap:
+    text = f"{space.used_bytes >> 20} MiB of {space.total_bytes >> 20} MiB (cdc_total_space)"
+    if space.seconds_to_full:
+        text += f", full in {space.seconds_to_full / 60:.0f} minutes at the current rate"
+    remedy = "capture, then let the transfer clear away what was read; or enlarge cdc_total_space"
+    if space.used_ratio >= 1:
         effect = (
             "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
         )
         yield Finding("error", subject, f"{text}: {effect}", remedy)
-    elif used >= NEARLY_FULL * cap:
+    elif space.used_ratio >= NEARLY_FULL:
         yield Finding("warning", subject, text, remedy)
     else:
         yield Finding("ok", subject, text)

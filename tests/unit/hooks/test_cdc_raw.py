@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.cdc_raw import NodeSettings, list_segments, measure, read_index
+from airflow_cdc_provider.hooks.cdc_raw import NodeSettings, list_segments, measure_nodes
 from tests.unit.conftest import WriteSegment
 
 
@@ -37,17 +37,19 @@ def test_segments_come_by_host_and_number_with_what_their_idx_says(
 def test_a_half_written_idx_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "CommitLog-7-1_cdc.idx"
     path.write_text("")
+    path.with_name("CommitLog-7-1.log").write_bytes(b"x")
 
     def finish() -> None:
-        time.sleep(0.1)
+        time.sleep(0.03)
         path.write_text("4096\n")
-        time.sleep(0.1)
+        time.sleep(0.03)
         path.write_text("4096\nCOMPLETED")
 
     writer = threading.Thread(target=finish)
     writer.start()
-    index = read_index(path, patience_seconds=5)
+    (segment,) = list_segments(str(tmp_path))
     writer.join()
+    index = segment.index
     assert index is not None
     assert (index.end, index.completed) == (4096, True)
 
@@ -55,7 +57,7 @@ def test_a_half_written_idx_is_read_again(tmp_path: Path) -> None:
 def test_space_is_that_of_the_fullest_node(write_segment: WriteSegment, tmp_path: Path) -> None:
     write_segment(1, end=1, size=100, folder=tmp_path / "a")
     write_segment(2, end=1, size=700, folder=tmp_path / "b")
-    space = measure(str(tmp_path), 1000)
+    space = measure_nodes(str(tmp_path), 1000)[0]
     assert (space.host, space.segments, space.used_bytes) == ("b", 1, 701)
     assert space.used_ratio == 0.701
     assert space.oldest_seconds is not None
@@ -63,7 +65,7 @@ def test_space_is_that_of_the_fullest_node(write_segment: WriteSegment, tmp_path
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"can't be read.*No such file.*mount it"):
-        measure(str(tmp_path / "nowhere"))
+        measure_nodes(str(tmp_path / "nowhere"))
 
 
 @pytest.mark.covers("CAS-SETUP-01", "CAS-SETUP-03", "CAS-C41-02")
@@ -113,7 +115,7 @@ def test_without_a_setting_the_room_is_an_eighth_of_the_volume_and_4_gib_at_most
 ) -> None:
     write_segment(1, end=1, size=1 << 20)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=volume // 4096, f_frsize=4096))
-    space = measure(str(tmp_path / "cdc_raw"))
+    (space,) = measure_nodes(str(tmp_path / "cdc_raw"))
     assert space.total_bytes == room
     assert space.used_ratio == pytest.approx(((1 << 20) + 1) / room)
 
@@ -141,5 +143,5 @@ def test_files_that_vanish_while_they_are_measured_are_not_counted(
             """Nothing is open."""
 
     monkeypatch.setattr(os, "scandir", lambda path: Listing(scan_then_lose(path)))
-    space = measure(str(folder), 1000)
+    (space,) = measure_nodes(str(folder), 1000)
     assert (space.segments, space.used_bytes) == (2, 203)

@@ -1,0 +1,210 @@
+"""Stores of segments that Airflow connections lead to: ``ssh`` or ``sftp``, and ``aws``.
+
+The connections are Airflow's stock ones. SSH goes through Airflow's own ``SSHHook`` (extra ``sftp`` of this
+package), so keys, passwords, host keys and proxies are what its form says. S3 goes through boto3 (extra
+``s3``): Amazon's provider would bring fifty packages more for the same client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
+from airflow_cdc_provider.transfer.stores import PIECE_BYTES, Item, is_partial, partial_name, require_equal
+
+if TYPE_CHECKING:
+    from paramiko import SFTPClient, SSHClient
+
+_AWS_EXTRA: Final = ("region_name", "endpoint_url", "aws_session_token", "profile_name")
+
+
+class SftpStore:
+    """A folder on another machine. Each thread has a connection of its own.
+
+    Args:
+        ssh_conn_id: An Airflow connection of type ``ssh`` or ``sftp``.
+        folder: The folder there.
+    """
+
+    def __init__(self, ssh_conn_id: str, folder: str) -> None:
+        self.ssh_conn_id = ssh_conn_id
+        self.folder = folder.rstrip("/")
+        self._own = threading.local()
+        self._opened: list[SSHClient] = []
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep nobody out."""
+        return nullcontext()
+
+    def items(self) -> list[Item]:
+        """List whole files."""
+        return [item for item in self._all() if not item.name.startswith(".")]
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield a file's bytes."""
+        with self._errors(), self._sftp.open(f"{self.folder}/{name}", "rb") as file:
+            size = file.stat().st_size or 0
+            at, end = begin, size if end is None else min(end, size)
+            if end - begin > PIECE_BYTES:
+                file.prefetch(size)
+            file.seek(begin)
+            while at < end and (piece := file.read(min(PIECE_BYTES, end - at))):
+                at += len(piece)
+                yield piece
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Put a file there: temporary name, read back, rename."""
+        temporary = f"{self.folder}/{partial_name(name)}"
+        sent = hashlib.sha256()
+        with self._errors():
+            with self._sftp.open(temporary, "wb") as file:
+                file.set_pipelined(True)
+                for piece in pieces:
+                    sent.update(piece)
+                    file.write(piece)
+            require_equal(f"{self.folder}/{name}", sent.digest(), self.read(partial_name(name)))
+            self._sftp.posix_rename(temporary, f"{self.folder}/{name}")
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        try:
+            with self._errors():
+                self._sftp.remove(f"{self.folder}/{name}")
+        except FileNotFoundError:
+            return
+
+    def sweep(self) -> None:
+        """Remove what killed writers left."""
+        for item in self._all():
+            if is_partial(item.name):
+                self.remove(item.name)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._opened:
+            client.close()
+
+    def _all(self) -> list[Item]:
+        with self._errors():
+            try:
+                entries = self._sftp.listdir_attr(self.folder)
+            except FileNotFoundError as error:
+                raise ConfigurationError(
+                    f"folder {self.folder} behind connection {self.ssh_conn_id} is missing",
+                    expected="the node's cdc_raw",
+                ) from error
+        return [
+            Item(entry.filename, entry.st_size or 0, float(entry.st_mtime or 0))
+            for entry in entries
+            if stat.S_ISREG(entry.st_mode or 0)
+        ]
+
+    @property
+    def _sftp(self) -> SFTPClient:
+        sftp: SFTPClient | None = getattr(self._own, "sftp", None)
+        if sftp is None:
+            sftp = self._own.sftp = self._connect()
+        return sftp
+
+    def _connect(self) -> SFTPClient:
+        try:
+            from airflow.providers.ssh.hooks.ssh import SSHHook
+        except ImportError as error:
+            raise ConfigurationError(
+                "Airflow's SSH provider is missing", remedy="pip install 'airflow-cdc-provider[sftp]'"
+            ) from error
+        try:
+            client = SSHHook(ssh_conn_id=self.ssh_conn_id).get_conn()
+        except AirflowNotFoundException as error:
+            raise _missing(self.ssh_conn_id, "ssh") from error
+        self._opened.append(client)
+        return client.open_sftp()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise what a caller can act on.
+
+        Raises:
+            FileNotFoundError: As it is.
+            ConfigurationError: The server lets us in, or at the file, no more.
+            TransientError: The connection was lost.
+        """
+        from paramiko import AuthenticationException, BadHostKeyException, SSHException
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (AuthenticationException, BadHostKeyException, PermissionError) as error:
+            raise ConfigurationError(
+                f"connection {self.ssh_conn_id} is refused at {self.folder}",
+                found=type(error).__name__,
+                remedy="correct its login, key or host key, or the rights of the folder",
+            ) from None
+        except (SSHException, EOFError, OSError) as error:
+            raise TransientError(
+                f"connection {self.ssh_conn_id} was lost", found=f"{type(error).__name__}: {error}"
+            ) from None
+
+
+def s3_store(aws_conn_id: str | None, url: str) -> S3Store:
+    """Return the store of a URL.
+
+    Args:
+        aws_conn_id: An Airflow connection of type ``aws``: login and password are access key and secret, or
+            both empty for what boto3 finds by itself; extra may hold ``region_name``, ``endpoint_url``,
+            ``aws_session_token`` and ``profile_name``. None likewise for what boto3 finds.
+        url: ``s3://bucket/prefix``.
+
+    Raises:
+        ConfigurationError: boto3 or the connection is missing, or the connection asks for something else.
+    """
+    try:
+        import boto3
+    except ImportError as error:
+        raise ConfigurationError(
+            "boto3 is missing", remedy="pip install 'airflow-cdc-provider[s3]'"
+        ) from error
+    bucket, prefix = split_s3_url(url)
+    extra, login, password = _aws_values(aws_conn_id) if aws_conn_id else ({}, None, None)
+    session = boto3.session.Session(
+        aws_access_key_id=login,
+        aws_secret_access_key=password,
+        aws_session_token=extra.get("aws_session_token"),
+        region_name=extra.get("region_name"),
+        profile_name=extra.get("profile_name"),
+    )
+    return S3Store(session.client("s3", endpoint_url=extra.get("endpoint_url")), bucket, prefix)
+
+
+def _aws_values(conn_id: str) -> tuple[dict[str, Any], str | None, str | None]:
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise _missing(conn_id, "aws") from error
+    extra = connection.extra_dejson
+    if connection.conn_type != "aws" or (unknown := sorted(set(extra) - set(_AWS_EXTRA))):
+        found = connection.conn_type if connection.conn_type != "aws" else f"extra {', '.join(unknown)}"
+        raise ConfigurationError(
+            f"connection {conn_id} can't be used for S3",
+            expected=f"type aws, with {', '.join(_AWS_EXTRA)} in its extra at most",
+            found=str(found),
+            remedy="a role is taken through profile_name, from the worker's AWS configuration",
+        )
+    return extra, connection.login or None, connection.password or None
+
+
+def _missing(conn_id: str, kind: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"there is no connection {conn_id}",
+        expected=f"one of type {kind}",
+        remedy=f"airflow connections add {conn_id} --conn-type {kind} ...",
+    )

@@ -1,0 +1,235 @@
+"""Segments in chunks, for a store in which a file can only be put as a whole, such as a bucket.
+
+A segment's durable part is a sequence of immutable files ``CommitLog-7-12.log.<from>-<to>`` (file offsets;
+each ends where a section ends), and the manifest ``CommitLog-7-12.json``, which is put after the chunks that
+it names::
+
+    {"format": 1, "index": "<text of the idx>", "size_bytes": 65536, "position": 65000,
+     "chunks": [{"from": 0, "to": 65536, "sha256": "..."}]}
+
+A reader who starts with the manifest sees whole sections only, and can tell that each byte is the one that
+left the node. A chunk that no manifest names is what a killed writer left; the next one removes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
+from airflow_cdc_provider.transfer.segments import Index, Segment
+from airflow_cdc_provider.transfer.stores import Store
+from airflow_cdc_provider.transfer.whole import whole
+from airflow_cdc_provider.transfer.whole_sections import Mark, durable_marks
+
+DEFAULT_CHUNK_BYTES: Final = 8 * 1024 * 1024
+_FORMAT: Final = 1
+_MANIFEST: Final = re.compile(r"CommitLog-(\d+)-(\d+)\.json")
+_CHUNK: Final = re.compile(r"CommitLog-\d+-\d+\.log\.\d+-\d+")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One chunk: the file offsets between which it lies, and its SHA-256 in hexadecimal."""
+
+    begin: int
+    end: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What stands of a segment.
+
+    Args:
+        index: Text of the idx, None where the segment has none (Cassandra 3.11).
+        position: Logical position at the end of the last chunk.
+        chunks: From the segment's beginning on, without a gap.
+    """
+
+    index: str | None = None
+    position: int = 0
+    chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Up to where the segment stands."""
+        return self.chunks[-1].end if self.chunks else 0
+
+    def to_json(self) -> str:
+        """Write it."""
+        chunks = [{"from": chunk.begin, "to": chunk.end, "sha256": chunk.sha256} for chunk in self.chunks]
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "index": self.index,
+                "size_bytes": self.size_bytes,
+                "position": self.position,
+                "chunks": chunks,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, name: str, text: bytes) -> Manifest:
+        """Read it.
+
+        Raises:
+            CorruptInput: It is of another form, or has a gap.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text)
+            chunks = tuple(Chunk(c["from"], c["to"], c["sha256"]) for c in values["chunks"])
+            ends = [0, *(chunk.end for chunk in chunks)]
+            sound = values["format"] == _FORMAT and [chunk.begin for chunk in chunks] == ends[:-1]
+            manifest = cls(values["index"], values["position"], chunks)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptInput(
+                f"{name} is no manifest", found=text[:80].decode("ascii", "replace")
+            ) from error
+        if not sound:
+            raise CorruptInput(f"{name} is no manifest of format {_FORMAT} without a gap")
+        return manifest
+
+
+class ChunkedSegments:
+    """Source and target of segments in chunks.
+
+    Args:
+        store: Where they lie.
+        host: The node's host id.
+        chunk_bytes: Size from which on a chunk is closed at the next end of a section.
+    """
+
+    def __init__(self, store: Store, host: str, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
+        self.store = store
+        self.host = host
+        self.chunk_bytes = chunk_bytes
+
+    def segments(self) -> list[Segment]:
+        """List segments by their manifests, by number."""
+        found = [
+            self._segment(int(match[1]), int(match[2]), item.modified)
+            for item in self.store.items()
+            if (match := _MANIFEST.fullmatch(item.name))
+        ]
+        return sorted(found, key=lambda segment: segment.id)
+
+    def landed(self) -> dict[str, Index | None]:
+        """Return the idx of each segment by the segment's name; clear away chunks that no manifest names."""
+        segments = self.segments()
+        self._clear_orphans(segments)
+        return {segment.name: segment.index for segment in segments}
+
+    def durable_bytes(self, segment: Segment) -> int:
+        """Return how far it stands here: whole sections were shipped."""
+        return self._manifest(segment).size_bytes
+
+    def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
+        """Yield a segment's bytes, each chunk only once it has proved to be what left the node."""
+        for chunk in self._manifest(segment).chunks:
+            if chunk.end <= begin or chunk.begin >= end:
+                continue
+            name = _chunk_name(segment, chunk.begin, chunk.end)
+            try:
+                data = b"".join(self.store.read(name))
+            except FileNotFoundError:
+                if any(item.name == _manifest_name(segment) for item in self.store.items()):
+                    raise CorruptInput(
+                        f"chunk {name} is missing", expected="it, as its manifest says"
+                    ) from None
+                raise Vanished(segment.name) from None
+            if hashlib.sha256(data).hexdigest() != chunk.sha256:
+                raise CorruptInput(
+                    f"chunk {name} isn't what left the node",
+                    expected=f"{chunk.end - chunk.begin} bytes with SHA-256 {chunk.sha256}",
+                    found=f"{len(data)} bytes of another",
+                )
+            yield data[max(begin - chunk.begin, 0) : end - chunk.begin]
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment, its manifest first."""
+        chunks = self._manifest(segment).chunks
+        self.store.remove(_manifest_name(segment))
+        for chunk in chunks:
+            self.store.remove(_chunk_name(segment, chunk.begin, chunk.end))
+
+    def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
+        """Put what a segment has grown by as chunks, then the manifest."""
+        known = self._growing(segment, end)
+        chunks = list(known.chunks)
+        position = known.position
+        for begin, mark in self._cut(segment, source, known, end):
+            size = mark.offset - begin
+            data = b"".join(whole(segment, passing(source.read(segment, begin, mark.offset)), size))
+            self.store.write(_chunk_name(segment, begin, mark.offset), [data])
+            chunks.append(Chunk(begin, mark.offset, hashlib.sha256(data).hexdigest()))
+            position = mark.position
+        text = segment.index.text if segment.index is not None else None
+        manifest = Manifest(text, position, tuple(chunks))
+        self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
+
+    def _growing(self, segment: Segment, end: int) -> Manifest:
+        """Return what stands of a growing segment; nothing where it has to be shipped anew."""
+        try:
+            known = self._manifest(segment)
+        except CorruptInput:
+            return Manifest()
+        finished = known.index is not None and known.index.endswith("COMPLETED")
+        return Manifest() if finished or known.size_bytes > end else known
+
+    def _segment(self, version: int, number: int, modified: float) -> Segment:
+        """Read one manifest. A broken one makes a segment that seems to grow; who brings it hears of it."""
+        bare = Segment(self.host, number, version, Index(0, False, ""), 0, modified)
+        try:
+            manifest = self._manifest(bare)
+        except CorruptInput:
+            return bare
+        index = Index.parse(manifest.index) if manifest.index is not None else None
+        return Segment(self.host, number, version, index, manifest.size_bytes, modified)
+
+    def _cut(self, segment: Segment, source: Source, known: Manifest, end: int) -> Iterator[tuple[int, Mark]]:
+        """Yield begin and end of each new chunk."""
+
+        def read(begin: int, stop: int) -> bytes:
+            return b"".join(source.read(segment, begin, stop))
+
+        begin = last = Mark(known.size_bytes, known.position)
+        after = last if known.chunks else None
+        for mark in durable_marks(read, segment, after):
+            last = Mark(min(mark.offset, end), mark.position)
+            if last.offset - begin.offset >= self.chunk_bytes:
+                yield begin.offset, last
+                begin = last
+        if last.offset > begin.offset:
+            yield begin.offset, last
+
+    def _manifest(self, segment: Segment) -> Manifest:
+        name = _manifest_name(segment)
+        try:
+            return Manifest.from_json(name, b"".join(self.store.read(name)))
+        except FileNotFoundError:
+            return Manifest()
+
+    def _clear_orphans(self, segments: list[Segment]) -> None:
+        named = set()
+        for segment in segments:
+            try:
+                named |= {_chunk_name(segment, c.begin, c.end) for c in self._manifest(segment).chunks}
+            except CorruptInput:
+                return  # it can't be told which chunks are its own
+        for item in self.store.items():
+            if _CHUNK.fullmatch(item.name) and item.name not in named:
+                self.store.remove(item.name)
+
+
+def _manifest_name(segment: Segment) -> str:
+    return segment.name.removesuffix(".log") + ".json"
+
+
+def _chunk_name(segment: Segment, begin: int, end: int) -> str:
+    return f"{segment.name}.{begin}-{end}"

@@ -1,0 +1,123 @@
+"""A folder behind SSH, by the system's ``sftp`` program, with the keys and hosts of its configuration.
+
+Each call is one run of the program, in batch mode: it never asks. A file is put under a temporary name,
+synced, read back, and renamed over the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.transfer.stores import (
+    FolderStore,
+    Item,
+    is_partial,
+    partial_name,
+    require_equal,
+)
+
+_LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+(\d+)\s+\S+\s+\S+\s+\S+\s+(\S+)")
+_NO_CONNECTION: Final = 255
+
+
+class OpenSshStore:
+    """A folder on another machine.
+
+    Args:
+        destination: ``user@host``, as ``sftp`` takes it.
+        folder: The folder there, absolute; it and its parent are made if they are missing.
+        options: Further options of ``sftp``, for example ``["-P", "2222", "-i", "/etc/cdc/key"]``.
+    """
+
+    def __init__(self, destination: str, folder: str, options: Sequence[str] = ()) -> None:
+        self.destination = destination
+        self.folder = PurePosixPath(folder)
+        self.options = tuple(options)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep nobody out: one shipper writes for one node."""
+        return nullcontext()
+
+    def items(self) -> list[Item]:
+        """List whole files; when they were written is not known exactly."""
+        return [item for item in self._all() if not item.name.startswith(".")]
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Fetch a file as a whole, and yield the bytes that are wanted."""
+        if not any(item.name == name for item in self._all()):
+            raise FileNotFoundError(name)
+        with tempfile.TemporaryDirectory() as here:
+            self._run(f"get {self.folder / name} {here}/file")
+            yield from FolderStore(Path(here)).read("file", begin, end)
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Put a file there."""
+        temporary = partial_name(name)
+        with tempfile.TemporaryDirectory() as here:
+            sent = hashlib.sha256()
+            with (Path(here) / "file").open("wb") as file:
+                for piece in pieces:
+                    sent.update(piece)
+                    file.write(piece)
+            self._run(
+                *self._make_folder(),
+                f"put -f {here}/file {self.folder / temporary}",
+                f"get {self.folder / temporary} {here}/back",
+            )
+            require_equal(
+                f"{self.destination}:{self.folder / name}",
+                sent.digest(),
+                FolderStore(Path(here)).read("back"),
+            )
+        self._run(f"rename {self.folder / temporary} {self.folder / name}")
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self._run(f"-rm {self.folder / name}")
+
+    def sweep(self) -> None:
+        """Remove what killed writers left."""
+        leftovers = [f"-rm {self.folder / item.name}" for item in self._all() if is_partial(item.name)]
+        if leftovers:
+            self._run(*leftovers)
+
+    def _all(self) -> list[Item]:
+        lines = self._run(*self._make_folder(), f"ls -lan {self.folder}").splitlines()
+        found = [match for line in lines if (match := _LINE.fullmatch(line.strip()))]
+        return [Item(PurePosixPath(match[2]).name, int(match[1]), time.time()) for match in found]
+
+    def _make_folder(self) -> tuple[str, ...]:
+        return f"-mkdir {self.folder.parent}", f"-mkdir {self.folder}"
+
+    def _run(self, *commands: str) -> str:
+        """Run commands; those that begin with ``-`` may fail.
+
+        Raises:
+            TransientError: The machine can't be reached, or a command failed.
+            ConfigurationError: There is no such program.
+        """
+        command = ["sftp", "-q", "-b", "-", "-oBatchMode=yes", *self.options, self.destination]
+        try:
+            done = subprocess.run(
+                command, input="\n".join(commands) + "\n", capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError as error:
+            raise ConfigurationError(
+                "program sftp is missing",
+                expected="OpenSSH's client",
+                remedy="apt-get install openssh-client",
+            ) from error
+        if done.returncode:
+            what = "can't be reached" if done.returncode == _NO_CONNECTION else "refused a command"
+            found = " ".join(done.stderr.split())[-300:]
+            raise TransientError(f"{self.destination} {what}", found=found or str(done.returncode))
+        return done.stdout

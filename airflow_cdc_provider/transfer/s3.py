@@ -1,0 +1,122 @@
+"""A prefix of an S3 bucket, or of any store that speaks S3. It can put, and neither rename nor append.
+
+The store itself checks the SHA-256 of what it is given before it shows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.transfer.stores import PIECE_BYTES, Item
+
+_MISSING: Final = ("NoSuchKey", "404")
+_REFUSALS: Final = (
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidBucketName",
+    "NoSuchBucket",
+    "PermanentRedirect",
+    "SignatureDoesNotMatch",
+)
+
+
+def split_s3_url(url: str) -> tuple[str, str]:
+    """Return bucket and prefix of ``s3://bucket/prefix``.
+
+    Raises:
+        ConfigurationError: It is no such URL.
+    """
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not url.startswith("s3://") or not bucket:
+        raise ConfigurationError("this is no URL of a bucket", expected="s3://bucket/prefix", found=url)
+    return bucket, prefix.strip("/")
+
+
+class S3Store:
+    """Objects below a prefix.
+
+    Args:
+        client: boto3's client, ``boto3.client("s3")``; threads may share it.
+        bucket: The bucket.
+        prefix: Keys begin with it and a slash.
+    """
+
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        self.client = client
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep nobody out: one shipper writes for one node."""
+        return nullcontext()
+
+    def items(self) -> list[Item]:
+        """List objects."""
+        pages = self.client.get_paginator("list_objects_v2")
+        with self._errors():
+            return [
+                Item(entry["Key"].removeprefix(self.prefix), entry["Size"], entry["LastModified"].timestamp())
+                for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix, Delimiter="/")
+                for entry in page.get("Contents", ())
+            ]
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield an object's bytes."""
+        if end is not None and end <= begin:
+            return
+        wanted = {} if begin == 0 and end is None else {"Range": _range(begin, end)}
+        with self._errors():
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name, **wanted)
+            yield from answer["Body"].iter_chunks(PIECE_BYTES)
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Put an object there, in one request, which the store takes as a whole or not at all."""
+        data = b"".join(pieces)
+        checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        with self._errors():
+            self.client.put_object(
+                Bucket=self.bucket, Key=self.prefix + name, Body=data, ChecksumSHA256=checksum
+            )
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        with self._errors():
+            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
+
+    def sweep(self) -> None:
+        """Do nothing: what a killed writer began is never seen."""
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+        place = f"s3://{self.bucket}/{self.prefix}"
+        try:
+            yield
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            if code in _MISSING:
+                raise FileNotFoundError(place) from None
+            if code in _REFUSALS:
+                raise ConfigurationError(
+                    f"{place} refuses us", found=code, remedy="correct the bucket, its policy or the keys"
+                ) from None
+            raise TransientError(f"{place} failed", found=code) from None
+        except NoCredentialsError:
+            raise ConfigurationError(
+                f"there are no credentials for {place}",
+                remedy="name them in the Airflow connection, or as boto3 finds them",
+            ) from None
+        except BotoCoreError as error:
+            raise TransientError(f"{place} can't be reached", found=type(error).__name__) from None
+
+
+def _range(begin: int, end: int | None) -> str:
+    return f"bytes={begin}-{'' if end is None else end - 1}"

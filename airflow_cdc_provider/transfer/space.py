@@ -1,0 +1,119 @@
+"""How full ``cdc_raw`` is, how fast it fills, and when it will be full.
+
+Cassandra refuses writes to tables with CDC (or drops the oldest segments, with ``cdc_block_writes: false``)
+when a new segment would bring ``cdc_raw`` above ``cdc_total_space``. Live segments are linked there from the
+moment they are made, so they count too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_cdc_provider.transfer.segments import Segment
+from airflow_cdc_provider.transfer.stores import FolderStore
+from airflow_cdc_provider.transfer.whole import WholeSegments
+
+RATE_WINDOW_SECONDS: Final = 900.0
+"""The rate is that of segments finished within this time."""
+
+_LARGEST_DEFAULT_BYTES: Final = 4096 << 20
+
+
+@dataclass(frozen=True)
+class Space:
+    """Room taken in one node's ``cdc_raw``.
+
+    Args:
+        used_bytes: Taken by segments, live ones too, and idx files.
+        total_bytes: What the node allows (``cdc_total_space``).
+        segments: Number of segments.
+        oldest_seconds: Age of the oldest segment, None if there is none.
+        bytes_per_second: How fast segments with changes of CDC tables came lately, None with less than two.
+        host: The node's host id, empty where the folder doesn't name it.
+    """
+
+    used_bytes: int
+    total_bytes: int
+    segments: int
+    oldest_seconds: float | None
+    bytes_per_second: float | None = None
+    host: str = ""
+
+    @property
+    def used_ratio(self) -> float:
+        """Part of the room that is taken."""
+        return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
+
+    @property
+    def seconds_to_full(self) -> float | None:
+        """When the room is taken, if segments keep coming as they do; None if none come."""
+        if not self.bytes_per_second:
+            return None
+        return max(self.total_bytes - self.used_bytes, 0) / self.bytes_per_second
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers, for an XCom."""
+        seconds = self.seconds_to_full
+        return {
+            **vars(self),
+            "used_ratio": round(self.used_ratio, 4),
+            "seconds_to_full": None if seconds is None else round(seconds, 1),
+        }
+
+
+def measure(folder: Path, total_bytes: int | None = None, host: str = "") -> Space:
+    """Measure one node's folder; files may vanish meanwhile.
+
+    Args:
+        folder: The node's ``cdc_raw``.
+        total_bytes: What the node allows; None for Cassandra's own rule, see :func:`default_total_bytes`.
+        host: The node's host id.
+
+    Raises:
+        OSError: The folder can't be read.
+    """
+    os.listdir(folder)  # one that is missing isn't empty
+    store = FolderStore(folder)
+    segments = WholeSegments(store, host).segments()
+    now = time.time()
+    return Space(
+        used_bytes=sum(item.size_bytes for item in store.items() if item.name.startswith("CommitLog-")),
+        total_bytes=total_bytes or default_total_bytes(folder),
+        segments=len(segments),
+        oldest_seconds=max((max(now - segment.modified, 0.0) for segment in segments), default=None),
+        bytes_per_second=bytes_per_second(segments, now),
+        host=host,
+    )
+
+
+def bytes_per_second(segments: Sequence[Segment], now: float) -> float | None:
+    """Return how fast segments with changes come, by when they were last written.
+
+    Args:
+        segments: All of one node.
+        now: The time, in epoch seconds.
+
+    Returns:
+        Bytes of those finished in the last :data:`RATE_WINDOW_SECONDS` per second of it (or per second since
+        the oldest one, if that is less); None with less than two.
+    """
+    ordered = sorted((s for s in segments if s.readable), key=lambda segment: segment.modified)
+    if len(ordered) < 2:
+        return None
+    begin = max(ordered[0].modified, now - RATE_WINDOW_SECONDS)
+    came = sum(segment.size_bytes for segment in ordered[1:] if segment.modified >= begin)
+    return came / max(now - begin, 1.0)
+
+
+def default_total_bytes(folder: Path) -> int:
+    """Return the room that Cassandra allows where nothing is configured.
+
+    It is the lesser of 4096 MiB and an eighth of the volume.
+    """
+    volume = os.statvfs(folder)
+    return min(_LARGEST_DEFAULT_BYTES, volume.f_blocks * volume.f_frsize // 8)

@@ -1,0 +1,126 @@
+"""Segments as they lie in ``cdc_raw`` and in the landing area: whole files, each beside its idx.
+
+A reader reads the idx first and the segment up to it. So a segment is put in place before the idx that speaks
+of it, and the idx goes first when a segment goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
+from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
+from airflow_cdc_provider.transfer.stores import FolderStore, Item, Store
+from airflow_cdc_provider.transfer.whole_sections import durable_end
+
+_PATIENCE_SECONDS: Final = 0.5
+
+
+class WholeSegments:
+    """Source and target of whole segments.
+
+    Args:
+        store: Where they lie.
+        host: The node's host id.
+    """
+
+    def __init__(self, store: Store, host: str) -> None:
+        self.store = store
+        self.host = host
+
+    def segments(self) -> list[Segment]:
+        """List segments with what their idx files say, by number."""
+        items = {item.name: item for item in self.store.items()}
+        found = [
+            self._segment(item, number, items)
+            for name, item in items.items()
+            if (number := segment_number(name)) is not None
+        ]
+        return sorted(found, key=lambda segment: segment.id)
+
+    def landed(self) -> dict[str, Index | None]:
+        """Return the idx of each segment by the segment's name."""
+        return {segment.name: segment.index for segment in self.segments()}
+
+    def durable_bytes(self, segment: Segment) -> int:
+        """Return how far a segment may be shipped."""
+
+        def read(begin: int, end: int) -> bytes:
+            return b"".join(self.read(segment, begin, end))
+
+        return durable_end(read, segment)
+
+    def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
+        """Yield a segment's bytes."""
+        try:
+            yield from self.store.read(segment.name, begin, end)
+        except FileNotFoundError:
+            raise Vanished(segment.name) from None
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment, its idx first."""
+        self.store.remove(segment.index_name)
+        self.store.remove(segment.name)
+
+    def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
+        """Bring a segment, then its idx.
+
+        What a folder of this machine already has of a growing segment is sound, and is copied from there.
+        """
+        begin = self._sound_bytes(segment, end)
+        sent = passing(source.read(segment, begin, end))
+        here = self.store.read(segment.name, 0, begin) if begin else iter(())
+        self.store.write(segment.name, whole(segment, chain(here, sent), end))
+        if segment.index is not None:
+            self.store.write(segment.index_name, [segment.index.text.encode()])
+
+    def _sound_bytes(self, segment: Segment, end: int) -> int:
+        """Return how many bytes of a growing segment stand here: all, if an earlier transfer brought them."""
+        if not isinstance(self.store, FolderStore):
+            return 0
+        index = self._index(segment.index_name)
+        if index is None or index.completed:
+            return 0
+        try:
+            size = (self.store.path / segment.name).stat().st_size
+        except FileNotFoundError:
+            return 0
+        return size if size <= end else 0
+
+    def _segment(self, item: Item, number: tuple[int, int], items: dict[str, Item]) -> Segment:
+        version, segment_id = number
+        bare = Segment(self.host, segment_id, version, None, item.size_bytes, item.modified)
+        if bare.index_name not in items:
+            return bare
+        index = self._index(bare.index_name)
+        return Segment(self.host, segment_id, version, index, item.size_bytes, item.modified)
+
+    def _index(self, name: str) -> Index | None:
+        """Read an idx file, again while the node is writing it; None if it is gone or stays unreadable."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                text = b"".join(self.store.read(name)).decode("ascii", "replace")
+            except FileNotFoundError:
+                return None
+            if (index := Index.parse(text)) is not None or time.monotonic() > deadline:
+                return index
+            time.sleep(0.02)
+
+
+def whole(segment: Segment, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Hand pieces on, and see to it that they are as many bytes as they should be.
+
+    Raises:
+        CorruptInput: They are fewer.
+    """
+    found = 0
+    for piece in pieces:
+        found += len(piece)
+        yield piece
+    if found != size:
+        raise CorruptInput(f"{segment.name} ends early", expected=f"{size} bytes", found=str(found))
