@@ -69,8 +69,9 @@ class SshServer(Server):
 
     @property
     def client_options(self) -> tuple[str, ...]:
-        """What ``sftp`` and ``ssh`` need to log in, but for the port."""
-        return ("-i", str(self.client_key), f"-oUserKnownHostsFile={self.known_hosts}", "-F", "/dev/null")
+        """What ``sftp`` and ``ssh`` need to log in, but for the port. Shared connections end with the test."""
+        known = f"-oUserKnownHostsFile={self.known_hosts}"
+        return ("-i", str(self.client_key), known, "-oControlPersist=2", "-F", "/dev/null")
 
     def give(self, path: Path) -> None:
         """Make a folder with all that is in it the server's user's."""

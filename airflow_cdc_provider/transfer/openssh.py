@@ -1,7 +1,8 @@
 """A folder behind SSH, by the system's ``sftp`` program, with the keys and hosts of its configuration.
 
-Each call is one run of the program, in batch mode: it never asks. A file is put under a temporary name,
-synced, read back, and renamed over the old one.
+Each call is one run of the program, in batch mode: it never asks. Runs share one connection, which closes
+when it was idle for a minute (``ControlPersist``). A file is put under a temporary name, synced, read back,
+and renamed over the old one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ class OpenSshStore:
     def __init__(self, destination: str, folder: str, options: Sequence[str] = ()) -> None:
         self.destination = destination
         self.folder = PurePosixPath(folder)
-        self.options = tuple(options)
+        self._sockets = tempfile.TemporaryDirectory(prefix="cdc-ssh-")
+        self.options = (
+            *options,  # the first that names an option wins
+            "-oControlMaster=auto",
+            f"-oControlPath={self._sockets.name}/%C",
+            "-oControlPersist=60",
+            "-oConnectTimeout=30",
+            "-oServerAliveInterval=15",
+        )
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Keep nobody out: one shipper writes for one node."""

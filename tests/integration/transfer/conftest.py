@@ -1,21 +1,25 @@
-"""Places behind a network, and transfers in processes that can be killed."""
+"""Places behind a network, the connections to them, and the shipper's configuration."""
 
 from __future__ import annotations
 
 import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 import json
+import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.transfer.nodes import HOST
+
 if TYPE_CHECKING:
     from server_kit import S3Server, SshServer
 
 Connect = Callable[..., str]
+WriteConfig = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -91,3 +95,28 @@ def ssh_folder(ssh_server: SshServer) -> Path:
 def s3_url() -> str:
     """A prefix of the test's own in the S3 server's bucket."""
     return f"s3://landing/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def write_config(tmp_path: Path) -> WriteConfig:
+    """Write a shipper's configuration: ``write_config(target=..., ssh=..., s3=...)``."""
+
+    def write(*, ssh: str = "", s3: Mapping[str, str] | None = None, **options: Any) -> Path:
+        options = {"cdc_raw": tmp_path / "cdc_raw", "host_id": HOST, "interval_seconds": 0.01, **options}
+        sections = {"shipper": options, "ssh": {"options": ssh}, "s3": s3 or {}}
+        path = tmp_path / "cdc-shipper.ini"
+        path.write_text(
+            "".join(
+                f"[{section}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
+                for section, values in sections.items()
+            )
+        )
+        return path
+
+    return write
+
+
+def aws_environment() -> dict[str, str]:
+    from server_kit.s3 import KEY, SECRET
+
+    return {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}

@@ -30,6 +30,7 @@ class Node:
         self._parameters = {"compressionClass": "DeflateCompressor"} if compressed else {}
         self._data: dict[int, bytes] = {}
         self._position: dict[int, int] = {}
+        self._says: dict[int, str] = {}
         cdc_raw.mkdir(parents=True, exist_ok=True)
 
     def grows(self, number: int, section: bytes, *, ahead: bytes = b"") -> None:
@@ -49,6 +50,7 @@ class Node:
 
     def says(self, number: int, text: str) -> None:
         """Write an idx file."""
+        self._says[number] = text
         (self.cdc_raw / f"CommitLog-7-{number}_cdc.idx").write_text(text)
 
     def begins(self, number: int) -> None:
@@ -67,6 +69,12 @@ class Node:
     def durable(self, number: int) -> bytes:
         """Return what is durable of a segment."""
         return self._data[number]
+
+    @property
+    def wrote(self) -> dict[str, bytes]:
+        """All that it ever made durable, by file name, whatever became of it."""
+        logs = {f"CommitLog-7-{number}.log": data for number, data in self._data.items()}
+        return logs | {f"CommitLog-7-{n}_cdc.idx": text.encode() for n, text in self._says.items()}
 
     @property
     def segments(self) -> WholeSegments:
@@ -104,13 +112,15 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def assert_nothing_half(folder: Path, truth: dict[str, bytes]) -> None:
-    """A landing folder shows beginnings of segments only, none shorter than its idx says (plain segments)."""
-    shown = files(folder)
-    for name, data in shown.items():
+    """A landing folder shows beginnings of segments only, none shorter than its idx says (plain segments).
+
+    It may change meanwhile, so it is read as a reader does: the idx, then the segment.
+    """
+    for path in folder.glob("CommitLog*_cdc.idx") if folder.exists() else ():
+        index = Index.parse(path.read_text())
+        log = path.with_name(path.name.replace("_cdc.idx", ".log"))
+        assert index is not None, f"{path.name} is half-written"
+        assert log.stat().st_size >= index.end, f"{path.name} is ahead of its segment"
+    for name, data in files(folder).items():
         if name.endswith(".log"):
             assert truth[name].startswith(data), f"{name} isn't what the node wrote"
-        else:
-            index = Index.parse(data.decode())
-            log = shown[name.replace("_cdc.idx", ".log")]
-            assert index is not None
-            assert len(log) >= index.end, f"{name} is ahead of its segment"
