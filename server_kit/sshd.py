@@ -69,7 +69,7 @@ class SshServer(Server):
 
     @property
     def client_options(self) -> tuple[str, ...]:
-        """What ``sftp`` and ``ssh`` need to log in, but for the port. Shared connections end with the test."""
+        """What ``sftp`` and ``ssh`` need to log in, but for the port. They end with it."""
         known = f"-oUserKnownHostsFile={self.known_hosts}"
         return ("-i", str(self.client_key), known, "-oControlPersist=2", "-F", "/dev/null")
 

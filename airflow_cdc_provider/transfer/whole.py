@@ -7,14 +7,15 @@ of it, and the idx goes first when a segment goes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
-from airflow_cdc_provider.transfer.stores import FolderStore, Item, Store
+from airflow_cdc_provider.transfer.stores import FolderStore, Store
 from airflow_cdc_provider.transfer.whole_sections import durable_end
 
 _PATIENCE_SECONDS: Final = 0.5
@@ -33,14 +34,23 @@ class WholeSegments:
         self.host = host
 
     def segments(self) -> list[Segment]:
-        """List segments with what their idx files say, by number."""
-        items = {item.name: item for item in self.store.items()}
-        found = [
-            self._segment(item, number, items)
-            for name, item in items.items()
-            if (number := segment_number(name)) is not None
+        """List segments with what their idx files say, by number.
+
+        Sizes are looked up after the idx files were read: a segment is never shorter than its idx says.
+        """
+        names = {item.name for item in self.store.items()}
+        found = []
+        for name in names:
+            if (number := segment_number(name)) is not None:
+                bare = Segment(self.host, number[1], number[0], None, 0, 0.0)
+                found.append(replace(bare, index=self._index(bare.index_name, names)))
+        now = {item.name: item for item in self.store.items()}
+        sized = [
+            replace(segment, size_bytes=now[segment.name].size_bytes, modified=now[segment.name].modified)
+            for segment in found
+            if segment.name in now
         ]
-        return sorted(found, key=lambda segment: segment.id)
+        return sorted(sized, key=lambda segment: segment.id)
 
     def landed(self) -> dict[str, Index | None]:
         """Return the idx of each segment by the segment's name."""
@@ -82,7 +92,7 @@ class WholeSegments:
         """Return how many bytes of a growing segment stand here: all, if an earlier transfer brought them."""
         if not isinstance(self.store, FolderStore):
             return 0
-        index = self._index(segment.index_name)
+        index = self._index(segment.index_name, (segment.index_name,))
         if index is None or index.completed:
             return 0
         try:
@@ -91,16 +101,10 @@ class WholeSegments:
             return 0
         return size if size <= end else 0
 
-    def _segment(self, item: Item, number: tuple[int, int], items: dict[str, Item]) -> Segment:
-        version, segment_id = number
-        bare = Segment(self.host, segment_id, version, None, item.size_bytes, item.modified)
-        if bare.index_name not in items:
-            return bare
-        index = self._index(bare.index_name)
-        return Segment(self.host, segment_id, version, index, item.size_bytes, item.modified)
-
-    def _index(self, name: str) -> Index | None:
+    def _index(self, name: str, names: Container[str]) -> Index | None:
         """Read an idx file, again while the node is writing it; None if it is gone or stays unreadable."""
+        if name not in names:
+            return None
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:

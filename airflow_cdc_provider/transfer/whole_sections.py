@@ -70,17 +70,23 @@ def read_header(read: Read, segment: Segment) -> Header:
 
 
 def durable_end(read: Read, segment: Segment) -> int:
-    """Return the file offset up to which a segment may travel.
+    """Return the file offset up to which a segment may travel: as far as its idx says, to the byte.
 
     Raises:
-        CorruptInput: The header is broken.
+        CorruptInput: The header is broken, or the segment ends before its idx says.
     """
     header = read_header(read, segment)
     if segment.complete:
         return segment.size_bytes
-    if header.plain:
-        return min(segment.index.end if segment.index is not None else 0, segment.size_bytes)
-    return max((mark.offset for mark in durable_marks(read, segment)), default=0)
+    said = segment.index.end if segment.index is not None else 0
+    last = Mark(said, said) if header.plain else max(durable_marks(read, segment), default=Mark(0, 0))
+    if last.offset > segment.size_bytes or last.position < said:
+        raise CorruptInput(
+            f"{segment.name} ends before its idx says",
+            expected=f"position {said}",
+            found=f"{min(last.position, segment.size_bytes)}",
+        )
+    return last.offset
 
 
 def durable_marks(read: Read, segment: Segment, after: Mark | None = None) -> Iterator[Mark]:

@@ -88,7 +88,11 @@ class Node:
         return data + marker(number, len(data), len(data) + 8 + len(body)) + body
 
     def _put(self, number: int, data: bytes) -> None:
-        self.log(number).write_bytes(data.ljust(self.capacity_bytes, b"\0"))
+        log = self.log(number)
+        log.touch()
+        with log.open("r+b") as file:  # a node never cuts a segment that it has synced
+            file.write(data.ljust(self.capacity_bytes, b"\0"))
+            file.truncate()
 
 
 def whole(folder: Path) -> WholeSegments:

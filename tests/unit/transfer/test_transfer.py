@@ -73,6 +73,56 @@ def test_of_a_growing_segment_the_durable_sections_travel(
     assert site.landed() == files(site.node.cdc_raw), "a finished one travels as a whole"
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("finishes", [False, True])
+@pytest.mark.parametrize("moment", range(3))
+def test_a_segment_that_grows_while_it_is_listed_is_not_cut_short(
+    tmp_path: Path, compressed: bool, finishes: bool, moment: int
+) -> None:
+    node, landing = Node(tmp_path / "cdc_raw", compressed=compressed), tmp_path / "landing"
+    node.grows(1, noise(100))
+
+    class Growing(FolderStore):
+        """The node writes before the first, the second or the third look."""
+
+        looks = 0
+
+        def looked(self) -> None:
+            if self.looks == moment:
+                node.grows(1, noise(200, 1))
+                if finishes:
+                    node.finishes(1, noise(50))
+            self.looks += 1
+
+        def items(self) -> Any:
+            self.looked()
+            return super().items()
+
+        def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+            self.looked()
+            return super().read(name, begin, end)
+
+    Transfer(WholeSegments(Growing(node.cdc_raw), HOST), whole(landing)).run()
+
+    landed = files(landing)
+    says, data = landed["CommitLog-7-1_cdc.idx"], landed["CommitLog-7-1.log"]
+    if says == node.wrote["CommitLog-7-1_cdc.idx"]:
+        assert data == node.durable(1)
+    else:
+        first = Node(tmp_path / "first", compressed=compressed)
+        first.grows(1, noise(100))
+        assert (data, says) == (first.durable(1), first.wrote["CommitLog-7-1_cdc.idx"])
+
+
+def test_a_segment_shorter_than_its_idx_says_is_not_shown(site: Site) -> None:
+    site.node.grows(1, noise(100))
+    site.node.says(1, "129")
+    assert site.transfer().run().errors == 1
+    assert site.landed() == {}
+    site.node.says(1, "128")
+    assert site.transfer().run().copied == 1
+
+
 def test_growing_segments_are_brought_again_and_unchanged_ones_are_not(site: Site) -> None:
     site.node.finishes(1, noise(1000))
     site.node.grows(2, noise(500))
