@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.providers.common.compat.sdk import BaseOperator, Stats
 
 from airflow_cdc_provider.assets import changes_asset
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.hooks.cdc_raw import ERRORS
 from airflow_cdc_provider.hooks.commit_log_offset import is_passed
 from airflow_cdc_provider.hooks.failures import for_airflow
@@ -51,7 +51,7 @@ class CommitLogTransferOperator(BaseOperator):
     and don't keep the others.
 
     XCom: ``copied``, ``copied_bytes``, ``unchanged``, ``vanished``, ``deleted``, ``archived``, ``errors``,
-    ``failed``; the same are metrics ``cdc.transfer.*``.
+    ``failed``, ``lost``; the same are metrics ``cdc.transfer.*``.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -136,7 +136,8 @@ class CommitLogTransferOperator(BaseOperator):
         """Transfer once.
 
         Raises:
-            AirflowFailException: A folder, a connection or an option is wrong.
+            AirflowFailException: A folder, a connection or an option is wrong; or the node dropped segments
+                before they were brought, so that changes are lost.
             CdcError: What a retry may get over: a full disk, a lost connection, another transfer of the node.
         """
         try:
@@ -161,6 +162,13 @@ class CommitLogTransferOperator(BaseOperator):
             source = self._source(landing, opened)
             counts = self._run(context, connector, landing, source)
         self._tell(connector, counts)
+        if counts.lost:
+            raise PositionLost(
+                f"node {self.host_id} dropped {counts.lost} segments before their ends were brought",
+                expected="cdc_block_writes: true, or transfers often enough",
+                found=f"what is left of them, in {Path(landing, ERRORS, self.host_id)}",
+                remedy="reset the offset and sync, which takes new snapshots: airflow cdc offsets reset",
+            )
         if counts.failed:
             raise TransientError(
                 f"{counts.failed} segments of node {self.host_id} were not brought or taken over",

@@ -5,7 +5,7 @@ each ends where a section ends), and the manifest ``CommitLog-7-12.json``, which
 it names::
 
     {"format": 1, "index": "<text of the idx>", "size_bytes": 65536, "position": 65000,
-     "chunks": [{"from": 0, "to": 65536, "sha256": "..."}]}
+     "chunks": [{"from": 0, "to": 65536, "sha256": "..."}], "lost": false}
 
 A reader who starts with the manifest sees whole sections only, and can tell that each byte is the one that
 left the node. A chunk that no manifest names is what a killed writer left; the next one removes it.
@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
@@ -50,11 +50,13 @@ class Manifest:
         index: Text of the idx, None where the segment has none (Cassandra 3.11).
         position: Logical position at the end of the last chunk.
         chunks: From the segment's beginning on, without a gap.
+        lost: Whether the node dropped the segment before its end was shipped.
     """
 
     index: str | None = None
     position: int = 0
     chunks: tuple[Chunk, ...] = ()
+    lost: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -71,6 +73,7 @@ class Manifest:
                 "size_bytes": self.size_bytes,
                 "position": self.position,
                 "chunks": chunks,
+                "lost": self.lost,
             }
         )
 
@@ -86,7 +89,7 @@ class Manifest:
             chunks = tuple(Chunk(c["from"], c["to"], c["sha256"]) for c in values["chunks"])
             ends = [0, *(chunk.end for chunk in chunks)]
             sound = values["format"] == _FORMAT and [chunk.begin for chunk in chunks] == ends[:-1]
-            manifest = cls(values["index"], values["position"], chunks)
+            manifest = cls(values["index"], values["position"], chunks, bool(values.get("lost")))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptInput(
                 f"{name} is no manifest", found=text[:80].decode("ascii", "replace")
@@ -119,11 +122,11 @@ class ChunkedSegments:
         ]
         return sorted(found, key=lambda segment: segment.id)
 
-    def landed(self) -> dict[str, Index | None]:
-        """Return the idx of each segment by the segment's name; clear away chunks that no manifest names."""
+    def landed(self) -> dict[str, Segment]:
+        """Return the segments by name; clear away chunks that no manifest names."""
         segments = self.segments()
         self._clear_orphans(segments)
-        return {segment.name: segment.index for segment in segments}
+        return {segment.name: segment for segment in segments}
 
     def durable_bytes(self, segment: Segment) -> int:
         """Return how far it stands here: whole sections were shipped."""
@@ -173,6 +176,12 @@ class ChunkedSegments:
         manifest = Manifest(text, position, tuple(chunks))
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
 
+    def give_up(self, segment: Segment) -> bool:
+        """Say in the manifest that there will be no more of a segment."""
+        manifest = replace(self._manifest(segment), lost=True)
+        self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
+        return True
+
     def _growing(self, segment: Segment, end: int) -> Manifest:
         """Return what stands of a growing segment; nothing where it has to be shipped anew."""
         try:
@@ -190,7 +199,7 @@ class ChunkedSegments:
         except CorruptInput:
             return bare
         index = Index.parse(manifest.index) if manifest.index is not None else None
-        return Segment(self.host, number, version, index, manifest.size_bytes, modified)
+        return Segment(self.host, number, version, index, manifest.size_bytes, modified, manifest.lost)
 
     def _cut(self, segment: Segment, source: Source, known: Manifest, end: int) -> Iterator[tuple[int, Mark]]:
         """Yield begin and end of each new chunk."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from airflow_cdc_provider.transfer.segments import Index, Segment
+from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.stores import Store
 
 
@@ -46,8 +46,15 @@ class Target(Protocol):
 
     store: Store
 
-    def landed(self) -> dict[str, Index | None]:
-        """Return what stands there: the idx of each segment by the segment's name."""
+    def landed(self) -> dict[str, Segment]:
+        """Return what stands there, by the segment's name."""
+
+    def give_up(self, segment: Segment) -> bool:
+        """Note that the rest of a segment that stands here in part will never come.
+
+        Returns:
+            Whether whoever reads from here will see it; else the stump has to be set apart.
+        """
 
     def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
         """Bring a segment's bytes up to a file offset, and then the idx that speaks of them.

@@ -50,6 +50,7 @@ class Segment:
         index: None while the segment has no changes of CDC tables, and always for 3.11.
         size_bytes: Of the segment's file.
         modified: Epoch seconds of its last write.
+        lost: The node dropped it before its end was shipped; this is a stump.
     """
 
     host: str
@@ -58,6 +59,7 @@ class Segment:
     index: Index | None
     size_bytes: int
     modified: float
+    lost: bool = False
 
     @property
     def name(self) -> str:

@@ -204,7 +204,7 @@ class Shipper:
             except OSError as error:
                 _log.warning("%s: %s", error.filename, error.strerror)
             else:
-                if counts.copied or counts.errors or counts.failed:
+                if counts.copied or counts.errors or counts.failed or counts.lost:
                     _log.info("%s", " ".join(f"{name}={n}" for name, n in vars(counts).items()))
             stop.wait(self.settings.interval_seconds)
 
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.once:
                 counts = shipper.ship()
                 _log.info("%s", " ".join(f"{name}={n}" for name, n in vars(counts).items()))
-                return 1 if counts.failed or counts.errors else 0
+                return 1 if counts.failed or counts.errors or counts.lost else 0
             shipper.run(stop)
     except ConfigurationError as error:
         _log.error("%s", error)

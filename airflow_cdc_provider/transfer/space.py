@@ -1,8 +1,8 @@
 """How full ``cdc_raw`` is, how fast it fills, and when it will be full.
 
 Cassandra refuses writes to tables with CDC (or drops the oldest segments, with ``cdc_block_writes: false``)
-when a new segment would bring ``cdc_raw`` above ``cdc_total_space``. Live segments are linked there from the
-moment they are made, so they count too.
+when a new segment would bring ``cdc_raw`` above ``cdc_total_space``: one segment before it is full. Live
+segments are linked there from the moment they are made, so they count too. (Both seen, on 5.0.9.)
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Space:
         used_bytes: Taken by segments, live ones too, and idx files.
         total_bytes: What the node allows (``cdc_total_space``).
         segments: Number of segments.
+        segment_bytes: Size of the largest: the node takes a new one only while there is room for it.
         oldest_seconds: Age of the oldest segment, None if there is none.
         bytes_per_second: How fast segments with changes of CDC tables came lately, None with less than two.
         host: The node's host id, empty where the folder doesn't name it.
@@ -40,6 +41,7 @@ class Space:
     used_bytes: int
     total_bytes: int
     segments: int
+    segment_bytes: int
     oldest_seconds: float | None
     bytes_per_second: float | None = None
     host: str = ""
@@ -50,11 +52,21 @@ class Space:
         return self.used_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
+    def left_bytes(self) -> int:
+        """What may still come before there is no room for one more segment; negative when there is none."""
+        return self.total_bytes - self.used_bytes - self.segment_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether the node makes no further segment for changes."""
+        return self.left_bytes < 0
+
+    @property
     def seconds_to_full(self) -> float | None:
-        """When the room is taken, if segments keep coming as they do; None if none come."""
+        """When there is no room, if segments keep coming as they do; None if none come."""
         if not self.bytes_per_second:
             return None
-        return max(self.total_bytes - self.used_bytes, 0) / self.bytes_per_second
+        return max(self.left_bytes, 0) / self.bytes_per_second
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers, for an XCom."""
@@ -85,6 +97,7 @@ def measure(folder: Path, total_bytes: int | None = None, host: str = "") -> Spa
         used_bytes=sum(item.size_bytes for item in store.items() if item.name.startswith("CommitLog-")),
         total_bytes=total_bytes or default_total_bytes(folder),
         segments=len(segments),
+        segment_bytes=max((segment.size_bytes for segment in segments), default=0),
         oldest_seconds=max((max(now - segment.modified, 0.0) for segment in segments), default=None),
         bytes_per_second=bytes_per_second(segments, now),
         host=host,

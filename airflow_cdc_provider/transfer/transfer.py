@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -32,7 +32,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TransferCounts:
-    """What a transfer did. ``errors`` are segments set apart; ``failed`` those that a next try may bring."""
+    """What a transfer did.
+
+    ``errors`` are segments set apart, ``failed`` those that a next try may bring, and ``lost`` those that the
+    node dropped before their end was brought.
+    """
 
     copied: int = 0
     copied_bytes: int = 0
@@ -42,6 +46,7 @@ class TransferCounts:
     archived: int = 0
     errors: int = 0
     failed: int = 0
+    lost: int = 0
 
 
 def never(segment: Segment) -> bool:
@@ -105,21 +110,22 @@ class Transfer:
     def _bring_all(self, source: Source, counts: TransferCounts) -> None:
         landed = self.target.landed()
         apart = self.errors.landed() if self.errors is not None else {}
+        listed = source.segments()
         wanted = []
-        for segment in source.segments():
+        for segment in listed:
+            here = landed.get(segment.name)
             if segment.complete and self.passed(segment):
                 if self.after_commit != "keep":
                     source.remove(segment)
                     counts.deleted += 1
             elif not segment.readable:
                 # No changes yet; or we were killed while removing it, and the copy stands.
-                index = landed.get(segment.name)
-                if index is not None and index.completed and self.after_transfer == "delete":
+                if here is not None and here.complete and self.after_transfer == "delete":
                     source.remove(segment)
-            elif segment.name in landed and landed[segment.name] == segment.index:
+            elif here is not None and here.index == segment.index:
                 counts.unchanged += 1
                 self._free(source, segment, counts)
-            elif segment.complete and segment.name in apart and apart[segment.name] == segment.index:
+            elif segment.name in apart and apart[segment.name].index == segment.index:
                 self._free(source, segment, counts)
             else:
                 wanted.append(segment)
@@ -128,6 +134,41 @@ class Transfer:
             outcomes = threads.map(lambda segment: (segment, self._bring(source, segment)), wanted)
             for segment, outcome in outcomes:
                 self._settle(source, segment, outcome, counts)
+        for stump in self._stumps(listed, landed):
+            if stump.name not in apart:
+                self._give_up(source, stump, counts)
+
+    def _stumps(self, listed: Sequence[Segment], landed: Mapping[str, Segment]) -> list[Segment]:
+        """Find segments that the node dropped to make room, read or not (``cdc_block_writes: false``).
+
+        Only finished segments are removed by a transfer, and a node finishes one before it fills the next. So
+        what still grew when it was last seen, and is gone while later ones are there, has lost its end.
+        """
+        names = {segment.name for segment in listed}
+        newest = max((segment.id for segment in listed), default=0)
+        gone = [
+            segment
+            for segment in landed.values()
+            if segment.index is not None
+            and not (segment.complete or segment.lost or self.passed(segment))
+            and segment.name not in names
+            and segment.id < newest
+        ]
+        return [*gone, *(segment for segment in listed if segment.lost)]
+
+    def _give_up(self, source: Source, stump: Segment, counts: TransferCounts) -> None:
+        reason = "the node dropped it to make room before its end was brought (cdc_block_writes: false)"
+        _log.error("segment %s is lost: %s", stump.name, reason)
+        counts.lost += 1
+        if self.target.give_up(stump) or self.errors is None:
+            return
+        here = self.target.landed().get(stump.name)
+        if here is not None and isinstance(self.target, WholeSegments):
+            self.errors.bring(here, self.target, here.size_bytes, self.pace)
+            self.target.remove(here)
+        self._note(stump, reason)
+        if stump.lost and self.after_transfer == "delete":
+            source.remove(stump)
 
     def _bring(self, source: Source, segment: Segment) -> CdcError | Vanished | None:
         """Bring one segment; return what kept it."""
@@ -174,12 +215,19 @@ class Transfer:
                 copy = self.errors.store.path / segment.name
             except (CorruptInput, Vanished) as unreadable:
                 _log.error("nor can its bytes be kept: %s", unreadable)
-        reason = {"segment": segment.name, "host": segment.host, "reason": str(error), "at": time.time()}
-        self.errors.store.write(f"{segment.name}.reason.json", [json.dumps(reason).encode()])
-        if self.transfer_class is not None:
-            self.transfer_class.on_error(copy, str(error))
+        self._note(segment, str(error))
         if copy is not None:
             self._free(source, segment, counts)
+
+    def _note(self, segment: Segment, reason: str) -> None:
+        """Write beside a segment that was set apart why it was, and tell the user's class."""
+        if self.errors is None:
+            return
+        note = {"segment": segment.name, "host": segment.host, "reason": reason, "at": time.time()}
+        self.errors.store.write(f"{segment.name}.reason.json", [json.dumps(note).encode()])
+        if self.transfer_class is not None:
+            kept = isinstance(self.errors.store, FolderStore) and self.errors.store.path / segment.name
+            self.transfer_class.on_error(kept if kept and kept.exists() else None, reason)
 
     def _bring_errors(self, errors: WholeSegments, counts: TransferCounts) -> None:
         for segment in errors.segments():

@@ -52,9 +52,9 @@ class WholeSegments:
         ]
         return sorted(sized, key=lambda segment: segment.id)
 
-    def landed(self) -> dict[str, Index | None]:
-        """Return the idx of each segment by the segment's name."""
-        return {segment.name: segment.index for segment in self.segments()}
+    def landed(self) -> dict[str, Segment]:
+        """Return the segments by name."""
+        return {segment.name: segment for segment in self.segments()}
 
     def durable_bytes(self, segment: Segment) -> int:
         """Return how far a segment may be shipped."""
@@ -87,6 +87,11 @@ class WholeSegments:
         self.store.write(segment.name, whole(segment, chain(here, sent), end))
         if segment.index is not None:
             self.store.write(segment.index_name, [segment.index.text.encode()])
+
+    def give_up(self, segment: Segment) -> bool:
+        """Do nothing: nobody reads from here but capture, and it can't tell a stump from what grows."""
+        del segment
+        return False
 
     def _sound_bytes(self, segment: Segment, end: int) -> int:
         """Return how many bytes of a growing segment stand here: all, if an earlier transfer brought them."""

@@ -292,7 +292,7 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
     if space.seconds_to_full:
         text += f", full in {space.seconds_to_full / 60:.0f} minutes at the current rate"
     remedy = "capture, then let the transfer clear away what was read; or enlarge cdc_total_space"
-    if space.used_ratio >= 1:
+    if space.full:
         effect = (
             "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
         )

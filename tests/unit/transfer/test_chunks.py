@@ -152,3 +152,25 @@ def test_a_segment_removed_while_it_is_fetched_is_counted_as_vanished(site: Site
     counts = Transfer(source, whole(site.landing)).run()
     assert (counts.vanished, counts.errors) == (1, 0)
     assert files(site.landing) == {}
+
+
+@pytest.mark.covers("CAS-C41-01")
+@pytest.mark.parametrize("after_transfer", ["delete", "keep"])
+def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
+    site: Site, after_transfer: Any
+) -> None:
+    site.node.grows(1, noise(3000))
+    site.ship()
+    site.fetch()
+    site.node.grows(1, noise(3000, 1))
+    site.ship()
+    site.node.log(1).unlink()
+    site.node.log(1).with_name("CommitLog-7-1_cdc.idx").unlink()
+    site.node.grows(2, noise(100))
+    assert [site.ship().lost, site.ship().lost] == [1, 0], "once"
+
+    counts = [site.fetch(after_transfer=after_transfer).lost for _ in range(2)]
+
+    assert counts == [1, 0]
+    assert "CommitLog-7-1.log" not in files(site.landing)
+    assert files(site.errors)["CommitLog-7-1.log"] == site.node.durable(1), "all that was shipped is kept"

@@ -315,6 +315,26 @@ def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_
     assert list(site.errors.glob("CommitLog*")) == []
 
 
+@pytest.mark.covers("CAS-C41-01")
+def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_lost(site: Site) -> None:
+    site.node.grows(1, noise(100))
+    site.transfer().run()
+    stump = site.landed()
+    site.node.begins(2)
+    assert site.transfer().run().lost == 0
+    site.node.grows(1, noise(100))
+    site.node.log(1).unlink()
+    site.node.log(1).with_name("CommitLog-7-1_cdc.idx").unlink()
+
+    counts = site.transfer().run()
+
+    assert counts.lost == 1
+    assert site.landed() == {}, "capture finds it gone, and says so"
+    assert files(site.errors).items() >= stump.items()
+    assert "cdc_block_writes" in (site.errors / "CommitLog-7-1.log.reason.json").read_text()
+    assert site.transfer().run().lost == 0, "it was told once"
+
+
 class Counting(CommitLogTransfer):
     """Notes what it is told; fails on some segments."""
 

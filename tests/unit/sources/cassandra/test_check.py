@@ -22,7 +22,7 @@ def _levels(findings: list[Finding], subject: str) -> list[str]:
     return [f.level for f in findings if f.subject.startswith(subject)]
 
 
-@pytest.mark.covers("CAS-SETUP-03")
+@pytest.mark.covers("CAS-SETUP-03", "CAS-C41-01")
 @pytest.mark.parametrize(
     ("used", "blocks", "level", "words"),
     [
@@ -35,8 +35,9 @@ def _levels(findings: list[Finding], subject: str) -> list[str]:
 def test_a_full_cdc_raw_is_told_before_and_when_writes_fail(
     tmp_path: Path, used: int, blocks: bool, level: str, words: str
 ) -> None:
-    with (tmp_path / "CommitLog-7-1.log").open("wb") as file:
-        file.truncate(used * MIB)
+    for number in range(used):
+        with (tmp_path / f"CommitLog-7-{number}.log").open("wb") as file:
+            file.truncate(MIB)
     settings = {"n": NodeSettings(cdc_enabled=True, total_space_bytes=10 * MIB, blocks_writes=blocks)}
     findings = list(check_folder(CassandraOptions(cdc_raw=str(tmp_path)), settings))
     (space,) = [f for f in findings if f.subject.startswith("space")]
@@ -68,7 +69,7 @@ def test_files_that_can_not_be_read_are_counted(tmp_path: Path) -> None:
     assert _levels(findings, "cdc_raw") == ["error"]
 
 
-@pytest.mark.covers("CAS-SETUP-01")
+@pytest.mark.covers("CAS-SETUP-01", "CAS-C41-01")
 @pytest.mark.parametrize(
     ("settings", "levels"),
     [
