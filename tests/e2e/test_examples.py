@@ -106,3 +106,21 @@ def test_a_filling_cdc_raw_is_brought_captured_and_cleared(
     landing = airflow.home / "landing" / cassandra_server.host_id
     left = [segment for segment in list_segments(str(landing.parent)) if segment.complete]
     assert left == [], "what is finished was captured, and went"
+
+
+def test_a_cdc_raw_that_will_soon_be_full_is_brought_away(
+    airflow: Airflow, shop: Any, cassandra_server: CassandraServer
+) -> None:
+    for number in range(2000, 2002):
+        shop.execute("INSERT INTO shop.orders (id, amount) VALUES (%s, %s)", (number, number))
+        cassandra_server.roll_segment(shop)
+    outcome = airflow.run(
+        "transfer_early",
+        cdc_raw=str(cassandra_server.cdc_raw),
+        host_id=cassandra_server.host_id,
+        min_seconds_to_full=10**9,
+    ).succeeded()
+    assert 0 < outcome.value("filling")["seconds_to_full"] < 10**9
+    assert outcome.value("bring")["deleted"] >= 2
+    left = list_segments(str(cassandra_server.cdc_raw))
+    assert not any(segment.complete for segment in left), "the node has its room back"

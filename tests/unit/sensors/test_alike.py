@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sensors.cassandra import CdcRawNewSegmentsSensor, CdcRawSpaceSensor
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sensors.stream import CdcStreamHealthSensor
@@ -104,13 +105,37 @@ def test_space_sensor_ends_when_cdc_raw_is_fuller_than_the_limit(
     assert value["used_ratio"] == 0.604
 
 
+@both_ways
+def test_space_sensor_ends_when_cdc_raw_will_soon_be_full_at_the_rate_at_which_it_fills(
+    wait: Any, write_segment: WriteSegment, tmp_path: Path
+) -> None:
+    then = time.time() - 100
+    os.utime(write_segment(1, end=10, size=300), (then, then))
+
+    def make(**how: Any) -> ObservingSensor:
+        return CdcRawSpaceSensor(
+            task_id="space",
+            cdc_raw=str(tmp_path / "cdc_raw"),
+            total_space_bytes=1000,
+            max_used_ratio=None,
+            min_seconds_to_full="60",
+            **how,
+        )
+
+    value = wait(make, TaskContext(), lambda: write_segment(2, end=10, size=300) and None)
+    assert value["bytes_per_second"] == pytest.approx(3, rel=0.05), "300 bytes in 100 seconds"
+    assert value["seconds_to_full"] == pytest.approx(32, rel=0.05), "with room for one segment more"
+
+
 @pytest.mark.covers("CAS-D3X-15")
 def test_what_the_space_sensor_sees_are_gauges(
     write_segment: WriteSegment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_cdc_provider.sensors import cassandra
 
-    write_segment(1, end=10, size=300, folder=tmp_path / "host-1")
+    then = time.time() - 100
+    os.utime(write_segment(1, end=10, size=100, folder=tmp_path / "host-1"), (then, then))
+    write_segment(2, end=10, size=200, folder=tmp_path / "host-1")
     gauges: dict[str, tuple[float, dict[str, str]]] = {}
     stats = SimpleNamespace(gauge=lambda name, value, tags: gauges.update({name: (value, tags)}))
     monkeypatch.setattr(cassandra, "Stats", stats)
@@ -118,11 +143,15 @@ def test_what_the_space_sensor_sees_are_gauges(
         task_id="space", cdc_raw=str(tmp_path), total_space_bytes=1000, max_used_ratio=0.9
     )
     assert not sensor.poke(TaskContext())
-    assert gauges["cdc.cdc_raw.used_bytes"] == (302, {"host": "host-1"})
+    assert gauges["cdc.cdc_raw.used_bytes"] == (304, {"host": "host-1"})
     assert gauges["cdc.cdc_raw.total_bytes"][0] == 1000
-    assert gauges["cdc.cdc_raw.used_ratio"][0] == 0.302
+    assert gauges["cdc.cdc_raw.used_ratio"][0] == 0.304
+    assert gauges["cdc.cdc_raw.bytes_per_second"][0] == pytest.approx(2, rel=0.05)
+    assert gauges["cdc.cdc_raw.seconds_to_full"][0] == pytest.approx(248, rel=0.05)
+    assert gauges["cdc.cdc_raw.oldest_seconds"][0] == pytest.approx(100, rel=0.05)
 
 
+@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-04")
 def test_space_sensor_takes_folder_room_and_pace_from_a_nodes_yaml(
     write_segment: WriteSegment, tmp_path: Path
 ) -> None:
@@ -138,6 +167,19 @@ def test_space_sensor_takes_folder_room_and_pace_from_a_nodes_yaml(
     assert (trigger.cdc_raw, trigger.total_space_bytes) == (str(tmp_path / "cdc_raw"), 1 << 20)
     assert trigger.poll_seconds == 90, "never more often than the node itself looks"
     assert sensor(cdc_raw="/other").trigger(TaskContext()).cdc_raw == "/other"
+
+
+@pytest.mark.covers("CAS-SETUP-02", "CAS-SETUP-04")
+def test_space_sensor_knows_the_defaults_of_a_nodes_yaml(tmp_path: Path) -> None:
+    yaml = tmp_path / "conf" / "cassandra.yaml"
+    yaml.parent.mkdir()
+    yaml.write_text("cdc_enabled: true\n")
+    sensor = CdcRawSpaceSensor(task_id="space", cassandra_yaml=str(yaml), poke_interval=0.1)
+    with pytest.raises(ConfigurationError, match="the cdc_raw folder is not known"):
+        sensor.trigger(TaskContext())
+    (tmp_path / "data" / "cdc_raw").mkdir(parents=True)
+    trigger = sensor.trigger(TaskContext())
+    assert (trigger.cdc_raw, trigger.poll_seconds) == (str(tmp_path / "data" / "cdc_raw"), 0.25)
 
 
 @both_ways

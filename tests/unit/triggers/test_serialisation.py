@@ -24,7 +24,12 @@ FEED = {"scope": "database", "target": "shop", "tables": ["shop\\.a"], "exclude_
     "trigger",
     [
         CdcRawSpaceTrigger(
-            cdc_raw="/raw", total_space_bytes=5, max_used_ratio=0.5, max_used_bytes=9, poll_seconds=3
+            cdc_raw="/raw",
+            total_space_bytes=5,
+            max_used_ratio=0.5,
+            max_used_bytes=9,
+            min_seconds_to_full=60,
+            poll_seconds=3,
         ),
         CdcRawNewSegmentsTrigger(
             cdc_raw="/raw", connector="shop", node="n", completed_only=True, poll_seconds=3
