@@ -53,10 +53,11 @@ class SftpStore:
         with self._errors(), self._sftp.open(f"{self.folder}/{name}", "rb") as file:
             size = file.stat().st_size or 0
             at, end = begin, size if end is None else min(end, size)
-            if end - begin > PIECE_BYTES:
-                file.prefetch(size)
-            file.seek(begin)
-            while at < end and (piece := file.read(min(PIECE_BYTES, end - at))):
+            while at < end:
+                # A piece's requests are under way together, but no more: who takes the pieces sets the pace.
+                (piece,) = file.readv([(at, min(PIECE_BYTES, end - at))])
+                if not piece:
+                    return
                 at += len(piece)
                 yield piece
 

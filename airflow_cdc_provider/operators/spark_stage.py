@@ -30,6 +30,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.hooks.commit_log_offset import reached
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_result, table_numbers
@@ -354,6 +355,11 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
         Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
     if result.lag_bytes is not None:
         Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
+    if connector.type == "cassandra" and result.offset:
+        for host, (segment, position) in reached(result.offset).items():
+            Stats.gauge("cdc.commit_log.segment", segment, tags={**tags, "host": host})
+            if position is not None:
+                Stats.gauge("cdc.commit_log.position", position, tags={**tags, "host": host})
     Stats.incr("cdc.changes", result.changes, tags=tags)
     Stats.incr("cdc.batches", result.batches, tags=tags)
     for part, seconds in result.seconds.items():

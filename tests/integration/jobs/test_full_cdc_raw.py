@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-CAP_MIB = 8
+CAP_MIB = 5
 SEGMENT_MIB = 1
 
 
