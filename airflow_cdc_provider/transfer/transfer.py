@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from airflow_cdc_provider.transfer.layout import Source, Target, Vanished
 from airflow_cdc_provider.transfer.pace import Pace
-from airflow_cdc_provider.transfer.segments import Segment
+from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 
@@ -231,7 +231,7 @@ class Transfer:
 
     def _bring_errors(self, errors: WholeSegments, counts: TransferCounts) -> None:
         for segment in errors.segments():
-            self.target.bring(segment, errors, segment.size_bytes, self.pace)
+            self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
             errors.remove(segment)
             errors.store.remove(f"{segment.name}.reason.json")
             counts.copied += 1
@@ -258,3 +258,11 @@ class Transfer:
                     return
         target.remove(segment)
         counts.deleted += 1
+
+
+def _finished(segment: Segment) -> Segment:
+    """Say of a stump that there is no more of it, so that capture reads it to its end."""
+    if segment.index is None or segment.complete:
+        return segment
+    end = segment.index.end
+    return replace(segment, index=Index(end, True, f"{end}\nCOMPLETED"))

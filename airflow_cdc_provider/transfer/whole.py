@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
 from airflow_cdc_provider.transfer.stores import FolderStore, Store
@@ -70,6 +70,13 @@ class WholeSegments:
             yield from self.store.read(segment.name, begin, end)
         except FileNotFoundError:
             raise Vanished(segment.name) from None
+        except PermissionError as error:
+            raise ConfigurationError(
+                f"{segment.name} can't be read",
+                expected="a file that this user may read",
+                found=error.strerror or "",
+                remedy="let Cassandra's umask leave that right to its group, and join it: docs/transfer.md",
+            ) from error
 
     def remove(self, segment: Segment) -> None:
         """Remove a segment, its idx first."""

@@ -334,6 +334,23 @@ def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_los
     assert "cdc_block_writes" in (site.errors / "CommitLog-7-1.log.reason.json").read_text()
     assert site.transfer().run().lost == 0, "it was told once"
 
+    assert site.transfer(retry_errors=True).run().lost == 0
+    assert site.landed()["CommitLog-7-1.log"] == stump["CommitLog-7-1.log"]
+    assert site.landed()["CommitLog-7-1_cdc.idx"] == b"128\nCOMPLETED", "capture reads what there is of it"
+
+
+def test_a_segment_that_may_not_be_read_is_told_with_a_remedy(site: Site) -> None:
+    site.node.finishes(1, noise(100))
+
+    class Closed(FolderStore):
+        def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+            if name.endswith(".log"):
+                raise PermissionError(13, "Permission denied", name)
+            return super().read(name, begin, end)
+
+    with pytest.raises(ConfigurationError, match=r"CommitLog-7-1.log can't be read.*umask"):
+        Transfer(WholeSegments(Closed(site.node.cdc_raw), HOST), whole(site.landing)).run()
+
 
 class Counting(CommitLogTransfer):
     """Notes what it is told; fails on some segments."""
