@@ -154,7 +154,8 @@ def test_segments_that_a_node_drops_to_make_room_are_told_by_capture_and_by_the_
     connection = {"host": node.server.host, "port": node.server.port}
     node.write(3)
     time.sleep(0.5)  # a sync period
-    assert run_stage("sync", direct, connection).changes == 3
+    (orders,) = run_stage("sync", direct, connection).tables
+    assert orders.rows_written == 3
     landing = tmp_path / "other"
     assert node.transfer(landing).copied == 1
 

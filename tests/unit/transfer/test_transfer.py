@@ -166,7 +166,7 @@ def test_only_what_was_captured_to_its_end_is_cleared_away(site: Site, after_com
     everything = files(site.node.cdc_raw)
     site.transfer().run()
 
-    site.transfer(after_commit=after_commit, passed=up_to(2)).run()
+    site.transfer(after_commit=after_commit, passed=up_to(3)).run()
 
     kept = {"CommitLog-7-3.log", "CommitLog-7-3_cdc.idx"}
     gone = {f"CommitLog-7-{n}{end}" for n in (1, 2) for end in (".log", "_cdc.idx")}
