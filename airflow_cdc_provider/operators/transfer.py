@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from airflow.providers.common.compat.sdk import BaseOperator, Stats
 
@@ -24,7 +24,7 @@ from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.disposal import load_transfer
 from airflow_cdc_provider.transfer.layout import Source
 from airflow_cdc_provider.transfer.pace import Pace
-from airflow_cdc_provider.transfer.stores import FolderStore
+from airflow_cdc_provider.transfer.stores import FolderStore, Store
 from airflow_cdc_provider.transfer.transfer import (
     AFTER_COMMIT,
     AFTER_TRANSFER,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
 
 _S3: Final = "s3://"
+_LAYOUTS: Final = ("whole", "chunks")
 
 
 class CommitLogTransferOperator(BaseOperator):
@@ -58,6 +59,8 @@ class CommitLogTransferOperator(BaseOperator):
         cdc_raw: Where the segments are (templated): the node's ``cdc_raw``, as a folder of the worker, or of
             the node, with ``ssh_conn_id``; or ``s3://bucket/prefix``, where ``cdc-shipper`` puts them, a
             folder per host id; None where something else brings them, to clear away only.
+        layout: ``whole``, or ``chunks`` where ``cdc-shipper`` puts chunks into a folder, below it one per
+            host id; ``s3://`` always has chunks.
         host_id: The node's host id, as ``SELECT host_id FROM system.local`` shows it (templated).
         landing: The landing folder (templated); default: the connector's ``cdc_raw``.
         ssh_conn_id: Connection of type ``ssh`` or ``sftp`` through which ``cdc_raw`` is reached.
@@ -100,6 +103,7 @@ class CommitLogTransferOperator(BaseOperator):
         cdc_raw: str | None,
         host_id: str,
         landing: str | None = None,
+        layout: Literal["whole", "chunks"] = "whole",
         ssh_conn_id: str | None = None,
         aws_conn_id: str | None = None,
         after_transfer: AfterTransfer = "delete",
@@ -120,6 +124,7 @@ class CommitLogTransferOperator(BaseOperator):
         self.cdc_raw = cdc_raw
         self.host_id = host_id
         self.landing = landing
+        self.layout = layout
         self.ssh_conn_id = ssh_conn_id
         self.aws_conn_id = aws_conn_id
         self.after_transfer = after_transfer
@@ -148,6 +153,7 @@ class CommitLogTransferOperator(BaseOperator):
     def _transfer(self, context: Context) -> dict[str, int]:
         one_of("after_transfer", self.after_transfer, AFTER_TRANSFER)
         one_of("after_commit", self.after_commit, AFTER_COMMIT)
+        one_of("layout", self.layout, _LAYOUTS)
         connector = to_connector(self.connector)
         landing = self._landing(connector)
         if self.after_commit == "archive" and not self.archive:
@@ -204,25 +210,25 @@ class CommitLogTransferOperator(BaseOperator):
         if self.cdc_raw.startswith(_S3):
             from airflow_cdc_provider.hooks.stores import s3_store
 
-            return ChunkedSegments(
-                s3_store(self.aws_conn_id, f"{self.cdc_raw.rstrip('/')}/{self.host_id}"), self.host_id
-            )
+            bucket = s3_store(self.aws_conn_id, f"{self.cdc_raw.rstrip('/')}/{self.host_id}")
+            return ChunkedSegments(bucket, self.host_id)
+        folder = Path(self.cdc_raw, self.host_id) if self.layout == "chunks" else Path(self.cdc_raw)
+        store: Store = FolderStore(folder)
         if self.ssh_conn_id:
             from airflow_cdc_provider.hooks.stores import SftpStore
 
-            store = SftpStore(self.ssh_conn_id, self.cdc_raw)
+            store = SftpStore(self.ssh_conn_id, str(folder))
             opened.callback(store.close)
-            return WholeSegments(store, self.host_id)
-        folder = Path(self.cdc_raw)
-        if Path(landing, self.host_id).resolve() == folder.resolve():
+        elif Path(landing, self.host_id).resolve() == folder.resolve():
             raise ConfigurationError("cdc_raw is the landing folder itself", found=self.cdc_raw)
-        if not folder.is_dir():
+        elif not folder.is_dir():
             raise ConfigurationError(
                 f"folder {folder} can't be read",
                 expected="a node's cdc_raw",
                 remedy="mount it where this task runs, give the task a queue on the node, or use ssh_conn_id",
             )
-        return WholeSegments(FolderStore(folder), self.host_id)
+        segments = ChunkedSegments if self.layout == "chunks" else WholeSegments
+        return segments(store, self.host_id)
 
     def _run(
         self, context: Context, connector: Connector, landing: str, source: Source | None

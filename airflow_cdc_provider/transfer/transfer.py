@@ -98,7 +98,9 @@ class Transfer:
         counts = TransferCounts()
         if self.source is not None:
             with self.target.store.exclusive():
-                self.target.store.sweep()
+                for place in (self.target, self.errors, self.archive):
+                    if place is not None:
+                        place.store.sweep()
                 if self.retry_errors and self.errors is not None:
                     self._bring_errors(self.errors, counts)
                 self._bring_all(self.source, counts)

@@ -114,6 +114,25 @@ def test_the_shipper_puts_segments_into_a_landing_area_behind_ssh(
     ]
 
 
+def test_the_shipper_puts_chunks_behind_ssh_and_the_operator_fetches_them(
+    tmp_path: Path,
+    shipper: Path,
+    write_config: WriteConfig,
+    ssh_server: SshServer,
+    ssh_folder: Path,
+    ssh_conn_id: str,
+) -> None:
+    node = Node(tmp_path / "cdc_raw")
+    write(node)
+    target = f"sftp://{ssh_server.user}@{ssh_server.host}:{ssh_server.port}{ssh_folder}"
+    ssh = " ".join(ssh_server.client_options)
+    ship(shipper, write_config(target=target, ssh=ssh, layout="chunks", chunk_bytes=100_000))
+    counts = fetch(tmp_path, cdc_raw=str(ssh_folder), ssh_conn_id=ssh_conn_id, layout="chunks")
+    assert (counts["copied"], counts["deleted"]) == (4, 3)
+    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert {name.split(".")[0] for name in files(ssh_folder / HOST)} == {"CommitLog-7-4"}
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_the_shipper_puts_chunks_into_a_bucket_and_the_operator_fetches_them(
     tmp_path: Path,

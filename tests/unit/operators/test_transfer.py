@@ -103,6 +103,7 @@ def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path
     [
         ({"after_commit": "burn"}, "option after_commit is wrong: expected one of keep, delete, archive"),
         ({"landing": None}, "the landing folder is not known"),
+        ({"layout": "heap"}, "option layout is wrong: expected one of whole, chunks"),
         ({"cdc_raw": "/nowhere"}, "can't be read"),
         ({"after_commit": "archive"}, "the archive folder is not known"),
         ({"landing": "s3://bucket/shop"}, "a bucket can't be the landing folder"),
