@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
@@ -79,7 +80,8 @@ def _settlements(
         "kind": record.SNAPSHOT,
         "origin": origin,
         "position": position,
-        "generation": 0,
+        # It speaks of the rows that the mirror holds, whose generation is the newest.
+        "generation": newest_generation(state.fences),
         "captured_at": datetime.now(UTC),
     }
     for settlement in settle(held, shown, now):

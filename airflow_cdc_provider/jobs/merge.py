@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
-from airflow_cdc_provider.changes.fence import Fence, add_fence
+from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import read_doubts_again
@@ -44,7 +44,8 @@ class _Dirty:
     fences: tuple[Fence, ...]
     pending: Pending
     reread: bool
-    """A new fence stands between batches that are merged already: decode them again by its light."""
+    """A new record of the newest fence stands between batches that are merged already: decode those that are
+    still there again, by its light."""
     waiting: bool
     """Changes that an earlier merge could not decode are to be decoded again."""
 
@@ -98,8 +99,10 @@ def _merge_due(
     dirty: list[_Dirty] = []
     for table in tables:
         found = pending.get(table, Pending())
+        fences = add_fences(states[table].fences, found.fences)
+        moved = newest_event(fences) != newest_event(states[table].fences)
         again = bool(apart.get(table)) and _learned(context, table, states[table])
-        why = _due(context, found, states[table], mirrors[table], now, force=force)
+        why = _due(context, found, states[table], mirrors[table], now, moved=moved, force=force)
         if again and not why:
             why = f"its schema has changed, and {apart[table]} changes wait in quarantine"
         if not why:
@@ -114,14 +117,26 @@ def _merge_due(
             )
             continue
         log.info("%s: merging %d pending changes (%s)", table, found.rows, why)
-        dirty.append(_prepare(context, table, mirrors[table], states[table], found, waiting=again))
+        reread = moved and states[table].merged_through >= 0
+        dirty.append(
+            _prepare(
+                context, table, mirrors[table], states[table], fences, found, reread=reread, waiting=again
+            )
+        )
     if dirty:
         results += _merge_all(context, dirty, quarantine, state.batch, now, settled)
     return sorted(results, key=lambda r: r.table)
 
 
 def _due(
-    context: JobContext, pending: Pending, state: MirrorState, mirror: Mirror, now: int, *, force: bool
+    context: JobContext,
+    pending: Pending,
+    state: MirrorState,
+    mirror: Mirror,
+    now: int,
+    *,
+    moved: bool,
+    force: bool,
 ) -> str:
     """Say why a merge is due; empty if it can wait."""
     options = context.connector.lake.merge
@@ -129,11 +144,11 @@ def _due(
         return "rows have expired"
     if state.merged_through < 0:
         return "the mirror is new"
-    if not pending.rows and not pending.fences:
+    if not pending.rows and not moved:
         return ""
     if force:
         return "it was asked for"
-    if pending.fences:
+    if moved:
         return "the table was truncated, dropped or replaced"
     age = int(now - pending.oldest_captured_seconds)
     if age >= options.freshness_seconds:
@@ -159,21 +174,24 @@ def _wait(pending: Pending) -> str:
 
 
 def _prepare(
-    context: JobContext, table: str, mirror: Mirror, state: MirrorState, pending: Pending, *, waiting: bool
+    context: JobContext,
+    table: str,
+    mirror: Mirror,
+    state: MirrorState,
+    fences: tuple[Fence, ...],
+    pending: Pending,
+    *,
+    reread: bool,
+    waiting: bool,
 ) -> _Dirty:
     codec = context.source.codec(table, state.memory)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift):
         log.info("%s: %s", mirror.name, change)
-    fences = state.fences
-    reread = False
     if codec.drift.renewed and state.merged_through >= 0:
         log.info("%s: the table was dropped and made anew; its mirror begins again", table)
-        fences = (Fence(max((f.generation for f in fences), default=0) + 1, "", b""),)
+        begun_us = max(newest_generation(fences) + 1, codec.created_us)
+        fences = add_fences((Fence(begun_us, "", b"", begun_us),), pending.fences)
         reread = True
-    for origin, position in pending.fences:
-        if all((f.origin, f.position) != (origin, position) for f in fences):
-            fences = add_fence(fences, origin, position)
-            reread = state.merged_through >= 0
     return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread, waiting)
 
 
@@ -250,7 +268,7 @@ def _merge_one(
             fences=d.fences,
             memory=context.source.remember(d.codec),
             now_seconds=now,
-            pending_rows=d.pending.rows,
+            pending_rows=own.count() if d.reread else d.pending.rows,
             purge_before_seconds=horizon,
             settled=settled.get(d.table, frozenset()),
         ),

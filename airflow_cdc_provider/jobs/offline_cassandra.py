@@ -14,7 +14,7 @@ import yaml
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
-from airflow_cdc_provider.changes.fence import Fence, add_fence
+from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, newest_generation
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import encode, to_lines
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
@@ -74,9 +74,8 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
             continue
         codec = source.codec(table)
         changes = records.filter(pc.equal(records["source_table"], table))
-        fences: Sequence[Fence] = ()
-        for row in changes.filter(pc.equal(changes["kind"], record.TRUNCATE)).to_pylist():
-            fences = add_fence(fences, row["origin"], row["position"])
+        truncates = changes.filter(pc.equal(changes["kind"], record.TRUNCATE)).to_pylist()
+        fences = add_fences((), map(FenceRecord.of, truncates))
         contributions = []
         for batch in changes.filter(pc.equal(changes["kind"], record.CHANGE)).to_batches():
             decoded = codec.decode(batch, fences)
@@ -86,7 +85,7 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
             pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA),
             recording.now_ns // 1_000_000_000,
             codec.rules,
-            min_generation=max((fence.generation for fence in fences), default=0),
+            min_generation=newest_generation(fences),
         ).live
         for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
             yield row_lines_of(table, codec.to_json(batch))

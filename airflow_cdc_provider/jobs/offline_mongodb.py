@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
-from airflow_cdc_provider.changes.fence import Fence, add_fence, generation_at
+from airflow_cdc_provider.changes.fence import (
+    Fence,
+    FenceRecord,
+    add_fences,
+    generation_at,
+    newest_generation,
+)
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import encode, to_lines
 from airflow_cdc_provider.events.envelopes import mongodb as mongodb_envelope
@@ -172,9 +178,8 @@ def _live(
         if before is None
         else records[table].filter(pc.less(records[table]["position"], before))
     )
-    fences: Sequence[Fence] = ()
-    for row in changes.filter(pc.equal(changes["kind"], record.DROP)).to_pylist():
-        fences = add_fence(fences, row["origin"], row["position"])
+    drops = changes.filter(pc.equal(changes["kind"], record.DROP)).to_pylist()
+    fences = add_fences((), map(FenceRecord.of, drops))
     data = changes.filter(pc.is_in(changes["kind"], pa.array(record.DATA_KINDS)))
     contributions = []
     for batch in data.to_batches():
@@ -186,7 +191,7 @@ def _live(
     signals = changes.filter(pc.equal(changes["kind"], record.SIGNAL)).to_pylist()
     contributions += [_renamed(signal, records, options, damage, fences) for signal in signals]
     found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
-    return reconcile_rows(found, 0, min_generation=len(fences)).live
+    return reconcile_rows(found, 0, min_generation=newest_generation(fences)).live
 
 
 def _renamed(

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.fence import FenceRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,13 +27,13 @@ class Pending:
         changes: Changes of the source.
         snapshot_rows: Rows of snapshots.
         oldest_captured_seconds: When the oldest of them was captured (epoch), 0 if there is none.
-        fences: Origin and position of truncates, drops and replacing snapshots.
+        fences: Truncates, drops and replacing snapshots.
     """
 
     changes: int = 0
     snapshot_rows: int = 0
     oldest_captured_seconds: float = 0.0
-    fences: tuple[tuple[str, bytes], ...] = ()
+    fences: tuple[FenceRecord, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -75,13 +76,17 @@ def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: 
 
 def _fences(
     changes: ChangesTable, merged: Mapping[str, int], through: int
-) -> dict[str, tuple[tuple[str, bytes], ...]]:
+) -> dict[str, tuple[FenceRecord, ...]]:
+    from pyspark.sql import functions as f
+
     rows = pending_changes(changes, merged, through, record.FENCE_KINDS)
-    found: dict[str, list[tuple[str, bytes]]] = {}
-    for row in rows.select("source_table", "kind", "origin", "position", "payload").collect():
+    moment = f.unix_micros(f.coalesce("committed_at", "captured_at")).alias("moment_us")
+    found: dict[str, set[FenceRecord]] = {}
+    for row in rows.select("source_table", "kind", "origin", "position", "payload", moment).collect():
         if row["kind"] != record.SNAPSHOT_END or bytes(row["payload"]) == REPLACE:
-            found.setdefault(row["source_table"], []).append((row["origin"], bytes(row["position"])))
-    return {table: tuple(sorted(set(fences), key=lambda f: (f[1], f[0]))) for table, fences in found.items()}
+            fence = FenceRecord(row["origin"], bytes(row["position"]), int(row["moment_us"]))
+            found.setdefault(row["source_table"], set()).add(fence)
+    return {table: tuple(sorted(fences)) for table, fences in found.items()}
 
 
 def pending_changes(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, SPARK_DDL, UPSERT
-from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.lake.merge_kernel import (
     DOUBT,
     FROM_MIRROR,
@@ -118,10 +118,13 @@ def merge(
     """
     started = time.monotonic()
     state = mirror.state()
-    new_fences = tuple(plan.fences) != state.fences
     sweep = state.next_expiry is not None and state.next_expiry <= plan.now_seconds
-    fence = max((f.position for f in plan.fences), default=b"")
-    generation = max((f.generation for f in plan.fences), default=0)
+    fence = _last_position(plan.fences)
+    generation = newest_generation(plan.fences)
+    if shape.model == "row":
+        raised = fence > _last_position(state.fences)
+    else:
+        raised = generation > newest_generation(state.fences)
     kernel = MergeKernel(
         model=shape.model,
         rules=shape.rules,
@@ -138,7 +141,7 @@ def merge(
         if counts.get(SIDE):
             mirror.side.append(outcome.where(f"_cdc_kind = {SIDE}").select("_cdc_side.*"))
         gone = None
-        if new_fences and state.merged_through >= 0:
+        if raised and state.merged_through >= 0:
             version = f"{CDC_COLUMN}.version <= X'{fence.hex()}'"
             gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
         new_doubts = _doubts(outcome) if counts.get(DOUBT) else set()
@@ -241,6 +244,10 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
     counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
     earliest = next((row["earliest"] for row in rows if row["_cdc_kind"] == LIVE), None)
     return counts, None if earliest is None else int(earliest)
+
+
+def _last_position(fences: Sequence[Fence]) -> bytes:
+    return max((f.position for f in fences), default=b"")
 
 
 def _doubts(outcome: DataFrame) -> set[bytes]:

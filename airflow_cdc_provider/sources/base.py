@@ -62,12 +62,14 @@ class Plan:
     Args:
         end: The offset after the batch; stored in the same commit as its data.
         partitions: What :meth:`Source.read` is called with, each on some executor, each perhaps more than
-        once. at_head: Whether ``end`` is the head that was asked for.
+        once. at_head: Whether ``end`` is the head that was asked for. records: Change records that the
+        source made itself while it planned, by column name; they belong to the batch.
     """
 
     end: Offset
     partitions: Sequence[Any]
     at_head: bool
+    records: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,13 @@ class Lag:
     Args:
         seconds: Age of the oldest change not captured, None where the source can't tell.
         bytes: Bytes not captured, None likewise.
-        details: Per origin, for people.
+        details: Per origin, for people. remarks: What of it somebody should look at.
     """
 
     seconds: float | None
     bytes: int | None
     details: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,11 @@ class Codec(Protocol):
     rules: str
     drift: Drift
     """What became of the table since the memory was taken."""
+
+    @property
+    def created_us(self) -> int:
+        """When the table was created, in us since 1970; 0 where its source doesn't tell."""
+        ...
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot``.

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -25,6 +26,8 @@ from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 
 MEMORY_FORMAT: Final = 1
+_EPOCH_100NS: Final = 0x01B21DD213814000
+"""1970 in the time of UUIDs: 100 ns since 1582."""
 
 
 @dataclass
@@ -51,6 +54,12 @@ class CassandraCodec:
     def __post_init__(self) -> None:
         """Take over the table's name."""
         self.table = self.schema.full_name
+
+    @property
+    def created_us(self) -> int:
+        """When the table was created, by its id, in us since 1970; 0 for an id that doesn't tell."""
+        table_id = UUID(hex=self.schema.id or "0" * 32)
+        return (table_id.time - _EPOCH_100NS) // 10 if table_id.version == 1 else 0
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions.

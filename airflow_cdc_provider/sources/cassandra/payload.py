@@ -1,11 +1,15 @@
 """What the changes table holds of Cassandra: layouts of ``position`` and ``payload``, by kind.
 
-``position`` is 16 bytes, big-endian, so memcmp sorts it in the order of the node's log::
+``position`` is big-endian, so memcmp sorts it in the order of the node's log::
 
     0   u64   segment id
     8   u32   logical position in the segment: where the entry ends
     12  u32   ordinal of the update inside the entry; :data:`FENCE` for a truncation, :data:`DAMAGED` for a
               stretch that can't be read and begins there
+    16  u64   of a truncation: its time, ms since 1970; two with no write between stand at the same place
+
+A snapshot row stands right after the last truncation that its reading is known to come after: the position
+of that one, or 24 zeros, then u64 us since 1970 of the look at the nodes, and u64 number of the row.
 
 ``payload`` begins with a tag:
 
@@ -69,7 +73,7 @@ MUTATION_HEADER_BYTES: Final = _MUTATION.size
 
 
 class Position(NamedTuple):
-    """A place in one node's log."""
+    """A place in one node's log: the first 16 bytes of every position."""
 
     segment: int
     end: int
@@ -82,7 +86,7 @@ class Position(NamedTuple):
     @classmethod
     def unpack(cls, data: bytes) -> Position:
         """Read what :meth:`pack` wrote."""
-        return cls(*_POSITION.unpack(data))
+        return cls(*_POSITION.unpack_from(data))
 
 
 class Truncation(NamedTuple):
@@ -99,7 +103,8 @@ class Truncation(NamedTuple):
     @property
     def fence(self) -> bytes:
         """The record's position: changes at or before it belong to an earlier generation."""
-        return Position(self.segment, self.end, FENCE).pack()
+        place = Position(self.segment, self.end, FENCE).pack()
+        return place + self.truncated_at_ms.to_bytes(8, "big")
 
 
 def mutation_payload(version: int, ordinal: int, mutation: bytes) -> bytes:

@@ -75,6 +75,7 @@ class MongodbCodec:
     model: Literal["row", "cell"] = "row"
     rules: str = ""
     drift: Drift = NO_DRIFT
+    created_us: int = 0
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions) -> MongodbCodec:

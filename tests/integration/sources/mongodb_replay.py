@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import bson
 import pyarrow as pa
 from bson.raw_bson import RawBSONDocument
 
-from airflow_cdc_provider.changes.fence import Fence, add_fence
+from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences, newest_generation
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -65,7 +66,8 @@ class Replay:
                 rows += batch.num_rows
                 self.keep(batch)
         if replacing:
-            self.fences[table] = add_fence(self.fences.get(table, ()), plan.origin, plan.position)
+            fence = FenceRecord(plan.origin, plan.position, time.time_ns() // 1000)
+            self.fences[table] = add_fences(self.fences.get(table, ()), [fence])
         return rows
 
     def keep(self, *batches: pa.RecordBatch) -> None:
@@ -75,7 +77,7 @@ class Replay:
             for row in batch.to_pylist():
                 if row["kind"] == "drop":
                     table = row["source_table"]
-                    self.fences[table] = add_fence(self.fences.get(table, ()), row["origin"], row["position"])
+                    self.fences[table] = add_fences(self.fences.get(table, ()), [FenceRecord.of(row)])
 
     def records(self) -> list[dict[str, Any]]:
         return [row for batch in self.batches for row in batch.to_pylist()]
@@ -93,7 +95,7 @@ class Replay:
                 place = (row["generation"], row["version"])
                 if row["key"] not in best or place >= best[row["key"]][0]:
                     best[row["key"]] = (place, row["state"])
-        newest = len(fences)
+        newest = newest_generation(fences)
         return sorted(state for (generation, _), state in best.values() if state and generation == newest)
 
 

@@ -7,7 +7,8 @@ A truncation writes nothing of the table itself. Each node notes for itself, in 
     8    i32  position
     12   i64  milliseconds since 1970
 
-A node that is not asked to keep the segment for CDC may drop it, and this record with it, before it is seen.
+A node that is not asked to keep the segment for CDC may drop it, and this record with it, before it is seen;
+:mod:`airflow_cdc_provider.sources.cassandra.nodes` asks the nodes for it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,20 @@ def _decoder() -> UpdateDecoder:
     return UpdateDecoder(system_table(LOCAL_TABLE))
 
 
+def read_truncation(value: bytes) -> Truncation | None:
+    """Read a value of ``truncated_at``; None for one without a time, of a version before 2.0.
+
+    A node that had logged nothing when it truncated names segment -1: nothing of its log is gone.
+    """
+    if len(value) < _RECORD.size:
+        return None
+    segment, end = _RECORD.unpack_from(value)
+    millis = int.from_bytes(value[_RECORD.size :], "big", signed=True)
+    if segment < 0 or end < 0:
+        segment, end = 0, 0
+    return Truncation(segment, end, max(millis, 0))
+
+
 def _truncations(state: bytes) -> Iterator[tuple[str, Truncation]]:
     column_id = next(c.id for c in _decoder().schema.regular if c.name == "truncated_at")
     at = ROW_HEADER_BYTES + int.from_bytes(state[40:44], "little")
@@ -85,11 +100,8 @@ def _truncations(state: bytes) -> Iterator[tuple[str, Truncation]]:
         path = at + CELL_HEADER_BYTES
         value = path + path_length
         at = value + length
-        # A removed record belongs to a table that was dropped; one without a time is of an old version.
-        if column != column_id or flags & CELL_TOMBSTONE or path_length != 16 or length < _RECORD.size:
+        # A removed record belongs to a table that was dropped.
+        if column != column_id or flags & CELL_TOMBSTONE or path_length != 16:
             continue
-        segment, end = _RECORD.unpack_from(state, value)
-        if segment < 0 or end < 0:
-            continue  # nothing had been logged
-        millis = int.from_bytes(state[value + _RECORD.size : value + length], "big", signed=True)
-        yield state[path:value].hex(), Truncation(segment, end, max(millis, 0))
+        if (truncation := read_truncation(state[value : value + length])) is not None:
+            yield state[path:value].hex(), truncation

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
-from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Decoded
@@ -37,7 +37,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     new_sink,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.snapshot_rows import read_snapshot_row
-from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS
+from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS, Position
 from airflow_cdc_provider.sources.cassandra.reasons import (
     BAD_CLUSTERING,
     NO_SPACE,
@@ -53,6 +53,7 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
+_GREATEST_END: Final = (1 << 32) - 1
 _MOST_BYTES: Final = np.iinfo(np.int32).max
 
 
@@ -114,7 +115,7 @@ class UpdateDecoder:
                 pa.array(rows[:, SCOPE].astype(np.int8)),
                 clusterings,
                 ends,
-                pa.array(_generations(changes, fences)[rows[:, CHANGE]]),
+                pa.array(generations(changes, fences)[rows[:, CHANGE]]),
                 nulls,
                 pa.array(np.full(len(rows), UPSERT, np.int8)),
                 binary_array(sink.states, np.concatenate(([0], rows[:, STATE_END]))),
@@ -154,8 +155,17 @@ def _decode_all(data: Bytes, offsets: NDArray[np.int64], program: Program) -> tu
     return sink, failures
 
 
-def _generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np.int64]:
-    """Return each change's generation: its own or that of the last fence before it, whichever is higher."""
+def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np.int64]:
+    """Return each change's generation: its own or that of the last fence before it, whichever is higher.
+
+    A node may have no record of the newest fence: it joined later, or the record was not kept. The id of a
+    segment is the time of its node's start in ms, or a little more, so a segment with an id well above the
+    fence's time was begun after it. What lies in other segments counts as older until the record is seen.
+
+    Args:
+        changes: Columns ``origin``, ``position`` and ``generation`` of changes.
+        fences: The table's.
+    """
     own = changes.column("generation").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     for fence in fences:
         after = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
@@ -163,6 +173,16 @@ def _generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np
             after = pc.and_(after, pc.equal(changes.column("origin"), fence.origin))
         passed = after.fill_null(False).to_numpy(zero_copy_only=False)
         own = np.where(passed, np.maximum(own, fence.generation), own)
+    if newest := newest_event(fences):
+        generation = next(iter(newest)).generation
+        known = {fence.origin for fence in newest}
+        begun = Position(-(-(generation + EVENT_US) // 1000), _GREATEST_END, _GREATEST_END).pack()
+        later = pc.and_(
+            pc.greater(changes.column("position"), pa.scalar(begun, pa.binary())),
+            pc.invert(pc.is_in(changes.column("origin"), value_set=pa.array(sorted(known), pa.string()))),
+        )
+        passed = later.fill_null(False).to_numpy(zero_copy_only=False)
+        own = np.where(passed, np.maximum(own, generation), own)
     return own
 
 

@@ -270,11 +270,27 @@ def test_fences_give_each_change_the_generation_of_its_place_in_its_own_origin()
         position=[Position(9, end).pack() for _, end in places],
         generation=[0, 0, 0, 0, 5],
     )
-    fences = [Fence(1, "a", Position(9, 2).pack()), Fence(2, "", Position(9, 2, 7).pack())]
+    fences = [Fence(1, "a", Position(9, 2).pack(), 1), Fence(2, "", Position(9, 2, 7).pack(), 2)]
 
     result = decode_updates(PLAIN, batch, fences)
 
     assert result.contributions["generation"].to_pylist() == [0, 0, 2, 0, 5]
+
+
+def test_node_without_a_record_of_the_newest_fence_is_judged_by_when_its_segments_were_begun() -> None:
+    payload = _payload(UpdateWriter(PLAIN).write(KEY, [Row(Liveness(5))]))
+    noon_ms = 1_795_000_000_000
+    segments = [("b", 0), ("b", 60_000), ("b", 60_001), ("a", 60_001), ("", 0)]
+    batch = changes(
+        [payload] * 5,
+        origin=[origin for origin, _ in segments],
+        position=[Position(noon_ms + after, 7).pack() for _, after in segments],
+    )
+    record = Fence(noon_ms * 1000, "a", Position(noon_ms + 60_001, 9).pack(), noon_ms * 1000)
+
+    result = decode_updates(PLAIN, batch, [record])
+
+    assert result.contributions["generation"].to_pylist() == [0, 0, noon_ms * 1000, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +389,7 @@ def test_shadowable_deletions_of_old_views_are_refused() -> None:
 
 
 def test_nothing_comes_of_no_changes() -> None:
-    result = decode_updates(PLAIN, changes([]), [Fence(1, "", b"")])
+    result = decode_updates(PLAIN, changes([]), [Fence(1, "", b"", 1)])
     assert result.contributions.num_rows == 0
     assert result.contributions.schema == CONTRIBUTION_SCHEMA
     assert result.undecodable == []

@@ -278,6 +278,7 @@ def test_truncation_of_a_selected_table_is_a_fence(tmp_path: Path) -> None:
     (fence,) = records.to_pylist()
     assert (fence["kind"], fence["source_table"]) == (TRUNCATE, SELECTED.full_name)
     assert Position.unpack(fence["position"]) == Position(5, 777, FENCE)
+    assert fence["position"][16:] == (1795247440773).to_bytes(8, "big")
     assert fence["committed_at"].timestamp() == 1795247440.773
     assert fence["payload"] == Truncation(5, 777, 1795247440773).pack()
     assert (counts.truncations, counts.passed_over) == (1, {"system": 2})

@@ -90,7 +90,7 @@ def test_generations_follow_the_fences() -> None:
     batch = records(recorded("default"))
     batch = batch.filter(pc.equal(batch.column("source_table"), "shop.orders"))
     places = batch.column("position").to_pylist()
-    fences = (Fence(1, "stream", places[5]), Fence(2, "", places[9]), Fence(3, "other", places[0]))
+    fences = (Fence(1, "stream", places[5], 1), Fence(2, "", places[9], 2), Fence(3, "other", places[0], 3))
     found = codec("shop.orders", full_document="lookup").decode(batch.slice(2, 20), fences)
     kept = [p for n, p in enumerate(places[2:22]) if n not in found.undecodable]
     assert found.contributions.column("generation").to_pylist() == [
@@ -109,7 +109,7 @@ def test_a_replacing_snapshot_comes_after_its_own_fence() -> None:
         first_row=0,
         captured_us=0,
     )
-    fence = Fence(1, "stream", rows.column("version")[0].as_py())
+    fence = Fence(1, "stream", rows.column("version")[0].as_py(), 1)
     (before,) = codec().decode(records(event()), (fence,)).contributions.to_pylist()
     (after,) = codec().decode(rows, (fence,)).contributions.to_pylist()
     assert (before["generation"], after["generation"]) == (0, 1)
