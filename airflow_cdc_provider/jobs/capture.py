@@ -68,6 +68,7 @@ def capture(context: JobContext) -> CaptureCounts:
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
             rows = read_partitions(context.spark, reader, plan.partitions) if plan.partitions else None
+            seen += plan.records
             state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
             batches += 1
             captured += state.appended - len(seen)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,16 +26,23 @@ from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_
 from airflow_cdc_provider.sources.cassandra.commit_log import capture
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments, retry_quarantined
-from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE, read_offset
+from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
     SchemaHistory,
     observed,
     read_history,
 )
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import ONLY_NODE
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_alone
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
+from airflow_cdc_provider.sources.cassandra.nodes import (
+    NodeState,
+    node_states,
+    snapshot_place,
+    truncation_rows,
+)
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cassandra.payload import Position, state_payload
+from airflow_cdc_provider.sources.cassandra.payload import state_payload
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
     SnapshotRange,
     SnapshotReader,
@@ -51,8 +58,9 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.sources.base import Codec
 
-SNAPSHOT_ORIGIN = "snapshot"
-"""Feed of snapshot rows where no log is captured."""
+
+_NODES_FRESH_SECONDS: Final = 10.0
+"""How old the nodes' answers may be: a snapshot may count as read too early, never as too late."""
 
 
 class CassandraSource:
@@ -80,6 +88,8 @@ class CassandraSource:
         self._connection = dict(connection)
         self._selects = selects
         self._history = SchemaHistory()
+        self._nodes: Sequence[NodeState] = ()
+        self._asked_at = -_NODES_FRESH_SECONDS
 
     def __repr__(self) -> str:
         return f"CassandraSource({self.options!r})"
@@ -127,10 +137,12 @@ class CassandraSource:
         """Return the place up to which all nodes' logs are durable.
 
         What lies before it is decoded by a schema that is read after it: a column that is new there is known.
+        So are the truncations that the nodes tell.
         """
         head = capture.head(self._folder)
         for cached in ("schemas", "_schema_rows"):
             self.__dict__.pop(cached, None)
+        self._ask_nodes()
         return head
 
     def earliest(self) -> Offset:
@@ -147,7 +159,8 @@ class CassandraSource:
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Cut the next batch out of the segments."""
-        return capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
+        plan = capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
+        return self._with_truncations(plan)
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the function that reads one partition of a plan; it carries the keys."""
@@ -221,7 +234,7 @@ class CassandraSource:
             ConfigurationError: There is no connection, or the cluster's partitioner has no such ranges.
             SchemaUnknown: There is no such table.
         """
-        origin, position = self._log_position()
+        origin, position = self._place(table)
         return plan_ranges(
             self._session,
             self._schema(table),
@@ -237,7 +250,7 @@ class CassandraSource:
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read whole partitions again, by their keys, as snapshot changes."""
-        origin, position = self._log_position()
+        origin, position = self._place(table)
         return self._snapshot_reader().read_keys(table, keys, origin, position)
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
@@ -323,15 +336,33 @@ class CassandraSource:
         tables = {name: self._schema(name) for name in self.tables()}
         return SnapshotReader(self._connection, self.options, tables)
 
-    def _log_position(self) -> tuple[str, bytes]:
-        """Return a node and where its log stands: truncations up to there are older than what is read now."""
-        if self.options.cdc_raw:
-            for origin, node in sorted(read_offset(capture.head(self._folder)).items()):
-                segments = {**{last: WHOLE for _, last in node.done}, **node.open}
-                if segments:
-                    segment = max(segments)
-                    return origin, Position(segment, min(segments[segment], (1 << 32) - 1)).pack()
-        return SNAPSHOT_ORIGIN, Position(0, 0).pack()
+    def _ask_nodes(self) -> None:
+        if not self._connection:
+            return
+        self._asked_at = time.monotonic()
+        with driver_errors("asking the nodes what they truncated"):
+            nodes = node_states(self._session)
+        if len(nodes) == 1 and not self.options.node and ONLY_NODE in capture.earliest(self._folder):
+            nodes = [replace(nodes[0], host_id=ONLY_NODE)]
+        self._nodes = nodes
+
+    def _place(self, table: str) -> tuple[str, bytes]:
+        """Return feed and position of what is read now: truncations up to there are older than it."""
+        if time.monotonic() - self._asked_at > _NODES_FRESH_SECONDS:
+            self._ask_nodes()
+        return snapshot_place(self._nodes, self._schema(table).id)
+
+    def _with_truncations(self, plan: Plan) -> Plan:
+        """Add what the nodes told of truncations and no batch before has."""
+        nodes = read_offset(plan.end)
+        tables = {self._schema(name).id: name for name in self.tables()}
+        told = {(o, table): ms for o, node in nodes.items() for table, ms in node.truncated.items()}
+        records = list(truncation_rows(self._nodes, tables, told))
+        for row in records:
+            node = nodes.get(row["origin"], NodeOffset())
+            truncated = {**node.truncated, row["source_table"]: row["committed_at"] // 1000}
+            nodes[row["origin"]] = replace(node, truncated=truncated)
+        return replace(plan, end=write_offset(nodes), records=records) if records else plan
 
 
 def with_history(schemas: Schemas, history: SchemaHistory) -> Schemas:

@@ -26,9 +26,9 @@ CASSANDRA_TABLES = {
 _WORDS = ["", "a", "ab", "b", "ü", "名", "long " * 20, "x\x00y"]
 
 
-def create_cassandra(session: Any, keyspace: str) -> None:
+def create_cassandra(session: Any, keyspace: str, replicas: int = 1) -> None:
     """Create the keyspace and its tables."""
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    replication = f"{{'class': 'SimpleStrategy', 'replication_factor': {replicas}}}"
     session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
     session.execute(f"CREATE TYPE {keyspace}.pair (x int, y text)")
     for statement in CASSANDRA_TABLES.values():

@@ -9,6 +9,8 @@ Per origin (host id), JSON::
 ``done``    ranges of ids above it that were read to their end; ids on one node follow each other, so there is
             one range per start of the node, about
 ``open``    segments that were read up to a logical position and may hold more; wins over the other two
+``truncated``  by table, the time (ms) of the last truncation that was captured as the node tells it over CQL;
+            absent without one
 
 A segment that is in none of them was not read. So segments may arrive in any order (Cassandra 3 hands them
 over when they are flushed), a segment without an index is read whenever it gets one, and a segment that was
@@ -43,11 +45,13 @@ class NodeOffset:
         floor: See the module's docstring.
         done: Ranges, ascending, both ends belonging to them.
         open: Position by segment.
+        truncated: Milliseconds by table.
     """
 
     floor: int = 0
     done: tuple[tuple[int, int], ...] = ()
     open: Mapping[int, int] = field(default_factory=dict)
+    truncated: Mapping[str, int] = field(default_factory=dict)
 
     def position(self, segment: int) -> int:
         """Return up to where a segment was read: :data:`WHOLE`, or a logical position, 0 for not at all."""
@@ -68,15 +72,17 @@ class NodeOffset:
         floor = self.floor
         while len(done) > MOST_RANGES:
             floor = done.pop(0)[1]
-        return NodeOffset(floor, tuple(done), still_open)
+        return replace(self, floor=floor, done=tuple(done), open=still_open)
 
     def to_json(self) -> dict[str, Any]:
         """Write it as part of an :data:`~airflow_cdc_provider.sources.base.Offset`."""
+        told = {"truncated": dict(sorted(self.truncated.items()))} if self.truncated else {}
         return {
             "v": FORMAT,
             "floor": self.floor,
             "done": [list(r) for r in self.done],
             "open": {str(segment): at for segment, at in sorted(self.open.items())},
+            **told,
         }
 
     @classmethod
@@ -88,8 +94,9 @@ class NodeOffset:
         """
         if not isinstance(value, Mapping) or value.get("v") != FORMAT:
             raise _wrong(value)
-        unknown = set(value) - {"v", "floor", "done", "open"}
+        unknown = set(value) - {"v", "floor", "done", "open", "truncated"}
         floor, done, still_open = value.get("floor", 0), value.get("done", []), value.get("open", {})
+        truncated = value.get("truncated", {})
         if (
             unknown
             or not _is_count(floor)
@@ -97,10 +104,15 @@ class NodeOffset:
             or not isinstance(still_open, Mapping)
             or not all(_is_range(r) for r in done)
             or not all(str(s).isdigit() and _is_count(at) for s, at in still_open.items())
+            or not isinstance(truncated, Mapping)
+            or not all(isinstance(table, str) and _is_count(at) for table, at in truncated.items())
         ):
             raise _wrong(value)
         return cls(
-            floor, tuple(_merge((r[0], r[1]) for r in done)), {int(s): at for s, at in still_open.items()}
+            floor,
+            tuple(_merge((r[0], r[1]) for r in done)),
+            {int(s): at for s, at in still_open.items()},
+            dict(truncated),
         )
 
 

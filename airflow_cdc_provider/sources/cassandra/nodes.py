@@ -1,0 +1,175 @@
+"""What each node says of itself: who it is, what time it has, and which tables it truncated last.
+
+``system.local`` is every node's own, so each must be asked. Its map ``truncated_at`` has the last truncation
+of every table: what the node also writes to its log, where it is lost if it falls into a segment without
+changes of tables that are captured. Nodes that don't answer are passed over: a TRUNCATE needs all nodes, so
+what one of them would tell can wait until it is up again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_cdc_provider.changes.fence import EVENT_US
+from airflow_cdc_provider.changes.record import TRUNCATE
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_truncation
+from airflow_cdc_provider.sources.cassandra.connect import driver_errors
+from airflow_cdc_provider.sources.cassandra.payload import Truncation
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+    from cassandra.pool import Host
+
+log = logging.getLogger(__name__)
+
+NO_FEED: Final = ""
+"""Origin of snapshot rows that come after no truncation: they have no place in any feed."""
+
+SETTLED_MS: Final = 600_000
+"""A node that hasn't recorded a truncation so long after another node did takes no part in it."""
+
+_EVENT_MS: Final = EVENT_US // 1000
+_QUERY: Final = "SELECT host_id, toUnixTimestamp(now()) AS now_ms, truncated_at FROM system.local"
+_RETRY_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 0.2
+_NEVER: Final = Truncation(0, 0, 0)
+_NO_PLACE: Final = bytes(24)
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What one node says.
+
+    Args:
+        host_id: Its id, which is also the origin of its changes.
+        now_ms: Its clock, ms since 1970.
+        truncated: By table id (32 hex digits), its last truncation.
+    """
+
+    host_id: str
+    now_ms: int
+    truncated: Mapping[str, Truncation] = field(default_factory=dict)
+
+
+def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
+    """Ask every node that is up, all at the same time; yield each with its answer, or with the error as ours.
+
+    With ``local_datacenter`` in the connection only that data centre's nodes can be asked.
+    """
+    hosts = [host for host in session.cluster.metadata.all_hosts() if host.is_up is not False]
+    last_try = time.monotonic() + _RETRY_SECONDS
+    while hosts:
+        again = []
+        asked = [(host, session.execute_async(query, host=host)) for host in hosts]
+        for host, answer in asked:
+            try:
+                with driver_errors(f"asking {host.address}"):
+                    found: Any = answer.result()
+            except CdcError as error:
+                if time.monotonic() < last_try:
+                    again.append(host)
+                    continue
+                found = error
+            yield host, found
+        if again:
+            # Just after connecting, the driver may still be about to replace its connections.
+            time.sleep(_PAUSE_SECONDS)
+        hosts = again
+
+
+def node_states(session: Session) -> list[NodeState]:
+    """Ask every node; those that don't answer are left out, and logged."""
+    found = []
+    for host, answer in ask_nodes(session, _QUERY):
+        if isinstance(answer, CdcError):
+            log.warning("node %s doesn't say which tables it truncated: %s", host.address, answer)
+            continue
+        row = answer.one()
+        records = {table.hex: read_truncation(value) for table, value in (row.truncated_at or {}).items()}
+        known = {table: record for table, record in records.items() if record is not None}
+        found.append(NodeState(str(row.host_id), int(row.now_ms), known))
+    return sorted(found, key=lambda node: node.host_id)
+
+
+def snapshot_place(nodes: Sequence[NodeState], table_id: str) -> tuple[str, bytes]:
+    """Return the feed and position of what is read from a table now.
+
+    It comes after the last truncation, unless that is under way: then what is read may still hold rows that
+    are going, and it comes after the one before. What is written after a truncation is in the log anyway.
+
+    Returns:
+        A node that is the least far, and its position; no node before the first truncation.
+    """
+    newest = _newest(nodes, table_id)
+    records = {node.host_id: node.truncated.get(table_id, _NEVER) for node in nodes}
+    under_way = [n.host_id for n in nodes if _lacks(records[n.host_id], newest) and not _settled(n, newest)]
+    taking_part = under_way or [name for name, record in records.items() if not _lacks(record, newest)]
+    origin, place = NO_FEED, _NO_PLACE
+    if newest:
+        least = min(taking_part, key=lambda name: (records[name].truncated_at_ms, name))
+        if records[least] != _NEVER:
+            origin, place = least, records[least].fence
+    return origin, place + (time.time_ns() // 1000).to_bytes(8, "big")
+
+
+def truncation_rows(
+    nodes: Sequence[NodeState], tables: Mapping[str, str], told: Mapping[tuple[str, str], int]
+) -> Iterator[dict[str, Any]]:
+    """Write what the nodes say as change records of kind ``truncate``.
+
+    A node that joined after a truncation, or missed it, lost nothing by it: its log goes on from where it
+    stood. That is said too, by a record of the same time, once it is sure not to be merely late.
+
+    Args:
+        nodes: What they say.
+        tables: Names by id.
+        told: By host id and name of the table, the time of the last record that was written (ms); what isn't
+            later is not written again.
+    """
+    for table_id, name in sorted(tables.items(), key=lambda item: item[1]):
+        newest = _newest(nodes, table_id)
+        for node in nodes:
+            record = node.truncated.get(table_id, _NEVER)
+            known_ms = told.get((node.host_id, name), 0)
+            if _lacks(record, newest) and _settled(node, newest):
+                if newest > known_ms + _EVENT_MS:
+                    yield _row(name, node.host_id, record._replace(truncated_at_ms=newest))
+            elif record.truncated_at_ms > known_ms:
+                yield _row(name, node.host_id, record)
+
+
+def _newest(nodes: Sequence[NodeState], table_id: str) -> int:
+    return max((node.truncated.get(table_id, _NEVER).truncated_at_ms for node in nodes), default=0)
+
+
+def _lacks(record: Truncation, newest_ms: int) -> bool:
+    return newest_ms - record.truncated_at_ms > _EVENT_MS
+
+
+def _settled(node: NodeState, newest_ms: int) -> bool:
+    return node.now_ms - newest_ms > SETTLED_MS
+
+
+def _row(table: str, origin: str, truncation: Truncation) -> dict[str, Any]:
+    return {
+        "source_table": table,
+        "kind": TRUNCATE,
+        "origin": origin,
+        "position": truncation.fence,
+        "generation": 0,
+        "committed_at": truncation.truncated_at_ms * 1000,
+        "captured_at": datetime.now(UTC),
+        "payload": truncation.pack(),
+    }
+
+
+def host_ids(session: Session) -> dict[str, str]:
+    """Return the addresses of all nodes of the cluster, up or down, by host id."""
+    hosts: Iterable[Host] = session.cluster.metadata.all_hosts()
+    return {str(host.host_id): str(host.address) for host in hosts if host.host_id}

@@ -1,0 +1,119 @@
+"""What nodes say of their truncations, and the place of what is read then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, generation_at, newest_generation
+from airflow_cdc_provider.sources.cassandra.nodes import (
+    NO_FEED,
+    SETTLED_MS,
+    NodeState,
+    snapshot_place,
+    truncation_rows,
+)
+from airflow_cdc_provider.sources.cassandra.payload import Position, Truncation
+
+NOON_MS = 1_795_000_000_000
+TABLE_ID = "ab" * 16
+FIRST, SECOND = Truncation(NOON_MS - 9, 70, NOON_MS), Truncation(NOON_MS - 9, 90, NOON_MS + 5_000)
+
+
+def node(name: str, truncation: Truncation | None = None, now_ms: int = NOON_MS + 6_000) -> NodeState:
+    return NodeState(name, now_ms, {TABLE_ID: truncation} if truncation else {})
+
+
+def told(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str, Truncation]:
+    """Return what is written, by node, and add it to what is known, as the offset keeps it."""
+    found = {}
+    for row in list(truncation_rows(nodes, {TABLE_ID: "k.t"}, known)):
+        position = Position.unpack(row["position"])
+        moment_ms = row["committed_at"] // 1000
+        found[row["origin"]] = Truncation(position.segment, position.end, moment_ms)
+        assert found[row["origin"]].fence == row["position"]
+        known[row["origin"], row["source_table"]] = moment_ms
+    return found
+
+
+def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[int, int]:
+    """Return the generation of what is read now, and the newest, by all that nodes ever said."""
+    origin, position = snapshot_place(nodes, TABLE_ID)
+    memory: dict[tuple[str, str], int] = {}
+    records = [
+        FenceRecord(name, truncation.fence, truncation.truncated_at_ms * 1000)
+        for states in (*known, nodes)
+        for name, truncation in told(states, memory).items()
+    ]
+    fences = add_fences((), records)
+    return generation_at(fences, origin, position + bytes(8)), newest_generation(fences)
+
+
+def test_each_truncation_is_written_once() -> None:
+    known: dict[tuple[str, str], int] = {}
+
+    assert told([node("a", FIRST), node("b")], known) == {"a": FIRST}
+    assert told([node("a", FIRST), node("b", FIRST)], known) == {"b": FIRST}
+    assert told([node("a", FIRST), node("b", FIRST)], known) == {}
+    assert told([node("a", SECOND), node("b", FIRST)], known) == {"a": SECOND}
+
+
+def test_node_that_joined_later_loses_nothing_and_that_is_said_once_it_is_sure() -> None:
+    known: dict[tuple[str, str], int] = {}
+    a, b = node("a", FIRST), node("b", FIRST._replace(truncated_at_ms=NOON_MS + 300))
+
+    assert "c" not in told([a, b, node("c", now_ms=NOON_MS + SETTLED_MS)], known)
+    late = NOON_MS + SETTLED_MS + 1_000
+    assert told([a, node("c", now_ms=late)], known) == {"c": Truncation(0, 0, NOON_MS)}
+    assert told([a, b, node("c", now_ms=late)], known) == {}, "another node's time of the same TRUNCATE"
+
+
+def test_node_that_missed_a_truncation_goes_on_from_where_it_stood() -> None:
+    known: dict[tuple[str, str], int] = {}
+    newer = Truncation(NOON_MS - 9, 99, NOON_MS + 3_600_000)
+    nodes = [node("a", newer), node("b", FIRST, newer.truncated_at_ms + SETTLED_MS + 1)]
+
+    assert told(nodes, known)["b"] == FIRST._replace(truncated_at_ms=newer.truncated_at_ms)
+    assert told(nodes, known) == {}
+
+
+def test_what_is_read_after_a_truncation_counts_and_before_one_does_not() -> None:
+    done = [node("a", FIRST), node("b", FIRST)]
+
+    generation, newest = place_generation(done)
+    assert generation == newest > 0
+    assert place_generation([node("a"), node("b")])[0] == 0
+    origin, position = snapshot_place(done, TABLE_ID)
+    later = add_fences((), [FenceRecord("a", SECOND.fence, 2), FenceRecord("b", SECOND.fence, 2)])
+    assert generation_at(later, origin, position) == 0
+
+
+def test_what_is_read_while_a_truncation_is_under_way_comes_before_it() -> None:
+    before = [node("a", FIRST), node("b", FIRST)]
+    for nodes in ([node("a", SECOND), node("b", FIRST)], [node("a", FIRST), node("b", SECOND)]):
+        generation, newest = place_generation(nodes, before)
+        assert (generation, newest) == (NOON_MS * 1000, SECOND.truncated_at_ms * 1000)
+    assert snapshot_place([node("a", FIRST), node("b")], TABLE_ID)[0] == NO_FEED
+
+
+def test_what_is_read_counts_though_a_node_joined_later() -> None:
+    late = NOON_MS + SETTLED_MS + 1_000
+
+    generation, newest = place_generation([node("a", FIRST), node("b", now_ms=late)])
+
+    assert generation == newest > 0
+
+
+def test_two_truncations_without_a_write_between_are_told_apart() -> None:
+    again = FIRST._replace(truncated_at_ms=NOON_MS + 5_000)
+    assert again.fence > FIRST.fence
+
+    origin, position = snapshot_place([node("a", FIRST)], TABLE_ID)
+    fences = add_fences((), [FenceRecord("a", t.fence, t.truncated_at_ms * 1000) for t in (FIRST, again)])
+
+    assert generation_at(fences, origin, position) == NOON_MS * 1000 < newest_generation(fences)
+
+
+def test_clusters_of_one_silent_kind_have_nothing_to_say() -> None:
+    nothing: dict[Any, int] = {}
+    assert told([], nothing) == {}
+    assert snapshot_place([], TABLE_ID)[0] == NO_FEED
