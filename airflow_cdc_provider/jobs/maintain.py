@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.fence import add_fences, newest_event, newest_generation
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.lake.mirror import MirrorState
+
+
+class MaintainContext(Protocol):
+    """What of a job tells which batches may go."""
+
+    @property
+    def connector(self) -> Connector:
+        """The declaration."""
+        ...
+
+    @property
+    def changes(self) -> ChangesTable:
+        """The changes table."""
+        ...
 
 
 def maintain(context: JobContext) -> JobResult:
     """Maintain the changes table and all mirrors.
 
-    A batch goes when every mirror has merged it and the lake's ``retention_seconds`` are over.
+    A batch goes when every mirror has merged it, none of its changes waits for its origin's record of the
+    newest fence, and the lake's ``retention_seconds`` are over.
     """
     retain = context.connector.lake.retention_seconds
-    mirrors = [m for m in map(context.mirror, context.tables()) if m.table.exists()]
-    merged = min((m.state().merged_through for m in mirrors), default=-1)
-    gone = context.changes.expire(merged, datetime.now(UTC) - timedelta(seconds=retain))
+    mirrors = {t: m for t in context.tables() if (m := context.mirror(t)).table.exists()}
+    through = last_batch_to_go(context, {table: mirror.state() for table, mirror in mirrors.items()})
+    gone = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
     log.info("%s: batches through %d let go", context.changes.name, gone)
-    for table in [context.changes.table, *(t for m in mirrors for t in (m.table, m.side))]:
+    for table in [context.changes.table, *(t for m in mirrors.values() for t in (m.table, m.side))]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)
         log.info(
@@ -31,3 +54,52 @@ def maintain(context: JobContext) -> JobResult:
             time.monotonic() - started,
         )
     return report(context)
+
+
+def last_batch_to_go(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
+    """Return the last batch that no mirror needs any more, -1 for none.
+
+    Args:
+        context: The job.
+        states: Of the mirrors, by source table.
+    """
+    if not states:
+        return -1
+    newest = context.changes.state().batch
+    pending = pending_by_table(context.changes, {t: s.merged_through for t, s in states.items()}, newest)
+    passed = newest
+    for table, state in states.items():
+        found = pending.get(table, Pending())
+        moved = newest_event(add_fences(state.fences, found.fences)) != newest_event(state.fences)
+        if found.rows or moved or state.merged_through < 0:
+            passed = min(passed, state.merged_through)
+    return min(passed, _first_undecided(context, states) - 1)
+
+
+def _first_undecided(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:
+    """Return the first batch with changes that count as older than a fence until its record arrives.
+
+    A record that doesn't arrive while deletions are remembered is not waited for.
+    """
+    from pyspark.sql import functions as f
+
+    since_us = int((time.time() - context.connector.lake.tombstone_retention_seconds) * 1_000_000)
+    fenced = {t: s for t, s in states.items() if newest_generation(s.fences) > since_us}
+    through = context.changes.state().batch
+    first = through + 1
+    if not fenced:
+        return first
+    rows = context.changes.pending(-1, through, fenced, record.DATA_KINDS)
+    found = rows.groupBy("source_table", "origin").agg(f.min("batch").alias("first")).collect()
+    for row in found:
+        origins = {fence.origin for fence in newest_event(fenced[row["source_table"]].fences)}
+        # A fence of all feeds decides everything; a row of no feed is older than any fence of a feed.
+        if row["origin"] and origins.isdisjoint(("", row["origin"])):
+            log.warning(
+                "%s: node %s has no record of the last TRUNCATE yet; batches from %d on are kept for it",
+                row["source_table"],
+                row["origin"],
+                row["first"],
+            )
+            first = min(first, int(row["first"]))
+    return first
