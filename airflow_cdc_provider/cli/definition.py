@@ -49,6 +49,7 @@ _TABLE = _argument(
 
 _OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")
 _FILE = _argument("--file", metavar="FILE", required=True, help="File that holds the offset as JSON")
+_ORIGIN = _argument("--origin", metavar="ID", required=True, help="The node's host id, as show prints it")
 _RESET_TABLE = _argument(
     "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
 )
@@ -98,6 +99,12 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                             "Forget the position: capture begins as at first",
                             "reset_offset",
                             _RESET_TABLE,
+                        ),
+                        _live(
+                            "forget",
+                            "Take a node that is gone for good out of the offset",
+                            "forget_origin",
+                            _ORIGIN,
                         ),
                         _live("export", "Write the stored offset to a file", "export_offset", _FILE),
                         _live("import", "Store the offset of a file", "import_offset", _FILE),

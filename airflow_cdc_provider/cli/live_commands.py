@@ -69,6 +69,12 @@ def reset_offset(args: Namespace) -> None:
 
 
 @command
+def forget_origin(args: Namespace) -> None:
+    """Take a feed that is gone out of the position."""
+    _print(_offsets(read_connector(args.connector), {"action": "forget", "origin": args.origin}).offset)
+
+
+@command
 def export_offset(args: Namespace) -> None:
     """Write the stored offset to a file."""
     offset = _offsets(read_connector(args.connector), {"action": "show"}).offset

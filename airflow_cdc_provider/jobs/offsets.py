@@ -1,6 +1,9 @@
-"""The offsets stage: show, set or reset where a connector resumes."""
+"""The offsets stage: show, set or reset where a connector resumes, or forget a feed that is gone."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
@@ -15,9 +18,11 @@ def offsets(context: JobContext) -> JobResult:
     ``show`` changes nothing. ``set`` stores the option ``offset`` (the source's JSON) once its form is
     checked. ``reset`` forgets the position (capture begins as at first) and the finished snapshots of the
     spec's tables, or of all; mirrors and captured changes stay, and merging them again changes nothing.
+    ``forget`` takes the option ``origin`` out of the position: a node that will never come back, whose last
+    segments can't be had. What was not captured of it is lost, unless other nodes have copies.
 
     Raises:
-        ConfigurationError: An unknown action, or an offset of a wrong form.
+        ConfigurationError: An unknown action, an offset of a wrong form, or an unknown origin.
         CommitConflict: A capture committed meanwhile.
     """
     action = context.spec.options.get("action", "show")
@@ -39,8 +44,20 @@ def offsets(context: JobContext) -> JobResult:
         gone = set(context.spec.tables) or set(progress.snapshots)
         kept = {t: s for t, s in progress.snapshots.items() if t not in gone}
         progress = Progress(progress.source if context.spec.tables else None, kept)
+    elif action == "forget":
+        progress = progress.with_source(_without(progress.source or {}, context.spec.options.get("origin")))
     else:
-        raise ConfigurationError("unknown action", expected="show, set or reset", found=repr(action))
+        raise ConfigurationError("unknown action", expected="show, set, reset or forget", found=repr(action))
     context.changes.set_offset(progress.to_offset(), state)
     log.info("%s: offset %s", context.connector.name, action)
     return report(context)
+
+
+def _without(offset: Mapping[str, Any], origin: object) -> dict[str, Any]:
+    if origin not in offset:
+        raise ConfigurationError(
+            "there is no such origin to forget",
+            expected="one of " + (", ".join(sorted(offset)) or "none: nothing was captured"),
+            found=repr(origin),
+        )
+    return {name: value for name, value in offset.items() if name != origin}

@@ -23,7 +23,7 @@ def report(
     progress = Progress.from_offset(context.changes.state().offset)
     lag = context.source.lag(progress.source)
     seconds: dict[str, float] = {}
-    findings = []
+    findings = list(lag.remarks)
     if shot is not None:
         seconds["snapshot"] = round(shot.seconds, 3)
     if captured is not None:

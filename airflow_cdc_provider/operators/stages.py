@@ -20,7 +20,7 @@ from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 
 DIFFERENT: Final = "DIFFERENT"
 """Error code of a comparison that found differences."""
-_ACTIONS: Final = ("show", "set", "reset")
+_ACTIONS: Final = ("show", "set", "reset", "forget")
 _MODES: Final = ("replace", "add")
 
 
@@ -155,28 +155,37 @@ class CdcMaintainOperator(SparkStageOperator):
 
 
 class CdcOffsetsOperator(SparkStageOperator):
-    """Shows, sets or resets where a connector resumes.
+    """Shows, sets or resets where a connector resumes, or forgets a feed that is gone.
 
     Args:
         action: ``show``; ``set`` to ``offset``; ``reset``: capture begins as at a first run, or, with
-            ``tables``, only their snapshots are taken again (templated).
+            ``tables``, only their snapshots are taken again; ``forget``: take ``origin`` out (templated).
         offset: The source's offset as a mapping or as JSON, for ``set`` (templated).
+        origin: Host id of a node that is gone for good, for ``forget`` (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
     stage = "offsets"
-    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "action", "offset")
+    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "action", "offset", "origin")
 
     def __init__(
-        self, *, action: str = "show", offset: Mapping[str, Any] | str | None = None, **kwargs: Any
+        self,
+        *,
+        action: str = "show",
+        offset: Mapping[str, Any] | str | None = None,
+        origin: str = "",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.action = action
         self.offset = offset
+        self.origin = origin
 
     def options(self) -> Mapping[str, Any]:
-        """Return ``action`` and ``offset``."""
+        """Return ``action`` and what it needs."""
         action = one_of("action", self.action, _ACTIONS)
+        if action == "forget":
+            return {"action": action, "origin": self.origin}
         if action != "set":
             return {"action": action}
         offset = to_mapping("offset", self.offset)

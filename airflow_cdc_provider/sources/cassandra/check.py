@@ -24,6 +24,7 @@ from airflow_cdc_provider.sources.cassandra.connect import (
     driver_errors,
     open_session,
 )
+from airflow_cdc_provider.sources.cassandra.nodes import ask_nodes, host_ids
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import PARTITIONER
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.system_schema import load
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 NEARLY_FULL: Final = 0.8
 """Part of cdc_total_space from which on a warning is due."""
+
+SILENT_SECONDS: Final = 86_400
+"""A node whose segments are so much older than another's is told of."""
 
 _OLDEST_MAJOR: Final = 3
 _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -78,6 +82,7 @@ def check_source(
             yield Finding("ok", "connection", f"{hosts} answers")
             yield from _guarded("version", lambda: check_version(session, options.advanced.rules))
             settings = _node_settings(session)
+            yield from check_nodes(options, host_ids(session))
             yield from check_capture(settings)
             yield from _guarded("schema", lambda: check_tables(session, load(session), selects))
             release = session.execute("SELECT release_version FROM system.local").one().release_version
@@ -147,6 +152,56 @@ def check_capture(settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
                 f"cdc_block_writes on {host}",
                 "the node deletes the oldest segments when cdc_raw is full, read or not",
                 "capture often enough, enlarge cdc_total_space, or set cdc_block_writes: true",
+            )
+
+
+def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that every node of the cluster has its segments in cdc_raw, and no other.
+
+    Args:
+        options: The source's options.
+        members: Addresses by host id.
+    """
+    folder = Path(options.cdc_raw)
+    if not options.cdc_raw or not folder.is_dir():
+        return
+    folders = {child.name for child in folder.iterdir() if child.is_dir()}
+    named = {options.node} if options.node else folders
+    if not named and len(members) == 1:
+        return
+    for host_id, address in sorted(members.items(), key=lambda member: member[1]):
+        if host_id not in named:
+            yield Finding(
+                "warning",
+                f"node {address}",
+                f"no folder {host_id} in {folder}: only copies of its writes on other nodes are captured",
+                "bring its segments there, one folder per node named by its host id",
+            )
+    for host_id in sorted(named - set(members)):
+        yield Finding(
+            "warning",
+            f"node {host_id}",
+            "it is no node of this cluster, or has left it",
+            f"once it is captured to its end: remove its folder, and airflow cdc offsets forget {host_id}",
+        )
+    yield from _check_silence(folder, folders & set(members), members)
+
+
+def _check_silence(folder: Path, host_ids: set[str], members: Mapping[str, str]) -> Iterator[Finding]:
+    written = {
+        host_id: max((f.stat().st_mtime for f in (folder / host_id).glob("*_cdc.idx")), default=0.0)
+        for host_id in host_ids
+    }
+    newest = max(written.values(), default=0.0)
+    for host_id, at in sorted(written.items()):
+        if at and newest - at > SILENT_SECONDS:
+            hours = int(newest - at) // 3600
+            yield Finding(
+                "warning",
+                f"node {members[host_id]}",
+                f"its newest segment is {hours} hours older than another node's",
+                "see that the node is up and that its segments are brought; until then the mirrors lack what "
+                "it alone has",
             )
 
 
@@ -306,15 +361,11 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
 def _node_settings(session: Session) -> dict[str, NodeSettings]:
     """Ask each node that is up for its own settings."""
     found = {}
-    for host in session.cluster.metadata.all_hosts():
-        if host.is_up is False:
-            continue
-        try:
-            with driver_errors(f"asking {host.address} for its settings"):
-                rows = session.execute("SELECT name, value FROM system_views.settings", host=host)
-                found[host.address] = read_settings({row.name: row.value for row in rows})
-        except CdcError:
+    for host, answer in ask_nodes(session, "SELECT name, value FROM system_views.settings"):
+        if isinstance(answer, CdcError):
             found[host.address] = NodeSettings()
+        else:
+            found[host.address] = read_settings({row.name: row.value for row in answer})
     return found
 
 

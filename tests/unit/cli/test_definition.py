@@ -63,6 +63,7 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc offsets show",
         "cdc offsets set",
         "cdc offsets reset",
+        "cdc offsets forget",
         "cdc offsets export",
         "cdc offsets import",
     ]

@@ -73,6 +73,12 @@ def test_reset_may_be_for_one_table(connector: str, monkeypatch: pytest.MonkeyPa
     assert [list(s.tables) for s in recorded.specs] == [[], ["shop.a"]]
 
 
+def test_forget_names_the_node(connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = application(monkeypatch, JobResult(ok=True))
+    live_commands.forget_origin(Namespace(connector=connector, origin="host-1"))
+    assert [s.options for s in recorded.specs] == [{"action": "forget", "origin": "host-1"}]
+
+
 @pytest.mark.parametrize(
     ("result", "offset", "message"),
     [

@@ -66,7 +66,14 @@ def test_an_offset_is_set_once_its_form_is_checked(monkeypatch: pytest.MonkeyPat
             after(monkeypatch, action="set", offset=wrong)
 
 
+def test_a_node_that_is_gone_is_forgotten_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert after(monkeypatch, action="forget", origin="host-1") == Progress({}, SNAPSHOTS)
+    for wrong in ("host-2", None):
+        with pytest.raises(ConfigurationError, match="one of host-1"):
+            after(monkeypatch, action="forget", origin=wrong)
+
+
 def test_show_changes_nothing_and_other_actions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after(monkeypatch, action="show") == Progress(SOURCE, SNAPSHOTS)
     with pytest.raises(ConfigurationError, match="unknown action"):
-        after(monkeypatch, action="forget")
+        after(monkeypatch, action="remember")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
@@ -32,6 +33,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     walk_sections,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
+    ONLY_NODE,
     Descriptor,
     SegmentBytes,
     SegmentFile,
@@ -115,7 +117,8 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
     """Tell what is there and not yet read.
 
     ``seconds`` is how long ago the oldest index with unread data was last written: the oldest unread change
-    is at least that old. ``bytes`` counts a closed segment up to the end that its index names.
+    is at least that old. ``bytes`` counts a closed segment up to the end that its index names. A node that
+    was captured and has no folder any more is remarked on: nobody brings its segments.
     """
     nodes = read_offset(offset)
     total, oldest = 0, None
@@ -137,7 +140,21 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
         total += unread
         details[origin] = {"segments": segments, "bytes": unread}
     seconds = 0.0 if total == 0 else max(time.time() - oldest, 0.0) if oldest else None
-    return Lag(seconds=seconds, bytes=total, details=details)
+    remarks = [
+        f"node {origin} has no folder in {folder.path} any more: mount it, or bring its segments; if the "
+        "node has left the cluster: airflow cdc offsets forget"
+        for origin, node in sorted(nodes.items())
+        if _was_read(node) and not (folder.node or _has_folder(folder, origin))
+    ]
+    return Lag(seconds=seconds, bytes=total, details=details, remarks=remarks)
+
+
+def _was_read(node: NodeOffset) -> bool:
+    return bool(node.floor or node.done or node.open)
+
+
+def _has_folder(folder: LogFolder, origin: str) -> bool:
+    return origin == ONLY_NODE or Path(folder.path, origin).is_dir()
 
 
 def validate_offset(offset: Offset) -> None:
@@ -211,7 +228,8 @@ class _NodeBatch:
                 f"segment {gone[0]} of node {origin} is gone before it was read to its end",
                 expected=f"it in {self.folder.path}",
                 found=f"{len(present)} other segments",
-                remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set",
+                remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set; "
+                "if the node has left the cluster: airflow cdc offsets forget",
             )
 
     def head_position(self, segment: int) -> int:

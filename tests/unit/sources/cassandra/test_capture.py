@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -302,6 +303,39 @@ def test_segment_that_the_head_saw_and_is_gone_is_a_lost_position(log: LogFolder
     path.unlink()
     with pytest.raises(PositionLost, match="segment 1"):
         plan_segments(log, TABLES, None, seen, EVERYTHING)
+
+
+def test_folder_that_vanished_is_remarked_on_until_its_node_is_forgotten(tmp_path: Path) -> None:
+    nodes = LogFolder(str(tmp_path))
+    sections = sections_of(0, 1, 1)
+    ours, theirs = (LogFolder(str(tmp_path / name), name) for name in ("host-a", "host-b"))
+    for folder in (ours, theirs):
+        Path(folder.path).mkdir()
+        put(folder, 1, sections, end=ends_of(sections)[0], completed=False)
+    _, offset = read_all(nodes, TABLES)
+    assert lag(nodes, offset).remarks == []
+
+    shutil.rmtree(theirs.path)
+    put(ours, 2, sections_of(10, 1))
+    (remark,) = lag(nodes, offset).remarks
+    assert "node host-b has no folder" in remark
+    with pytest.raises(PositionLost, match="offsets forget"):
+        plan_segments(nodes, TABLES, offset, head(nodes), EVERYTHING)
+
+    left = {name: value for name, value in offset.items() if name != "host-b"}
+    assert lag(nodes, left).remarks == []
+    assert keys(read_all(nodes, TABLES, left)[0]) == [10]
+
+
+def test_empty_folder_is_of_a_node_whose_segments_were_all_cleaned_away(tmp_path: Path) -> None:
+    nodes, host = LogFolder(str(tmp_path)), LogFolder(str(tmp_path / "host-a"), "host-a")
+    Path(host.path).mkdir()
+    path = put(host, 1, sections_of(0, 1))
+    _, offset = read_all(nodes, TABLES)
+    for file in path.parent.iterdir():
+        file.unlink()
+
+    assert lag(nodes, offset).remarks == []
 
 
 @pytest.mark.covers("CAS-C40-03")
