@@ -189,7 +189,8 @@ def _prepare(
         log.info("%s: %s", mirror.name, change)
     if codec.drift.renewed and state.merged_through >= 0:
         log.info("%s: the table was dropped and made anew; its mirror begins again", table)
-        begun_us = max(newest_generation(fences) + 1, codec.created_us)
+        # After all of its former life; what was truncated since then is among the pending fences.
+        begun_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
         fences = add_fences((Fence(begun_us, "", b"", begun_us),), pending.fences)
         reread = True
     return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread, waiting)
