@@ -34,6 +34,7 @@ class ConnectSchema:
         optional: Whether null is allowed.
         name: Its name, empty for none.
         version: Its version.
+        doc: Its description.
         parameters: Further properties of the name.
         default: Value of a field that has none.
         fields: Of a struct: name and schema, in order.
@@ -45,6 +46,7 @@ class ConnectSchema:
     optional: bool = False
     name: str = ""
     version: int | None = None
+    doc: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     default: Any = None
     fields: tuple[tuple[str, ConnectSchema], ...] = ()
@@ -73,6 +75,8 @@ class ConnectSchema:
             members["name"] = self.name
         if self.version is not None:
             members["version"] = self.version
+        if self.doc:
+            members["doc"] = self.doc
         if self.parameters:
             members["parameters"] = dict(self.parameters)
         if self.default is not None:
