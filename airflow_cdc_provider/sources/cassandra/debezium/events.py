@@ -60,7 +60,7 @@ from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection
-from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, order_as_driver
 
 BOUND_TYPE: Final = pa.struct(
     [
@@ -100,7 +100,7 @@ class EventDecoder:
         self.schema = schema
         self._program: Program = compile_tables([schema])
         self._projection = Projection(schema, LAKE_TYPES)
-        self._cells = (*_by_name(schema.regular), *_by_name(schema.static))
+        self._cells = order_as_driver((*schema.regular, *schema.static))
         self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
         for slot, column in enumerate(self._cells):
             self._slots[column.id] = slot
@@ -295,11 +295,6 @@ class EventDecoder:
             kind = java_type(column.type, descending=column.descending)
             values.append({"name": column.name, "value": text, "type": kind})
         return after, values
-
-
-def _by_name(columns: Sequence[Column]) -> list[Column]:
-    """Sort columns as the Java driver does, by whose metadata Debezium makes its schemas: as Java strings."""
-    return sorted(columns, key=lambda column: column.name.encode("utf-16-be"))
 
 
 @dataclass(frozen=True)
