@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,10 +39,8 @@ def to_avro(schema: AvroSchema, column: pa.Array) -> pa.LargeBinaryArray:
     Raises:
         ConfigurationError: A value is null where the schema allows none.
     """
-    if pa.types.is_null(column.type):
-        values = pa.nulls(len(column), _BINARY)
-    else:
-        values = _values(schema, column)
+    empty = pa.types.is_null(column.type)
+    values = pa.nulls(len(column), _BINARY) if empty else _values(schema, column)
     if not schema.optional:
         if values.null_count:
             row = values.is_null().index(True).as_py()
@@ -82,11 +81,8 @@ def _record(schema: AvroSchema, column: pa.Array) -> pa.Array:
     parts = []
     for number, (_, field) in enumerate(schema.fields):
         part = column.field(number)
-        if column.null_count:  # what is under a null row is nobody's value
-            field_values = _under(field, part, valid)
-        else:
-            field_values = to_avro(field, part)
-        parts.append(field_values)
+        # What is under a null row is nobody's value.
+        parts.append(_under(field, part, valid) if column.null_count else to_avro(field, part))
     whole = _join(*parts) if parts else pa.repeat(_NOTHING, len(column))
     return pc.if_else(valid, whole, pa.scalar(None, _BINARY)) if column.null_count else whole
 
@@ -101,7 +97,7 @@ def _under(schema: AvroSchema, column: pa.Array, valid: pa.Array) -> pa.Array:
 
 
 def _blocks(column: pa.Array, elements: pa.Array) -> pa.Array:
-    """Put the elements of each list or map into one block, led by their number and followed by an empty one."""
+    """Put the elements of each list or map into a block, led by their number and ended by an empty one."""
     offsets = column.offsets.cast(pa.int64())
     places = offsets.to_numpy()
     counts = pa.array(places[1:] - places[:-1])
@@ -133,7 +129,7 @@ def _with_length(column: pa.Array) -> pa.Array:
     return _array(out, offsets, column)
 
 
-def _array(out: Bytes, offsets: Bytes, column: pa.Array) -> pa.Array:
+def _array(out: Bytes, offsets: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
     """Wrap encoded values; null where the column is."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])]
     values = pa.Array.from_buffers(_BINARY, len(column), buffers)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -71,28 +71,39 @@ def avro_of_connect(schema: ConnectSchema) -> AvroSchema:
 
     A struct whose name has no namespace gets that of its place (the enclosing record's full name and the
     field), as Avro can't define one name twice: each column's ``cell_value`` is another record.
-
-    Raises:
-        ConfigurationError: A name is none in Avro.
     """
-    return _checked(_of_connect(schema, ""))
+    return _of_connect(schema, "")
 
 
-def avro_of_fields(name: str, doc: str, fields: Mapping[str, pa.Field], required: frozenset[str]) -> AvroSchema:
-    """Return the record of Arrow fields.
+def avro_of_struct(name: str, doc: str, kind: pa.StructType) -> AvroSchema:
+    """Return the record of an Arrow struct; fields that may be null are optional.
 
     Args:
         name: Its full name; what is before the last dot is its namespace.
         doc: Its description.
-        fields: By name.
-        required: Names of fields that are never null.
+        kind: The struct.
+    """
+    namespace, _, last = name.rpartition(".")
+    members = tuple((f.name, _of_field(f)) for f in kind)
+    return AvroSchema("record", name=last, namespace=namespace, doc=doc, fields=members)
+
+
+def check_names(schema: AvroSchema) -> None:
+    """Refuse names that Avro doesn't know as such.
 
     Raises:
-        ConfigurationError: A name is none in Avro.
+        ConfigurationError: Shows the name.
     """
-    members = tuple((n, replace(_of_field(f), optional=n not in required)) for n, f in fields.items())
-    namespace, _, last = name.rpartition(".")
-    return _checked(AvroSchema("record", name=last, namespace=namespace, doc=doc, fields=members))
+    names = [schema.name, *filter(None, schema.namespace.split("."))] if schema.type == "record" else []
+    for name in [*names, *(name for name, _ in schema.fields)]:
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} is no name in Avro",
+                expected="letters, digits and _, no digit first",
+                remedy="set publish.schema_names and publish.field_names to auto, avro or avro_unicode",
+            )
+    for inner in (*(s for _, s in schema.fields), *([schema.items] if schema.items else [])):
+        check_names(inner)
 
 
 _OF_CONNECT: Final[Mapping[str, AvroType]] = {
@@ -186,21 +197,6 @@ _OF_ARROW: Final[Mapping[Any, AvroType]] = {
     pa.utf8(): "string",
     pa.binary(): "bytes",
 }
-
-
-def _checked(schema: AvroSchema) -> AvroSchema:
-    """Refuse names that Avro doesn't know as such."""
-    names = [schema.name, *filter(None, schema.namespace.split("."))] if schema.type == "record" else []
-    for name in [*names, *(name for name, _ in schema.fields)]:
-        if not _NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"{name!r} is no name in Avro",
-                expected="letters, digits and _, no digit first",
-                remedy="set publish.schema_names and publish.field_names to avro or avro_unicode",
-            )
-    for inner in (*(s for _, s in schema.fields), *([schema.items] if schema.items else [])):
-        _checked(inner)
-    return schema
 
 
 def _shown(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> Any:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.contribution import (
     CONTRIBUTION_SCHEMA,
     LIVE_ROW_SCHEMA,
+    PARTITION_DELETION,
     RANGE_DELETION,
     ROW,
     UPSERT,
@@ -46,12 +47,18 @@ ROW_STATE_SCHEMA: Final = pa.schema(
 
 
 def row_states(
-    contributions: pa.Table, changes: npt.NDArray[np.int64], now_seconds: int, rules: str
+    contributions: pa.Table,
+    changes: npt.NDArray[np.int64],
+    now_seconds: int,
+    rules: str,
+    *,
+    clustered: bool = True,
 ) -> pa.RecordBatch:
     """Return the states of all rows that each change touched.
 
     A row or the static cells of a partition that a change speaks of are told in its order; a deletion of a
-    partition is told as such, then each row that a deletion of a partition or range took. Rows that lived
+    partition is told as such (of a row, if partitions are rows), then each row that a deletion of a partition
+    or range took. Rows that lived
     before the first change are unknown, and those that a TRUNCATE took are not told.
 
     Args:
@@ -59,12 +66,14 @@ def row_states(
         changes: Per contribution the number of its change; changes of a partition come in this order.
         now_seconds: Epoch second at which expiry is judged.
         rules: Tie rules.
+        clustered: Whether the table has clustering columns; without them a partition is a row.
 
     Returns:
         Batch of :data:`ROW_STATE_SCHEMA`, in the order of the changes.
     """
     keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     rounds = _rounds(keys, changes)
+    by_name = pa.array([ROW] if clustered else [ROW, PARTITION_DELETION], pa.int8())
     states = [ROW_STATE_SCHEMA.empty_table()]
     known = CONTRIBUTION_SCHEMA.empty_table()
     live = LIVE_ROW_SCHEMA.empty_table()
@@ -75,8 +84,8 @@ def row_states(
         mine, others = _split(known, touched)
         before, resting = _split(live, touched)
         after = reconcile_cells(_current(pa.concat_tables([mine, part])), now_seconds, rules)
-        states.append(_told(part, changes[places], after))
-        states.append(_removed(part, changes[places], before, after))
+        states.append(_told(part, changes[places], after, by_name))
+        states.append(_removed(part, changes[places], before, after, by_name))
         known = pa.concat_tables([others, after.side, _as_contributions(after.live)])
         live = pa.concat_tables([resting, after.live])
     table = pa.concat_tables(states).combine_chunks()
@@ -135,11 +144,11 @@ def _as_contributions(live: pa.Table) -> pa.Table:
     return pa.table(columns, schema=CONTRIBUTION_SCHEMA)
 
 
-def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled) -> pa.Table:
+def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled, by_name: pa.Array) -> pa.Table:
     """Return the states of what the changes speak of by name."""
-    scope = part["scope"].to_numpy()
-    places = np.flatnonzero(scope != RANGE_DELETION)
-    part, changes, is_row = part.take(pa.array(places)), changes[places], pa.array(scope[places] == ROW)
+    places = np.flatnonzero(part["scope"].to_numpy() != RANGE_DELETION)
+    part, changes = part.take(pa.array(places)), changes[places]
+    is_row = pc.is_in(part["scope"].combine_chunks(), value_set=by_name)
     rows = after.live.filter(pc.is_valid(after.live["state"]))
     row = pc.index_in(_names(part), value_set=_names(rows))
     row = pc.if_else(is_row, row, pa.scalar(None, pa.int32()))
@@ -161,11 +170,15 @@ def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled) -> 
 
 
 def _removed(
-    part: pa.Table, changes: npt.NDArray[np.int64], before: pa.Table, after: Reconciled
+    part: pa.Table,
+    changes: npt.NDArray[np.int64],
+    before: pa.Table,
+    after: Reconciled,
+    by_name: pa.Array,
 ) -> pa.Table:
     """Return the rows that lived before and don't now, other than those that the changes name."""
     before = before.filter(pc.is_valid(before["state"]))
-    named = part.filter(pc.equal(part["scope"], ROW))
+    named = part.filter(pc.is_in(part["scope"], value_set=by_name))
     survivors = after.live.filter(pc.is_valid(after.live["state"]))
     names = _names(before)
     gone = pc.invert(

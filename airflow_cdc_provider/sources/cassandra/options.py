@@ -76,6 +76,7 @@ class CassandraOptions:
         "CQL file with the schema, as DESCRIBE ... WITH INTERNALS prints it, for offline use", ""
     )
     encryption: CassandraEncryption = option("Keystore of encrypted commit logs", CassandraEncryption)
+    cluster: str = option("Name of the cluster in events; default: that of the node's cassandra.yaml", "")
     consistency: str = option(
         "Consistency level of snapshots and re-reads. ALL sees whatever any replica has, and fails while one "
         "is down; a lower level goes on, and may miss what only that replica has",

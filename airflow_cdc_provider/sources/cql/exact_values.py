@@ -84,7 +84,8 @@ def _measure(data: Bytes, places: Bytes, valid: Bytes, skipped: Int, starts: Byt
         start, end = places[row] + skipped, places[row + 1]
         if valid[row]:
             while start + 1 < end and (
-                (data[start] == 0 and data[start + 1] < 128) or (data[start] == 255 and data[start + 1] >= 128)
+                (data[start] == 0 and data[start + 1] < 128)
+                or (data[start] == 255 and data[start + 1] >= 128)
             ):
                 start += 1
         starts[row] = start

@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 
 Timestamps = Literal["timestamp", "milliseconds"]
+NativeType = Literal["varint", "decimal", "duration"]
 
 SCALARS: Final = {
     "ascii": pa.string(),
@@ -40,6 +41,7 @@ SCALARS: Final = {
     "varint": pa.string(),
 }
 
+
 @dataclass(frozen=True)
 class LakeTypes:
     """How values are shown where there is a choice.
@@ -52,7 +54,7 @@ class LakeTypes:
     """
 
     timestamps: Timestamps = "timestamp"
-    native: tuple[Literal["varint", "decimal", "duration"], ...] = ()
+    native: tuple[NativeType, ...] = ()
 
     def of(self, cql_type: CqlType) -> pa.DataType:
         """Return the lake type of a CQL type."""

@@ -110,8 +110,9 @@ class Projection:
 
     @cached_property
     def _compiled(self) -> Programs:
-        """The columns' types as they are shown, and one more, that of the paths of lists; then all again
-        as they are stored, by whose order elements are sorted.
+        """The columns' types and that of the paths of lists, as they are shown; then the same as stored.
+
+        Elements are sorted by the order of what is stored.
         """
         programs = compile_types([*(c.type for c in self.table.columns), CqlType("timeuuid")])
         shown, stored = programs.nodes.copy(), programs.nodes.copy()

@@ -47,10 +47,13 @@ class Changes:
         row = CellRow(ROW_DELETION, deletion_us=time, deletion_seconds=1)
         return self.add(key, scope, row, clustering, **more)
 
-    def states(self) -> list[tuple[int, str, str | None, str | None, str | None, bool]]:
+    def states(
+        self, *, clustered: bool = True
+    ) -> list[tuple[int, str, str | None, str | None, str | None, bool]]:
         """Return change, key, clustering, value of the row, value of the static column, whether it lives."""
         table = pa.Table.from_pylist(self.rows, CONTRIBUTION_SCHEMA)
-        batch = row_states(table, np.array(self.numbers, np.int64), 1000, "4.0")
+        numbers = np.array(self.numbers, np.int64)
+        batch = row_states(table, numbers, 1000, "4.0", clustered=clustered)
         return [
             (
                 row["change"],
@@ -100,6 +103,16 @@ def test_a_deletion_of_a_partition_takes_its_rows() -> None:
     changes = Changes().static("p", "s", 10).write("p", "a", "1", 10).write("p", "b", "2", 30)
     changes.write("q", "a", "3", 10).delete("p", PARTITION_DELETION, 20)
     assert changes.states()[4:] == [(4, "p", None, None, None, False), (4, "p", "a", None, None, False)]
+
+
+def test_where_partitions_are_rows_their_deletion_is_told_once() -> None:
+    changes = Changes().write("p", "", "1", 10).delete("p", PARTITION_DELETION, 20)
+    changes.write("q", "", "2", 30).delete("q", PARTITION_DELETION, 20)
+    assert changes.states(clustered=False)[1:] == [
+        (1, "p", "", None, None, False),
+        (2, "q", "", "2", None, True),
+        (3, "q", "", "2", None, True),
+    ]
 
 
 def test_a_deletion_of_a_range_is_told_by_the_rows_it_took() -> None:

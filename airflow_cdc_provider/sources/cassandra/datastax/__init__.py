@@ -1,1 +1,1 @@
-"""Rows after each change as DataStax's CDC for Apache Cassandra tells them: columns and types of its events."""
+"""Rows after each change as DataStax's CDC for Apache Cassandra tells them."""

@@ -145,9 +145,7 @@ class EventTypes:
         if name == "map":
             lake_map = pa.types.is_map(column.type)
             keys, values = (
-                (column.keys, column.items)
-                if lake_map
-                else (column.values.field(0), column.values.field(1))
+                (column.keys, column.items) if lake_map else (column.values.field(0), column.values.field(1))
             )
             shown = [_key_texts(keys, inside[0]), self.array(values, inside[1])]
             entries = pa.StructArray.from_arrays(shown, fields=[target.key_field, target.item_field])

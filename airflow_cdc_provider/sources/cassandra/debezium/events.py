@@ -38,10 +38,8 @@ from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.debezium.types import (
-    LAKE_TYPES,
+    EventTypes,
     empty_of,
-    event_array,
-    event_field,
     java_type,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
@@ -94,12 +92,14 @@ class EventDecoder:
 
     Args:
         schema: The table; its static and regular columns have their ids.
+        types: How values are shown.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
+    def __init__(self, schema: TableSchema, types: EventTypes | None = None) -> None:
         self.schema = schema
+        self._types = types or EventTypes()
         self._program: Program = compile_tables([schema])
-        self._projection = Projection(schema, LAKE_TYPES)
+        self._projection = Projection(schema, self._types.lake)
         self._cells = order_as_driver((*schema.regular, *schema.static))
         self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
         for slot, column in enumerate(self._cells):
@@ -177,7 +177,7 @@ class EventDecoder:
         latest = np.full(len(changes), np.iinfo(np.int64).min)
         np.maximum.at(latest, change, facts.latest)
         keys = (*self.schema.partition_key, *self.schema.clustering)
-        key_fields = [event_field(c.name, c.type) for c in keys]
+        key_fields = [self._types.field(c.name, c.type) for c in keys]
         key_values = [values[c.name].take(index) for c in keys]
         after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
         after += [
@@ -222,7 +222,7 @@ class EventDecoder:
             return self._projection.project(pa.RecordBatch.from_pydict(live))
 
         whole = shown(facts.states)
-        arrays = {c.name: event_array(whole.column(c.name), c.type) for c in self.schema.columns}
+        arrays = {c.name: self._types.array(whole.column(c.name), c.type) for c in self.schema.columns}
         dead_keys = [
             column
             for slot, column in enumerate(self._cells)
@@ -231,7 +231,7 @@ class EventDecoder:
         if dead_keys:
             live = shown(sink.states)
             for column in dead_keys:
-                present = event_array(live.column(column.name), column.type)
+                present = self._types.array(live.column(column.name), column.type)
                 arrays[column.name] = _without_values(arrays[column.name], present)
         return arrays
 
@@ -240,7 +240,7 @@ class EventDecoder:
         gone = event.removes & (event.scope == PARTITION_DELETION) & clustering
         missing = clustering & np.isin(event.scope, (STATIC, RANGE_DELETION))
         times = pa.array(event.deleted_at, mask=~gone)
-        return _cell_struct(event_field("value", column.type), values, times, ~missing)
+        return _cell_struct(self._types.field("value", column.type), values, times, ~missing)
 
     def _cell(
         self,
@@ -253,7 +253,7 @@ class EventDecoder:
     ) -> pa.Array:
         live, dead = facts.live[order, slot], facts.dead[order, slot]
         present = (live > 0) | (dead > 0) | facts.emptied[order, slot]
-        field = event_field("value", column.type)
+        field = self._types.field("value", column.type)
         if column.type.multi_cell and column.type.name in ("list", "set", "map"):
             empty = present & ~event.removes & values.is_null().to_numpy(zero_copy_only=False)
             if empty.any():
