@@ -64,6 +64,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
         source="documented" if as_datastax else choices.source,
         common_operations=as_datastax or choices.operations == "common",
         index=publish.event_index,
+        deletion_in_key=as_datastax,
     )
     for batch in _records(source, recording, damage):
         damage.skipped["t"] += _truncations(batch["kind"])

@@ -88,6 +88,7 @@ class EnvelopeOptions:
         common_operations: Whether operations are c, u, d, t instead of i, u, d, r.
         excluded: Columns of this table to leave out of values, each as the path to it.
         index: Whether a header numbers the events of one change.
+        deletion_in_key: Whether deletions list key columns only, with the time of the deletion.
     """
 
     topics: TopicNaming
@@ -100,6 +101,7 @@ class EnvelopeOptions:
     common_operations: bool = False
     excluded: Sequence[tuple[str, ...]] = field(default=())
     index: bool = False
+    deletion_in_key: bool = False
 
 
 def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions) -> Envelope:
@@ -144,7 +146,7 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
             op,
             _source(events, keyspace, table, source_schema, options),
             pa.StructArray.from_arrays(
-                [*_without(events, options.excluded), events["range_start"], events["range_end"]],
+                [*_cells(events, options), events["range_start"], events["range_end"]],
                 [field for field, _ in after_schema.fields],
             ),
         ],
@@ -194,6 +196,27 @@ def _source(
     }
     names = [name for name, _ in schema.fields]
     return pa.StructArray.from_arrays([values[name] for name in names], names)
+
+
+def _cells(events: pa.RecordBatch, options: EnvelopeOptions) -> list[pa.Array]:
+    """Return the cells as the options want them."""
+    cells = _without(events, options.excluded)
+    if not options.deletion_in_key:
+        return cells
+    deletes = pc.equal(events["op"], "d")
+    keys = len(events.schema.field("key").type)
+    # All columns have the time of the deletion; a table of nothing but keys has that of the update.
+    times = cells[keys].field(1) if len(cells) > keys else events["ts_us"]
+    times = pc.coalesce(times, events["ts_us"])
+    shown = []
+    for number, cell in enumerate(cells):
+        if number < keys:
+            value, time, present = cell.flatten()
+            parts = [value, pc.if_else(deletes, times, time), present]
+            shown.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
+        else:
+            shown.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
+    return shown
 
 
 def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> list[pa.Array]:
