@@ -15,7 +15,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
         ("my-name", "my_name", "my_name", "my_u002dname", "my_u002dname"),
         ("1a", "_1a", "_1a", "_u0031a", "_u0031a"),
         ("_a", "_a", "_a", "_u005fa", "_u005fa"),
-        ("ä\tα", "___", "___", "_u00e4_u009_u3b1", "_u00e4_u009_u3b1"),
+        ("ä\tж", "___", "___", "_u00e4_u009_u436", "_u00e4_u009_u436"),
         ("x🙂", "x__", "x__", "x_ud83d_ude42", "x_ud83d_ude42"),
         ("", "", "", "", ""),
     ],
