@@ -372,9 +372,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "commit.log.marked.complete.poll.interval.ms": _PROCESS,
     "commit.log.processor.shutdown.timeout.seconds": _PROCESS,
     "poll.dispatch.interval.ms": _PROCESS,
-    "latest.commit.log.only": refused(
-        "It is for tests of Debezium itself: all segments after the stored offset are read", "false"
-    ),
+    "latest.commit.log.only": flag("source.advanced.latest_segment_only"),
     "offset.backing.store.dir": _STATE,
     "max.offset.flush.size": _STATE,
     "num.of.change.event.queues": _PROCESS,

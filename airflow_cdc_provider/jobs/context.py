@@ -105,6 +105,11 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
         connection: The Airflow connection's values; empty for offline input.
     """
     if isinstance(connector.source, CassandraOptions):
+        if connector.source.advanced.latest_segment_only:
+            raise ConfigurationError(
+                "source.advanced.latest_segment_only is for looking at a log: a job would lose changes",
+                remedy="leave it out; airflow cdc events takes it",
+            )
         from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
         return CassandraSource(connector.source, connection, connector.selects)

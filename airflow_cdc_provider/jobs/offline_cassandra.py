@@ -26,6 +26,7 @@ from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.jobs.row_states import row_states
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
+from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
@@ -274,6 +275,10 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
         damage.add(f"node {origin}, segment {segment}", reason)
     read, stop = source.reader(), source.head()
     start: Offset | None = None
+    if source.options.advanced.latest_segment_only:
+        nodes = list_segments(recording.path, source.options.node)
+        newest = {node: max(file.segment for file in files) for node, files in nodes.items() if files}
+        start = {node: NodeOffset(floor=segment - 1).to_json() for node, segment in newest.items()}
     while True:
         plan = source.plan(start, stop, ReadLimit())
         for part in plan.partitions:

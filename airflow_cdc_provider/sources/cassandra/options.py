@@ -16,6 +16,10 @@ class CassandraAdvanced:
         "Tie rules of the read path: those of Cassandra 4.0 and later, or of 3.11", "4.0"
     )
     strict: bool = option("Fail on the first corrupt or undecodable entry instead of setting it apart", False)
+    latest_segment_only: bool = option(
+        "Read each node's newest segment only: to look at a log with `airflow cdc events`, no job takes it",
+        False,
+    )
     request_timeout_seconds: float = option(
         "How long to wait for one answer from the cluster", 30.0, minimum=0.1
     )

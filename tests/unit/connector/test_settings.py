@@ -306,7 +306,6 @@ def test_the_nodes_configuration_gives_folder_and_cluster(tmp_path: Path) -> Non
     ("name", "value"),
     [
         ("commit.log.transfer.class", "com.x.Mine"),
-        ("latest.commit.log.only", "true"),
         ("converters", "isbn"),
         ("value.converter", "org.apache.kafka.connect.storage.StringConverter"),
         ("tracing.enabled", "true"),

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context import build_source
 from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, text_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "cassandra"
@@ -67,6 +68,24 @@ def test_truncations_have_no_event_and_are_counted() -> None:
     damage = Damage(strict=False)
     printed(damage, folder=FIXTURES / "A" / "v7-plain", skipped_operations=["t"])
     assert damage.skipped == {"t": 1}
+
+
+@pytest.mark.covers("CAS-CFG-33")
+def test_the_newest_segment_may_be_read_alone() -> None:
+    folder = FIXTURES / "A" / "v7-plain"
+    newest = max(folder.glob("cdc_raw/*.log.gz")).name.removesuffix(".gz")
+    every = [value["source"] for value in values(printed(folder=folder))]
+    alone = [
+        value["source"]
+        for value in values(printed(folder=folder, source={"advanced": {"latest_segment_only": True}}))
+    ]
+    assert alone == [source for source in every if source["file"] == newest]
+    assert 0 < len(alone) < len(every)
+    connector = Connector.from_dict(
+        {"name": "p", "source": {"type": "cassandra", "advanced": {"latest_segment_only": True}}}
+    )
+    with pytest.raises(ConfigurationError, match="a job would lose changes"):
+        build_source(connector, {})
 
 
 @pytest.mark.covers("CAS-EVT-06", "CAS-EVT-07", "CAS-READ-04")
