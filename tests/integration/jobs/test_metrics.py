@@ -74,6 +74,7 @@ def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage,
     assert node.position == int(newest.read_text().split()[0])
 
 
+@pytest.mark.covers("CAS-LIFE-04")
 def test_a_run_that_reads_nothing_still_tells_where_it_stands(run_stage: RunStage, landed: Path) -> None:
     first = run_stage("capture", declaration("metrics_idle", landed), {}).origins[0]
     again = run_stage("capture", declaration("metrics_idle", landed), {}).origins[0]

@@ -79,7 +79,9 @@ def plain(schema: Any) -> Any:
     return schema
 
 
-@pytest.mark.covers("CAS-READ-05", "DSX-EVT-06", "DSX-EVT-07", "DSX-EVT-09", "DSX-CON-06")
+@pytest.mark.covers(
+    "CAS-READ-05", "CAS-TYPE-26", "CAS-UNSUP-03", "DSX-EVT-06", "DSX-EVT-07", "DSX-EVT-09", "DSX-CON-06"
+)
 def test_avro_equals_that_of_datastaxs_own_converters() -> None:
     ours = by_table(printed(key="avro", value="avro", schemas=True))
     theirs = told()
