@@ -198,7 +198,7 @@ COMMON: Final[dict[str, Rule]] = {
     "value.converter.basic.auth.*": _REGISTRY,
     "key.converter.*": refused("Options of converters but schemas.enable are not known"),
     "value.converter.*": refused("Options of converters but schemas.enable are not known"),
-    "converters": refused("Custom converters are Java classes"),
+    "converters": refused("Custom converters are Java classes; see publish.cassandra.converters"),
     "transforms": _NO_TRANSFORMS,
     "transforms.*": _NO_TRANSFORMS,
     "predicates": _NO_TRANSFORMS,

@@ -146,6 +146,11 @@ class CassandraPublishOptions:
     varints: Literal["long", "precise", "string"] = option(
         "How varints are shown in envelope debezium (varint.handling.mode)", "long"
     )
+    converters: Mapping[str, Mapping[str, Any]] = option(
+        "Functions that show columns of envelope debezium otherwise: type (package.module:function), "
+        "columns (a regular expression on keyspace.table.column), schema_name, and settings of its own",
+        {},
+    )
     key_in_value: bool = option(
         "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
         "DataStax's JSON-only form",

@@ -29,6 +29,7 @@ from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.converters import load_converters
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
@@ -49,7 +50,8 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     publish, choices = connector.publish, connector.publish.cassandra
     captured = [*(source.schemas.tables[name] for name in source.tables()), *source.former_tables()]
     types = EventTypes(choices.decimals, choices.varints)
-    decoders = {bytes.fromhex(schema.id): EventDecoder(schema, types) for schema in captured}
+    converters = load_converters(choices.converters)
+    decoders = {bytes.fromhex(schema.id): EventDecoder(schema, types, converters) for schema in captured}
     former = {schema.id for schema in source.former_tables()}
     left_out = {
         bytes.fromhex(schema.id): _of(schema, excluded, former=schema.id in former) for schema in captured

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
@@ -309,3 +312,53 @@ def test_cells_as_datastaxs_documents_show_them() -> None:
 def test_choices_of_cassandras_events_are_refused_elsewhere(publish: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"option publish\.\w+ is for source cassandra"):
         Connector.from_dict({"name": "p", "source": {"type": "mongodb"}, "publish": publish})
+
+
+def times(column: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
+    """Multiply whole numbers: a converter as a user would write it."""
+    return pc.multiply(column.cast(pa.int64()), settings["factor"])
+
+
+def shorter(column: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
+    return column.slice(1)
+
+
+def converted(**more: Any) -> list[dict[str, Any]]:
+    converter = {"type": f"{__name__}:times", "columns": r"shop_e\.scalars\.(k|c_int)", "factor": 100, **more}
+    return printed(schemas=True, cassandra={"converters": {"cents": converter}})
+
+
+@pytest.mark.covers("CAS-TYPE-27")
+def test_columns_are_shown_by_a_converter_of_ones_own() -> None:
+    event = converted(schema_name="shop.Cents")[0]
+    key, value = json.loads(event["key"]), json.loads(event["value"])
+    assert key["payload"] == {"k": 100}
+    assert key["schema"]["fields"] == [
+        {"type": "int64", "optional": True, "name": "shop.Cents", "field": "k"}
+    ]
+    assert value["payload"]["after"]["c_int"]["value"] == -700
+    assert value["payload"]["after"]["c_smallint"]["value"] == 300
+    untouched = [e for e in converted() if "scalars" not in e["topic"]]
+    assert untouched == [e for e in printed(schemas=True) if "scalars" not in e["topic"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"type": "none.such:thing"}, r"converter cents can't be loaded.*none\.such"),
+        ({"type": f"{__name__}:none"}, "converter cents can't be loaded"),
+        ({"type": "times"}, r"expected package\.module:function"),
+        ({"columns": "("}, "are no expression"),
+        ({"columns": ""}, "has no columns"),
+    ],
+)
+def test_converters_that_are_wrong_are_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        converted(**more)
+
+
+def test_a_converter_that_loses_values_is_told() -> None:
+    damage = Damage(strict=False)
+    converter = {"type": f"{__name__}:shorter", "columns": ".*c_int"}
+    printed(damage, cassandra={"converters": {"short": converter}})
+    assert any("converter short doesn't return a column" in place for place in damage.places)
