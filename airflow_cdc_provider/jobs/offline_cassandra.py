@@ -103,6 +103,12 @@ def _whole_rows(
     damage: Damage,
 ) -> Iterator[pa.LargeStringArray]:
     """Write the row after each change. All changes are kept in memory: the last may change the first row."""
+    if set(connector.publish.skipped_operations) - {"t"}:
+        raise ConfigurationError(
+            "option publish.skipped_operations is for events that have an operation",
+            expected="none in envelope datastax",
+            found=", ".join(connector.publish.skipped_operations),
+        )
     batches = list(_records(source, recording, damage))
     records = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
     damage.skipped["t"] += _truncations(records["kind"])
@@ -117,6 +123,7 @@ def _whole_rows(
             key_in_value=connector.publish.cassandra.key_in_value,
             excluded=_whole_columns(excluded[table]),
             static=[c.name for c in schema.static],
+            index=connector.publish.event_index,
         )
         decoder = RowDecoder(schema, key_in_value=options.key_in_value)
         for of_partition in (False, True):
@@ -165,6 +172,7 @@ def _states(
         "lives": states["lives"],
         "written_at": pa.array(latest[change]),
         "of_partition": states["key_state"].is_null(),
+        "index": cassandra_envelope.event_index(states["change"]),
     }
     # Two events of one change keep their order.
     return pa.RecordBatch.from_pydict(columns), numbers[change] * (1 << 20) + np.arange(len(change))

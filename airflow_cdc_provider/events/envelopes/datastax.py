@@ -31,6 +31,7 @@ class EnvelopeOptions:
         key_in_value: Whether values hold the key columns, and ``{}`` stands for a row that is gone.
         excluded: Columns of this table to leave out of values.
         static: Its static columns.
+        index: Whether a header numbers the events of one change.
     """
 
     topics: TopicNaming
@@ -38,6 +39,7 @@ class EnvelopeOptions:
     key_in_value: bool = False
     excluded: Collection[str] = ()
     static: Collection[str] = ()
+    index: bool = False
 
 
 def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions) -> Envelope:
@@ -45,7 +47,7 @@ def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
 
     Args:
         states: ``key`` and ``value`` as :mod:`airflow_cdc_provider.sources.cassandra.datastax.rows` describes
-            them; ``written_at`` (us); ``of_partition``, which must be equal in all rows.
+            them; ``written_at`` (us); ``index`` (text); ``of_partition``, which must be equal in all rows.
         keyspace: The table's keyspace.
         table: Its name.
         options: The rest.
@@ -80,7 +82,7 @@ def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         key,
         value,
         np.zeros(count, np.bool_),
-        {"writetime": quoted},
+        {"writetime": quoted, **({"cdc.index": states["index"]} if options.index else {})},
         "{}" if options.key_in_value else "",
     )
 

@@ -174,6 +174,20 @@ def test_the_write_time_goes_along_as_a_header() -> None:
     assert all(1 <= int(json.loads(time)) < NOW_NS // 1000 for time in times)
 
 
+def test_events_of_one_change_are_numbered_on_request() -> None:
+    events = printed(event_index=True)
+    numbers = [int(dict(event["headers"])["cdc.index"]) for event in events]
+    assert set(numbers) == {0, 1}
+    # A deletion of a partition, then the row that it took.
+    assert [event["key"] for event in events[-2:]] == ['{"p":1,"c":null}', '{"p":1,"c":1}']
+    assert numbers[-2:] == [0, 1]
+
+
+def test_operations_can_not_be_skipped_where_events_have_none() -> None:
+    with pytest.raises(ConfigurationError, match="for events that have an operation"):
+        printed(skipped_operations=["d"])
+
+
 def test_a_row_whose_time_is_over_is_gone() -> None:
     later = by_table(printed(now_ns=NOW_NS + 6000 * 10**9))["shop_e.scalars"]
     (row,) = [event for event in later if event["key"] == '{"k":3}']
