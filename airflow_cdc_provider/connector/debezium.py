@@ -146,8 +146,8 @@ def _cassandras_defaults(draft: Draft) -> None:
     publish.setdefault("tombstones", False)
     if "snapshot.consistency" not in draft.properties:
         draft.notes.append(
-            "property snapshot.consistency isn't set: snapshots read at LOCAL_QUORUM (Debezium's page says "
-            "ALL, its code QUORUM)"
+            "property snapshot.consistency isn't set: snapshots read at ALL, as Debezium's page says (its "
+            "code reads at QUORUM)"
         )
 
 

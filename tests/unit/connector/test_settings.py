@@ -285,9 +285,12 @@ def test_every_consistency_level_is_accepted(level: str) -> None:
 
 @pytest.mark.covers("CAS-CFG-02")
 def test_the_default_consistency_is_told() -> None:
-    (note,) = from_debezium(debezium()).notes
-    assert "ALL" in note
+    imported = from_debezium(debezium())
+    (note,) = imported.notes
+    assert "read at ALL" in note
     assert "QUORUM" in note
+    assert isinstance(imported.connector.source, CassandraOptions)
+    assert imported.connector.source.consistency == "ALL"
 
 
 @pytest.mark.covers("CAS-CFG-04", "CAS-D3X-05")
