@@ -308,7 +308,6 @@ def test_the_nodes_configuration_gives_folder_and_cluster(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("commit.log.transfer.class", "com.x.Mine"),
         ("converters", "isbn"),
         ("value.converter", "org.apache.kafka.connect.storage.StringConverter"),
         ("tracing.enabled", "true"),
