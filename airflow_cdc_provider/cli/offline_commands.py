@@ -46,3 +46,6 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
         if len(damage.places) > _SHOWN_PLACES:
             sys.stderr.write(f"left out: and {len(damage.places) - _SHOWN_PLACES} more\n")
         sys.stderr.write(f"summary: {len(damage.places)} places of the input were left out\n")
+    if counted := +damage.skipped:
+        counts = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(counted.items()))
+        sys.stderr.write(f"skipped: {counts}\n")

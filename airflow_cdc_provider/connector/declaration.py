@@ -101,19 +101,110 @@ class LakeOptions:
     merge: MergeOptions = option("When pending changes are merged", MergeOptions)
 
 
+def _topic_pattern(value: str) -> str:
+    names = re.findall(r"\{([^{}]*)\}", value)
+    rest = re.sub(r"\{[^{}]*\}", "", value)
+    known = {"prefix", "database", "table"}
+    if not value or (names and set(names) <= known and re.fullmatch(r"[A-Za-z0-9._-]*", rest)):
+        return ""
+    return "letters, digits, . _ - and {prefix}, {database} or {table}"
+
+
+def _delimiter(value: str) -> str:
+    return "" if re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value) else "letters, digits, . _ and -"
+
+
+def _operations(values: tuple[str, ...]) -> str:
+    known = ("c", "i", "u", "d", "r", "t")
+    return "" if set(values) <= set(known) else f"some of {', '.join(known)}"
+
+
+def _column_paths(values: tuple[str, ...]) -> str:
+    for value in values:
+        if len(value.split(".")) < 3 or not all(value.split(".")):
+            return f"keyspace.table.column each, with .field for a field of it ({value!r})"
+    return ""
+
+
+@dataclass(frozen=True)
+class CassandraPublishOptions:
+    """Choices that only events of Cassandra have."""
+
+    operations: Literal["own", "common"] = option(
+        "own: i, u, d and r as Debezium for Cassandra writes them; common: c, u, d and t as its other "
+        "connectors do, which its EnvelopeTransformation makes of them",
+        "own",
+    )
+    source: Literal["current", "documented"] = option(
+        "The source block: current: that of Debezium 3; documented: the nine fields that its page for "
+        "Cassandra shows, with microseconds in ts_ms",
+        "current",
+    )
+    decimals: Literal["double", "precise", "string"] = option(
+        "How decimals are shown in envelope debezium (decimal.handling.mode)", "double"
+    )
+    varints: Literal["long", "precise", "string"] = option(
+        "How varints are shown in envelope debezium (varint.handling.mode)", "long"
+    )
+    converters: Mapping[str, Mapping[str, Any]] = option(
+        "Functions that show columns of envelope debezium otherwise: type (package.module:function), "
+        "columns (a regular expression on keyspace.table.column), schema_name, and settings of its own",
+        {},
+    )
+    key_in_value: bool = option(
+        "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
+        "DataStax's JSON-only form",
+        False,
+    )
+
+
 @dataclass(frozen=True)
 class PublishOptions:
     """How changes become events (topic prefix, envelope and converters)."""
 
     topic_prefix: str = option("Leads each topic; default: the connector's name", "")
-    envelope: Literal["debezium"] = option("Form of the events", "debezium")
-    key: Literal["json"] = option("Converter of keys", "json")
-    value: Literal["json"] = option("Converter of values", "json")
-    schemas: bool = option("Write the schema beside each payload, as schemas.enable does", False)
+    topic_delimiter: str = option("Stands between the parts of a topic's name", ".", check=_delimiter)
+    topic_pattern: str = option(
+        "Names topics instead, with {prefix}, {database} (the keyspace) and {table}, for example "
+        "data-{database}.{table}",
+        "",
+        check=_topic_pattern,
+    )
+    envelope: Literal["debezium", "datastax", "datastax-cells"] = option(
+        "Form of the events. debezium; for Cassandra also datastax: key and whole row after the change; "
+        "datastax-cells: the form with cells that DataStax's documents show",
+        "debezium",
+    )
+    key: Literal["json", "avro"] = option("Converter of keys", "json")
+    value: Literal["json", "avro"] = option("Converter of values", "json")
+    schemas: bool = option(
+        "Show the schema: beside each payload, as schemas.enable does; with Avro beside the record", False
+    )
     tombstones: bool = option("A null value after each delete", True)
     headers: bool = option("Debezium's context headers", True)
+    event_index: bool = option(
+        "A header cdc.index on each event: its number among those of one change, from 0", False
+    )
+    skipped_operations: tuple[str, ...] = option(
+        "Kinds of events to leave out: c (or i), u, d, r, t", (), check=_operations
+    )
+    exclude_columns: tuple[str, ...] = option(
+        "Columns to leave out of values: keyspace.table.column, or keyspace.table.column.field for a field "
+        "of a user-defined type; keys keep theirs",
+        (),
+        check=_column_paths,
+    )
+    schema_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
+        "How names of schemas are made fit for Avro; auto: avro where Avro is written, else none", "auto"
+    )
+    field_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
+        "How names of fields are made fit for Avro, likewise", "auto"
+    )
     version: str = option("Text of source.version", "3.6.1.Final")
     task_id: str = option("Text of the header taskId", "0")
+    cassandra: CassandraPublishOptions = option(
+        "Choices that only events of Cassandra have", CassandraPublishOptions
+    )
 
 
 @dataclass(frozen=True)
@@ -156,6 +247,8 @@ class Connector:
                 expected=f"one of {', '.join(SOURCE_OPTIONS)}",
                 found=repr(kind),
             )
+        if kind != "cassandra":
+            _refuse_cassandras(kind, top.publish)
         return cls(
             name=top.name,
             type=kind,
@@ -214,6 +307,18 @@ class _Declaration:
     snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
     publish: PublishOptions = option("How changes become events", PublishOptions)
+
+
+def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
+    """Refuse choices that only events of Cassandra have: silence would be taken for consent."""
+    for name in ("envelope", "exclude_columns", "event_index", "cassandra"):
+        found = getattr(publish, name)
+        if found != getattr(PublishOptions(), name):
+            raise ConfigurationError(
+                f"option publish.{name} is for source cassandra",
+                found=f"source {kind}",
+                expected="its default",
+            )
 
 
 def load_connector(path: str | Path) -> Connector:

@@ -34,22 +34,26 @@ class ConnectSchema:
         optional: Whether null is allowed.
         name: Its name, empty for none.
         version: Its version.
+        doc: Its description.
         parameters: Further properties of the name.
         default: Value of a field that has none.
         fields: Of a struct: name and schema, in order.
         items: Of an array: its elements; of a map: its values.
         keys: Of a map.
+        omit_nulls: Of a struct: JSON has no member for a field that is null.
     """
 
     type: ConnectType
     optional: bool = False
     name: str = ""
     version: int | None = None
+    doc: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     default: Any = None
     fields: tuple[tuple[str, ConnectSchema], ...] = ()
     items: ConnectSchema | None = None
     keys: ConnectSchema | None = None
+    omit_nulls: bool = False
 
     def named(self, name: str) -> ConnectSchema:
         """Return the same schema with another name."""
@@ -73,6 +77,8 @@ class ConnectSchema:
             members["name"] = self.name
         if self.version is not None:
             members["version"] = self.version
+        if self.doc:
+            members["doc"] = self.doc
         if self.parameters:
             members["parameters"] = dict(self.parameters)
         if self.default is not None:
@@ -132,24 +138,31 @@ _ARROW_TYPES: Final[dict[Any, ConnectType]] = {
 
 
 def schema_of(field: pa.Field) -> ConnectSchema:
-    """Return the Connect schema of an Arrow field: optional, like all inside it.
+    """Return the Connect schema of an Arrow field: optional if it may be null, as keys of maps always may.
 
     Args:
-        field: Its metadata ``connect.name`` names the schema, with the version after a colon.
+        field: Its metadata ``connect.name`` names the schema, with the version after a colon;
+            ``connect.doc`` describes it; ``connect.parameters`` are ``name=value``, a line each.
     """
-    label = (field.metadata or {}).get(b"connect.name", b"").decode()
-    name, _, version = label.partition(":")
+    metadata = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
+    name, _, version = metadata.get("connect.name", "").partition(":")
+    parameters = (line.split("=", 1) for line in metadata.get("connect.parameters", "").splitlines())
     common: dict[str, Any] = {
-        "optional": True,
+        "optional": field.nullable,
         "name": name,
         "version": int(version) if version else None,
+        "doc": metadata.get("connect.doc", ""),
+        "parameters": dict(parameters),
     }
     kind = field.type
     if kind in _ARROW_TYPES:
         return ConnectSchema(_ARROW_TYPES[kind], **common)
     if pa.types.is_map(kind):
         return ConnectSchema(
-            "map", keys=schema_of(kind.key_field), items=schema_of(kind.item_field), **common
+            "map",
+            keys=schema_of(kind.key_field.with_nullable(True)),
+            items=schema_of(kind.item_field),
+            **common,
         )
     if pa.types.is_list(kind):
         return ConnectSchema("array", items=schema_of(kind.value_field), **common)

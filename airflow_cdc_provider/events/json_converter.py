@@ -70,6 +70,8 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), _TEXT)
     if kind == "struct":
+        if schema.omit_nulls:
+            return _where_valid(column, _without_nulls(schema, column))
         parts: list[pa.Array | str] = []
         for number, (name, field) in enumerate(schema.fields):
             parts += [("{" if number == 0 else ",") + _member(name), to_json(field, column.field(number))]
@@ -85,12 +87,21 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     if kind == "string":
         return quote(column)
     if kind == "bytes":
-        return _base64(column)
+        return base64(column)
     if kind == "boolean":
         return pc.if_else(column, pa.scalar("true", _TEXT), pa.scalar("false", _TEXT))
     if kind in ("float", "double"):
         return _floats(column)
     return column.cast(_TEXT)
+
+
+def _without_nulls(schema: ConnectSchema, column: pa.Array) -> pa.Array:
+    """Write structs that have no member for a field that is null."""
+    members = []
+    for number, (name, field) in enumerate(schema.fields):
+        member = join("," + _member(name), _texts(field, column.field(number)))
+        members.append(pc.fill_null(member, pa.scalar("", _TEXT)))
+    return join("{", pc.utf8_slice_codeunits(join(*members), 1), "}")
 
 
 @lru_cache(maxsize=4096)
@@ -143,7 +154,8 @@ def _write_floats(
         offsets[row + 1] = at
 
 
-def _base64(column: pa.Array) -> pa.Array:
+def base64(column: pa.Array) -> pa.LargeStringArray:
+    """Write bytes as JSON strings in base64; null stays null."""
     data, starts, ends, valid = binary_slices(column)
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4 + 2, 0), out=offsets[1:])

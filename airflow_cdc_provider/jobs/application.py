@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -24,7 +25,7 @@ from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.snapshot import snapshot
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
 from airflow_cdc_provider.jobs.verify import verify
@@ -72,13 +73,15 @@ def run(spec: JobSpec) -> JobResult:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ask_to_stop)
     started = time.monotonic()
+    context: JobContext | None = None
     try:
         with job_context(spec, stop.is_set) as context:
             outcome = STAGES[spec.stage](context)
     except Exception as error:
         known = explain(error)
         code = known.code if known is not None else type(error).__name__
-        outcome = JobResult(ok=False, error_code=code, error=(str(known or error).splitlines() or [code])[0])
+        text = (str(known or error).splitlines() or [code])[0]
+        outcome = JobResult(ok=False, error_code=code, error=text, snapshot=_aborted(context))
         if known is None:
             outcome.write(spec.result_path)
             raise
@@ -88,6 +91,12 @@ def run(spec: JobSpec) -> JobResult:
     outcome = JobResult(**{**vars(outcome), "seconds": seconds})
     outcome.write(spec.result_path)
     return outcome
+
+
+def _aborted(context: JobContext | None) -> SnapshotResult | None:
+    """Return the snapshot that a failed job was at, None if it was at none."""
+    shot = context.snapshot if context else None
+    return replace(shot, aborted=True) if shot and shot.remaining else shot
 
 
 def main(arguments: list[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import read_partitions
-from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges
 from airflow_cdc_provider.sources.base import LearnsSchemas, ReadLimit
 
 
@@ -24,6 +24,7 @@ class CaptureCounts:
     changes: int = 0
     quarantined: int = 0
     seconds: float = 0.0
+    origins: Sequence[OriginChanges] = ()
 
 
 def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
@@ -58,6 +59,7 @@ def capture(context: JobContext) -> CaptureCounts:
     )
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
+    first = state.batch
     head = source.head()
     context.learn()
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
@@ -83,11 +85,13 @@ def capture(context: JobContext) -> CaptureCounts:
             )
         if plan.at_head:
             break
+    origins = changes.origins(first, state.batch) if captured else []
     if isinstance(source, LearnsSchemas):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
         landed, quarantined = land_quarantined(context, source, state)
-    return CaptureCounts(batches, captured + landed, quarantined, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return CaptureCounts(batches, captured + landed, quarantined, seconds, origins)
 
 
 def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:

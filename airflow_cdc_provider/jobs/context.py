@@ -13,7 +13,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.session import build_lake, build_session
-from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.jobs.spec import JobSpec, SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
 from airflow_cdc_provider.sources.base import LearnsSchemas
@@ -40,6 +40,7 @@ class JobContext:
         changes: The connector's changes table.
         source: The source.
         stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
+        snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
     """
 
     spec: JobSpec
@@ -49,6 +50,7 @@ class JobContext:
     changes: ChangesTable
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
+    snapshot: SnapshotResult | None = None
     _learned: bool = field(default=False, init=False, repr=False)
 
     def learn(self) -> None:
@@ -103,6 +105,11 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
         connection: The Airflow connection's values; empty for offline input.
     """
     if isinstance(connector.source, CassandraOptions):
+        if connector.source.advanced.latest_segment_only:
+            raise ConfigurationError(
+                "source.advanced.latest_segment_only is for looking at a log: a job would lose changes",
+                remedy="leave it out; airflow cdc events takes it",
+            )
         from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
         return CassandraSource(connector.source, connection, connector.selects)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +34,12 @@ class Damage:
     Args:
         strict: Raise at the first such place.
         places: Where and why, one text each.
+        skipped: Events that were left out on purpose, by kind; ``t`` are truncations, which have no event.
     """
 
     strict: bool
     places: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, place: str, reason: str) -> None:
         """Note a place.

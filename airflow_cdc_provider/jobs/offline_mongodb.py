@@ -29,6 +29,7 @@ from airflow_cdc_provider.events.encoder import encode, to_lines
 from airflow_cdc_provider.events.envelopes import mongodb as mongodb_envelope
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
@@ -72,17 +73,18 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                 yield _of_captured_tables(connector, options, events)
 
     def lines(events: pa.RecordBatch, *, last_of_snapshot: bool = False) -> pa.LargeStringArray:
+        events = without_skipped(events, connector, damage.skipped)
         envelope = mongodb_envelope.build(
             events,
             mongodb_envelope.EnvelopeOptions(
-                connector.topic_prefix,
+                topics_of(connector),
                 connector.publish.version,
                 connector.publish.tombstones,
                 recording.now_ns,
                 last_of_snapshot,
             ),
         )
-        records = encode(envelope, schemas=connector.publish.schemas)
+        records = encode(envelope, converters_of(connector))
         return to_lines(records, headers if connector.publish.headers else ())
 
     if connector.snapshot.mode != "never":

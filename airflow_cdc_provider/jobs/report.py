@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_cdc_provider.jobs.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.snapshot import SnapshotCounts
-from airflow_cdc_provider.jobs.spec import JobResult, TableResult
-from airflow_cdc_provider.sources.base import LearnsSchemas
+from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult, TableResult
+from airflow_cdc_provider.sources.base import Lag, LearnsSchemas
 
 
 def report(
     context: JobContext,
     *,
-    shot: SnapshotCounts | None = None,
+    shot: SnapshotResult | None = None,
     captured: CaptureCounts | None = None,
     tables: Sequence[TableResult] = (),
 ) -> JobResult:
@@ -57,6 +57,25 @@ def report(
         lag_seconds=lag.seconds,
         lag_bytes=lag.bytes,
         tables=tuple(tables),
+        origins=_origins(lag, captured),
+        snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
     )
+
+
+def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ...]:
+    """Tell of each origin what came of it and how far it is read."""
+    counts = {one.origin: one for one in captured.origins} if captured else {}
+    results = []
+    for origin in sorted({*lag.details, *counts}):
+        place = lag.details.get(origin, {})
+        result = OriginResult(origin, place.get("file", ""), place.get("position"))
+        if origin in counts:
+            found = counts[origin]
+            latency = None if found.latency_seconds is None else round(found.latency_seconds, 3)
+            result = replace(
+                result, mutations=found.changes, errors=found.quarantined, latency_seconds=latency
+            )
+        results.append(result)
+    return tuple(results)

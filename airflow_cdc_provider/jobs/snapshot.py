@@ -19,6 +19,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.pending import REPLACE
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.read import read_partitions
+from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.sources.base import LearnsSchemas
 
@@ -27,14 +28,6 @@ _MOST_RANGES_PER_CORE = 64
 _TASKS_PER_CORE = 2
 _FEW_ROWS = 50_000
 """A commit with fewer rows than these is followed by one with more ranges."""
-
-
-@dataclass(frozen=True)
-class SnapshotCounts:
-    """Rows read, of all tables together."""
-
-    rows: int
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +57,8 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
     return isinstance(source, LearnsSchemas) and source.resumed_at(table) > taken.began_us
 
 
-def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replacing: bool) -> SnapshotCounts:
-    """Read tables in full.
+def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replacing: bool) -> SnapshotResult:
+    """Read tables in full. How far it came stands in the context, too, from the begin on.
 
     Args:
         context: The job.
@@ -84,14 +77,21 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     left = _Ranges(context, due, known, replacing=replacing)
     cores = context.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
-    rows = 0
+    first = state.batch
+    shot = context.snapshot = SnapshotResult(len(due), len(due))
     while not context.stopping() and (parts := left.take(count)):
         progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores)
-        rows += read
-        log.info("snapshot: %d rows, %.0f rows/s", rows, rows / max(time.monotonic() - started, 1e-3))
+        seconds = time.monotonic() - started
+        remaining = shot.remaining - sum(part.after.done for part in parts)
+        shot = replace(shot, rows=shot.rows + read, remaining=remaining, seconds=seconds)
+        context.snapshot = shot
+        log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
         if read < _FEW_ROWS:
             count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
-    return SnapshotCounts(rows, time.monotonic() - started)
+    found = context.changes.summary(first, state.batch)
+    rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
+    context.snapshot = replace(shot, rows_by_table={table: rows.get(table, 0) for table in due})
+    return context.snapshot
 
 
 class _Ranges:

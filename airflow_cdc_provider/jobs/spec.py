@@ -130,6 +130,58 @@ class TableResult:
 
 
 @dataclass(frozen=True)
+class SnapshotResult:
+    """How far a snapshot of several tables came.
+
+    Args:
+        tables: How many tables it is of.
+        remaining: How many of them are not read to their end.
+        rows: Rows read, all tables together.
+        rows_by_table: Rows read by table; empty while it runs.
+        seconds: How long it took so far.
+        aborted: Whether the job failed while it ran; what was committed stays and is resumed.
+    """
+
+    tables: int = 0
+    remaining: int = 0
+    rows: int = 0
+    rows_by_table: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    aborted: bool = False
+
+    @property
+    def completed(self) -> bool:
+        """Whether all tables are read."""
+        return self.remaining == 0 and not self.aborted
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on with the next run: it was asked to stop in between."""
+        return self.remaining > 0 and not self.aborted
+
+
+@dataclass(frozen=True)
+class OriginResult:
+    """What a job captured of one ordered feed, such as a node's log.
+
+    Args:
+        origin: The feed: a host id, ``stream``.
+        file: The segment that was read last, empty where there are none.
+        position: Up to where in it.
+        mutations: Changes captured.
+        errors: Entries that could not be read and were set apart.
+        latency_seconds: The greatest time from the write of a change to its capture.
+    """
+
+    origin: str
+    file: str = ""
+    position: int | None = None
+    mutations: int = 0
+    errors: int = 0
+    latency_seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class JobResult:
     """The outcome of a job, written to ``result_path`` at its end, whether it succeeded or not.
 
@@ -145,6 +197,8 @@ class JobResult:
         findings: Warnings for people.
         error_code: Code of the :class:`~airflow_cdc_provider.exceptions.CdcError` that ended it.
         error: Its text.
+        origins: Per ordered feed of the source.
+        snapshot: How far a snapshot came, if there was one.
     """
 
     ok: bool
@@ -158,6 +212,8 @@ class JobResult:
     findings: Sequence[str] = ()
     error_code: str = ""
     error: str = ""
+    origins: Sequence[OriginResult] = ()
+    snapshot: SnapshotResult | None = None
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""
@@ -171,4 +227,7 @@ class JobResult:
         """Read what :meth:`write` wrote."""
         values = json.loads(Path(path).read_text())
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
+        values["origins"] = tuple(OriginResult(**origin) for origin in values.get("origins", ()))
+        shot = values.get("snapshot")
+        values["snapshot"] = SnapshotResult(**shot) if shot else None
         return cls(**values)

@@ -52,6 +52,23 @@ class ChangesState:
 
 
 @dataclass(frozen=True)
+class OriginChanges:
+    """What came of one origin.
+
+    Args:
+        origin: The origin.
+        changes: Changes.
+        quarantined: Records that were set apart.
+        latency_seconds: The greatest time from the write of one to its capture, None where it isn't known.
+    """
+
+    origin: str
+    changes: int
+    quarantined: int
+    latency_seconds: float | None
+
+
+@dataclass(frozen=True)
 class PendingChanges:
     """How many changes of one table and kind wait, for deciding on a merge.
 
@@ -236,6 +253,38 @@ class ChangesTable:
             for r in found
         ]
         return sorted(summaries, key=lambda s: (s.source_table or "", s.kind))
+
+    def origins(self, after: int, through: int) -> list[OriginChanges]:
+        """Count changes and quarantined records per origin; reads four narrow columns.
+
+        Args:
+            after: Batches up to this one are left out.
+            through: The last batch.
+        """
+        from pyspark.sql import functions
+
+        if through <= after:
+            return []
+        kinds = (record.CHANGE, record.QUARANTINE)
+        captured, committed = (functions.unix_micros(c) for c in ("captured_at", "committed_at"))
+        found = (
+            self.pending(after, through, kinds=kinds)
+            .groupBy("origin")
+            .agg(
+                *(functions.count_if(functions.col("kind") == kind).alias(kind) for kind in kinds),
+                functions.max(captured - committed).alias("latency_us"),
+            )
+            .collect()
+        )
+        return [
+            OriginChanges(
+                r["origin"],
+                r[record.CHANGE],
+                r[record.QUARANTINE],
+                None if r["latency_us"] is None else r["latency_us"] / 1_000_000,
+            )
+            for r in sorted(found, key=lambda r: r["origin"])
+        ]
 
     def expire(self, through_batch: int, older_than: datetime) -> int:
         """Remove batches that every consumer has passed and that are old enough, but for what lasts.

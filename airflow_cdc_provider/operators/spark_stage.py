@@ -19,24 +19,24 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, Stats, conf
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, conf
 
 from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.hooks.commit_log_offset import reached
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name
-from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
+from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.spark_process import (
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 APPLICATION: Final = str(Path(__file__).parents[1] / "jobs" / "application.py")
 _LARGEST_OFFSET_CHARACTERS: Final = 32_000
+_MOST_SHOWN: Final = 400
+"""Of nodes and of tables in XCom."""
 
 
 class SparkStageOperator(SparkSubmitOperator):
@@ -212,6 +214,8 @@ class SparkStageOperator(SparkSubmitOperator):
         result = self._judge(self._folder.read_result(), failure, secrets)
         if result.ok or result.offset is not None:
             self.announce(context, connector, result)
+        elif result.snapshot is not None:
+            emit_snapshot(connector, result.snapshot)
         self._forget_submission(context)
         if not result.ok and not self.accepts(result):
             raise error_of(result.error_code, redact(result.error, secrets))
@@ -343,34 +347,18 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "lag_bytes": result.lag_bytes,
         "offset": _small(result.offset),
         "tables": {table.table: table_numbers(table) for table in result.tables},
+        "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
+        "snapshot": _snapshot_numbers(result.snapshot),
         "seconds": dict(result.seconds),
         "findings": list(result.findings),
     }
 
 
-def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
-    """Emit the metrics ``cdc.*`` of a result, tagged with connector, source and, if there is one, table."""
-    tags = {"connector": connector.name, "source": connector.type}
-    if result.lag_seconds is not None:
-        Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
-    if result.lag_bytes is not None:
-        Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
-    if connector.type == "cassandra" and result.offset:
-        for host, (segment, position) in reached(result.offset).items():
-            Stats.gauge("cdc.commit_log.segment", segment, tags={**tags, "host": host})
-            if position is not None:
-                Stats.gauge("cdc.commit_log.position", position, tags={**tags, "host": host})
-    Stats.incr("cdc.changes", result.changes, tags=tags)
-    Stats.incr("cdc.batches", result.batches, tags=tags)
-    for part, seconds in result.seconds.items():
-        Stats.timing("cdc.duration", timedelta(seconds=seconds), tags={**tags, "stage": stage, "part": part})
-    for table in result.tables:
-        own = {**tags, "table": table.table}
-        for name in ("rows_written", "rows_removed", "snapshot_rows", "undecodable", "doubtful"):
-            if count := getattr(table, name):
-                Stats.incr(f"cdc.{name}", count, tags=own)
-        if table.differences is not None:
-            Stats.gauge("cdc.differences", table.differences, tags=own)
+def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:
+    if shot is None:
+        return None
+    states = {"running": shot.running, "completed": shot.completed}
+    return {**asdict(shot), **states, "rows_by_table": dict(list(shot.rows_by_table.items())[:_MOST_SHOWN])}
 
 
 def _short_lived(options: str) -> str:

@@ -115,11 +115,13 @@ class Decoded:
         contributions: Batch of :data:`~airflow_cdc_provider.changes.contribution.CONTRIBUTION_SCHEMA`.
         undecodable: Row numbers of the input that were left out.
         reasons: One text per such row, each leading with a code.
+        rows: Per contribution the row of the input that it is of, if the source tells.
     """
 
     contributions: pa.RecordBatch
     undecodable: Sequence[int] = ()
     reasons: Sequence[str] = ()
+    rows: Sequence[int] = ()
 
 
 class Codec(Protocol):

@@ -1,12 +1,14 @@
 """Debezium's envelope of Cassandra events: the cells of one row, as an update has them.
 
-Fields, names and order as Debezium 3.4 for Cassandra 5 writes them (``tests/fixtures/cassandra``).
+Fields, names and order as Debezium 3.4 for Cassandra 5 writes them (``tests/fixtures/cassandra``); by choice
+with the source block that its documents show, which DataStax's repeat under another namespace.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +27,13 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
-from airflow_cdc_provider.events.topics import topic_name
+from airflow_cdc_provider.events.topics import TopicNaming
+from airflow_cdc_provider.exceptions import ConfigurationError
 
-_SOURCE: Final = struct(
+DEBEZIUM: Final = "io.debezium.connector.cassandra"
+DATASTAX: Final = "io.datastax.connector.cassandra"
+
+_CURRENT_SOURCE: Final = struct(
     "source",
     ("version", STRING),
     ("connector", STRING),
@@ -45,12 +51,26 @@ _SOURCE: Final = struct(
     ("table", STRING),
     version=1,
 )
+_DOCUMENTED_SOURCE: Final = struct(
+    "source",
+    ("version", STRING),
+    ("connector", STRING),
+    ("cluster", STRING),
+    ("snapshot", BOOLEAN),
+    ("keyspace", STRING),
+    ("table", STRING),
+    ("file", STRING),
+    ("pos", INT32),
+    ("ts_ms", INT64),
+    version=1,
+)
 _BOUND_VALUES: Final = ConnectSchema(
     "array",
     name="clustering_values",
     version=1,
     items=struct("clustering_value", ("name", STRING), ("value", STRING), ("type", STRING), version=1),
 )
+_COMMON_OPERATIONS: Final = {"i": "c", "u": "u", "d": "d", "r": "t"}
 
 
 @dataclass(frozen=True)
@@ -58,18 +78,30 @@ class EnvelopeOptions:
     """What an envelope takes from the connector and the moment.
 
     Args:
-        topic_prefix: First part of topics, and ``source.name``.
+        topics: How topics are named; its prefix is ``source.name`` and in the names of schemas.
         version: Text of ``source.version``.
         cluster: The cluster's name.
         tombstones: Whether a record without value follows each row or partition deletion.
         now_ns: When the events are built, ns since 1970.
+        namespace: Leads the names of keys' and values' schemas.
+        source: Which source block.
+        common_operations: Whether operations are c, u, d, t instead of i, u, d, r.
+        excluded: Columns of this table to leave out of values, each as the path to it.
+        index: Whether a header numbers the events of one change.
+        deletion_in_key: Whether deletions list key columns only, with the time of the deletion.
     """
 
-    topic_prefix: str
+    topics: TopicNaming
     version: str
     cluster: str
     tombstones: bool
     now_ns: int
+    namespace: str = DEBEZIUM
+    source: Literal["current", "documented"] = "current"
+    common_operations: bool = False
+    excluded: Sequence[tuple[str, ...]] = field(default=())
+    index: bool = False
+    deletion_in_key: bool = False
 
 
 def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions) -> Envelope:
@@ -80,48 +112,41 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         keyspace: The table's keyspace.
         table: Its name.
         options: The rest.
+
+    Raises:
+        ConfigurationError: A column to leave out isn't there.
     """
     count = events.num_rows
-    topic = topic_name(options.topic_prefix, keyspace, table)
-    name = f"io.debezium.connector.cassandra.{topic}"
-    after = events["after"]
+    name = f"{options.namespace}.{options.topics.prefix}.{keyspace}.{table}"
+    kind = events.schema.field("after").type
     key_schema = struct(f"{name}.Key", *((f.name, schema_of(f)) for f in events.schema.field("key").type))
     after_schema = struct(
         "after",
-        *((f.name, _cell(f.type)) for f in after.type),
+        *((f.name, _cell(f.type)) for f in kind),
         ("_range_start", _bound("_range_start")),
         ("_range_end", _bound("_range_end")),
         version=1,
     )
+    source_schema = _CURRENT_SOURCE if options.source == "current" else _DOCUMENTED_SOURCE
     value_schema = struct(
-        f"{name}.Envelope", ("ts_ms", INT64), ("op", STRING), ("source", _SOURCE), ("after", after_schema)
+        f"{name}.Envelope",
+        ("ts_ms", INT64),
+        ("op", STRING),
+        ("source", source_schema),
+        ("after", after_schema),
     )
-    source = pa.StructArray.from_arrays(
-        [
-            pa.repeat(options.version, count),
-            pa.repeat("cassandra", count),
-            pa.repeat(options.topic_prefix, count),
-            pa.array(events["ts_us"].to_numpy(zero_copy_only=False) // 1000),
-            pa.repeat("false", count),
-            pa.repeat("NULL", count),
-            pa.nulls(count, pa.utf8()),
-            events["ts_us"],
-            pc.multiply(events["ts_us"], 1000),
-            pa.repeat(options.cluster, count),
-            events["file"],
-            events["pos"],
-            pa.repeat(keyspace, count),
-            pa.repeat(table, count),
-        ],
-        [field for field, _ in _SOURCE.fields],
-    )
+    op = events["op"]
+    if options.common_operations:
+        codes = op.dictionary_encode()
+        shown = pa.array([_COMMON_OPERATIONS[code] for code in codes.dictionary.to_pylist()], pa.utf8())
+        op = shown.take(codes.indices)
     value = pa.StructArray.from_arrays(
         [
             pa.repeat(options.now_ns // 1_000_000, count),
-            events["op"],
-            source,
+            op,
+            _source(events, keyspace, table, source_schema, options),
             pa.StructArray.from_arrays(
-                [*after.flatten(), events["range_start"], events["range_end"]],
+                [*_cells(events, options), events["range_start"], events["range_end"]],
                 [field for field, _ in after_schema.fields],
             ),
         ],
@@ -129,12 +154,113 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
     )
     deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
     return Envelope(
-        [Destination(topic, key_schema, value_schema)],
+        [Destination(options.topics.topic(keyspace, table), key_schema, value_schema)],
         np.zeros(count, np.int64),
         events["key"],
         value,
         deletes if options.tombstones else np.zeros(count, np.bool_),
+        {"cdc.index": event_index(events["row"])} if options.index else {},
     )
+
+
+def event_index(row: pa.Array) -> pa.Array:
+    """Number the events of each change, as texts."""
+    rows = row.to_numpy(zero_copy_only=False)
+    places = np.arange(len(rows))
+    new = np.concatenate([[True], rows[1:] != rows[:-1]])[: len(rows)]
+    return pa.array(places - np.maximum.accumulate(np.where(new, places, 0))).cast(pa.utf8())
+
+
+def _source(
+    events: pa.RecordBatch, keyspace: str, table: str, schema: ConnectSchema, options: EnvelopeOptions
+) -> pa.StructArray:
+    count = events.num_rows
+    current = schema is _CURRENT_SOURCE
+    values = {
+        "version": pa.repeat(options.version, count),
+        "connector": pa.repeat("cassandra", count),
+        "name": pa.repeat(options.topics.prefix, count),
+        "ts_ms": pa.array(events["ts_us"].to_numpy(zero_copy_only=False) // 1000)
+        if current
+        else events["ts_us"],
+        "snapshot": pa.repeat("false", count) if current else pa.repeat(pa.scalar(False), count),
+        "db": pa.repeat("NULL", count),
+        "sequence": pa.nulls(count, pa.utf8()),
+        "ts_us": events["ts_us"],
+        "ts_ns": pc.multiply(events["ts_us"], 1000),
+        "cluster": pa.repeat(options.cluster, count),
+        "file": events["file"],
+        "pos": events["pos"],
+        "keyspace": pa.repeat(keyspace, count),
+        "table": pa.repeat(table, count),
+    }
+    names = [name for name, _ in schema.fields]
+    return pa.StructArray.from_arrays([values[name] for name in names], names)
+
+
+def _cells(events: pa.RecordBatch, options: EnvelopeOptions) -> list[pa.Array]:
+    """Return the cells as the options want them."""
+    cells = _without(events, options.excluded)
+    if not options.deletion_in_key:
+        return cells
+    deletes = pc.equal(events["op"], "d")
+    keys = len(events.schema.field("key").type)
+    # All columns have the time of the deletion; a table of nothing but keys has that of the update.
+    times = cells[keys].field(1) if len(cells) > keys else events["ts_us"]
+    times = pc.coalesce(times, events["ts_us"])
+    shown = []
+    for number, cell in enumerate(cells):
+        if number < keys:
+            value, time, present = cell.flatten()
+            parts = [value, pc.if_else(deletes, times, time), present]
+            shown.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
+        else:
+            shown.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
+    return shown
+
+
+def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> list[pa.Array]:
+    """Return the cells without what is excluded.
+
+    As in Debezium's events a deletion lists excluded columns too, which have no value there; key columns,
+    which have one, are left out of it as well.
+    """
+    after = events["after"]
+    names = [f.name for f in after.type]
+    cells = dict(zip(names, after.flatten(), strict=True))
+    keys = {f.name for f in events.schema.field("key").type}
+    says = pc.is_in(events["op"], value_set=pa.array(["i", "u"]))
+    for column, *path in excluded:
+        cell = cells.get(column)
+        if cell is None:
+            raise ConfigurationError(
+                f"there is no column {column} to leave out", expected=f"one of {', '.join(names)}"
+            )
+        if path:
+            parts = [_without_field(cell.field(0), path, column), *(cell.field(i) for i in range(1, 3))]
+            mask = cell.is_null()
+            cells[column] = pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=mask)
+        else:
+            leave = pa.scalar(True) if column in keys else says
+            cells[column] = pc.if_else(leave, pa.scalar(None, cell.type), cell)
+    return list(cells.values())
+
+
+def _without_field(value: pa.Array, path: Sequence[str], where: str) -> pa.Array:
+    """Make a field of a struct, or of one inside it, null."""
+    name, *rest = path
+    fields = list(value.type) if pa.types.is_struct(value.type) else []
+    names = [f.name for f in fields]
+    if name not in names:
+        raise ConfigurationError(
+            f"there is no field {where}.{name} to leave out", expected=f"one of {', '.join(names) or 'none'}"
+        )
+    parts = value.flatten()
+    at = names.index(name)
+    parts[at] = (
+        _without_field(parts[at], rest, f"{where}.{name}") if rest else pa.nulls(len(value), fields[at].type)
+    )
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=value.is_null())
 
 
 def _cell(kind: pa.StructType) -> ConnectSchema:

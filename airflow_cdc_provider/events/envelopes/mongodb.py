@@ -21,7 +21,7 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
-from airflow_cdc_provider.events.topics import topic_name
+from airflow_cdc_provider.events.topics import TopicNaming
 
 _JSON: Final = ConnectSchema("string", optional=True, name="io.debezium.data.Json", version=1)
 _CHANGES: Final = "io.debezium.connector.mongodb.changestream"
@@ -76,14 +76,14 @@ class EnvelopeOptions:
     """What an envelope takes from the connector and the moment.
 
     Args:
-        topic_prefix: First part of topics, and ``source.name``.
+        topics: How topics are named; its prefix is ``source.name``.
         version: Text of ``source.version``.
         tombstones: Whether a record without value follows each delete.
         now_ns: When the events are built, ns since 1970.
         last_of_snapshot: Whether the batch's last row ends the whole snapshot.
     """
 
-    topic_prefix: str
+    topics: TopicNaming
     version: str
     tombstones: bool
     now_ns: int
@@ -104,7 +104,7 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
     destinations = []
     for row in first:
         pair = pairs[row].as_py()
-        topic = topic_name(options.topic_prefix, pair["db"], pair["coll"])
+        topic = options.topics.topic(pair["db"], pair["coll"])
         destinations.append(
             Destination(topic, KEY_SCHEMA.named(f"{topic}.Key"), VALUE_SCHEMA.named(f"{topic}.Envelope"))
         )
@@ -119,7 +119,7 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
         [
             pa.repeat(options.version, count),
             pa.repeat("mongodb", count),
-            pa.repeat(options.topic_prefix, count),
+            pa.repeat(options.topics.prefix, count),
             known_ms.fill_null(now_ms),
             pa.array(snapshot, pa.utf8()),
             events["database"],

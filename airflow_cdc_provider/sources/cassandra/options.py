@@ -16,6 +16,10 @@ class CassandraAdvanced:
         "Tie rules of the read path: those of Cassandra 4.0 and later, or of 3.11", "4.0"
     )
     strict: bool = option("Fail on the first corrupt or undecodable entry instead of setting it apart", False)
+    latest_segment_only: bool = option(
+        "Read each node's newest segment only: to look at a log with `airflow cdc events`, no job takes it",
+        False,
+    )
     request_timeout_seconds: float = option(
         "How long to wait for one answer from the cluster", 30.0, minimum=0.1
     )
@@ -76,6 +80,7 @@ class CassandraOptions:
         "CQL file with the schema, as DESCRIBE ... WITH INTERNALS prints it, for offline use", ""
     )
     encryption: CassandraEncryption = option("Keystore of encrypted commit logs", CassandraEncryption)
+    cluster: str = option("Name of the cluster in events; default: that of the node's cassandra.yaml", "")
     consistency: str = option(
         "Consistency level of snapshots and re-reads. ALL sees whatever any replica has, and fails while one "
         "is down; a lower level goes on, and may miss what only that replica has",

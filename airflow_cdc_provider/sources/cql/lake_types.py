@@ -1,6 +1,7 @@
 """The lake type of each CQL type: the one place that says it. docs/types-cassandra.md shows it as a table.
 
-Nothing is rounded: what no lake type holds exactly is text (varint, decimal, duration).
+Nothing is rounded: what no lake type holds exactly is text (varint, decimal, duration), or for those who make
+something else of it the database's own bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pyarrow as pa
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 
 Timestamps = Literal["timestamp", "milliseconds"]
+NativeType = Literal["varint", "decimal", "duration"]
 
 SCALARS: Final = {
     "ascii": pa.string(),
@@ -47,14 +49,19 @@ class LakeTypes:
     Args:
         timestamps: ``timestamp``: microseconds, UTC; values beyond some 292,277 years from 1970 can't be
             shown and fail the projection. ``milliseconds``: int64, every value of CQL.
+        native: Those of varint, decimal and duration that are shown as the bytes that the database stores
+            (:mod:`.exact_values` reads them) instead of as text.
     """
 
     timestamps: Timestamps = "timestamp"
+    native: tuple[NativeType, ...] = ()
 
     def of(self, cql_type: CqlType) -> pa.DataType:
         """Return the lake type of a CQL type."""
         if cql_type.name == "timestamp" and self.timestamps == "milliseconds":
             return pa.int64()
+        if cql_type.name in self.native:
+            return pa.binary()
         if cql_type.name in SCALARS:
             return SCALARS[cql_type.name]
         inside = [self.of(p) for p in cql_type.parameters]

@@ -110,13 +110,19 @@ class Projection:
 
     @cached_property
     def _compiled(self) -> Programs:
-        """The columns' types, and one more: that of the paths of lists."""
+        """The columns' types and that of the paths of lists, as they are shown; then the same as stored.
+
+        Elements are sorted by the order of what is stored.
+        """
         programs = compile_types([*(c.type for c in self.table.columns), CqlType("timeuuid")])
+        shown, stored = programs.nodes.copy(), programs.nodes.copy()
+        stored[:, FIRST_CHILD] += len(stored)
+        ops = shown[:, OP]
         if self.types.timestamps == "milliseconds":
             # A time is 64 bits shown as they are, which is what milliseconds need.
-            ops = programs.nodes[:, OP]
             ops[ops == OPS["timestamp"]] = OPS["time"]
-        return programs
+        ops[np.isin(ops, [OPS[name] for name in self.types.native])] = OPS["blob"]
+        return Programs(np.concatenate([shown, stored]), programs.roots)
 
     @cached_property
     def _program(self) -> RowProgram:
@@ -145,7 +151,7 @@ class _NestedColumn:
     """Makes the array of a column of a nested type.
 
     Args:
-        programs: The table's types; the last is that of the paths of lists.
+        programs: The table's types as a projection compiles them.
         root: The column's node.
         cql_type: Its type.
         types: Choices of lake types.
@@ -156,7 +162,8 @@ class _NestedColumn:
         self, programs: Programs, root: int, cql_type: CqlType, types: LakeTypes, where: str
     ) -> None:
         self.nodes = programs.nodes
-        self.paths = int(programs.roots[-1])
+        self.stored = len(programs.nodes) // 2
+        self.paths = int(programs.roots[-1]) + self.stored
         self.root = root
         self.type = cql_type
         self.types = types
@@ -184,7 +191,8 @@ class _NestedColumn:
             status, row = locate_parts(self.nodes, self.root, data, starts, lengths, scratch, parts)
         else:
             most = longest // CELL_HEADER_BYTES
-            order = self.paths if self.type.name == "list" else int(self.nodes[self.root, FIRST_CHILD])
+            elements = int(self.nodes[self.root, FIRST_CHILD]) + self.stored
+            order = self.paths if self.type.name == "list" else elements
             status, room = NO_SPACE, 2 * longest + 64
             while status == NO_SPACE:
                 parts.counts[:] = 0

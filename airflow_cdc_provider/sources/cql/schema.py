@@ -200,6 +200,14 @@ def order_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
     return tuple(ordered)
 
 
+def order_as_driver(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Put columns in the order of DataStax's Java driver: regular before static, by name as Java compares it.
+
+    Events made of its metadata have this order.
+    """
+    return tuple(sorted(columns, key=lambda c: (c.kind == "static", c.name.encode("utf-16-be"))))
+
+
 def _stored_order(column: Column) -> tuple[bool, int, bytes]:
     """Return what sorts columns of one kind as Cassandra's ``ColumnMetadata`` does.
 

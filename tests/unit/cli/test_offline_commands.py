@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -61,3 +62,44 @@ def test_strict_ends_with_exit_code_1(tmp_path: Path, capfdbinary: pytest.Captur
     err = capfdbinary.readouterr().err.decode()
     assert err.startswith("error: [CDC-CORRUPT-INPUT] ")
     assert err.count("\n") == 1
+
+
+EXAMPLE = """connector.name=test_connector
+commit.log.relocation.dir=/Users/test_user/debezium-connector-cassandra/test_dir/relocation/
+http.port=8000
+cassandra.config=/usr/local/etc/cassandra/cassandra.yaml
+cassandra.hosts=127.0.0.1
+cassandra.port=9042
+kafka.producer.bootstrap.servers=127.0.0.1:9092
+kafka.producer.retries=3
+kafka.producer.retry.backoff.ms=1000
+kafka.topic.prefix=test_prefix
+key.converter=io.confluent.connect.avro.AvroConverter
+key.converter.schema.registry.url: http://localhost:8081
+value.converter=io.confluent.connect.avro.AvroConverter
+value.converter.schema.registry.url: http://localhost:8081
+offset.backing.store.dir=/Users/test_user/debezium-connector-cassandra/test_dir/
+snapshot.consistency=ONE
+snapshot.mode=ALWAYS
+latest.commit.log.only=true
+"""
+"""The example of Debezium's page for Cassandra, as it stands there."""
+
+
+@pytest.mark.covers("CAS-DEPLOY-03")
+def test_debeziums_own_example_runs_on_local_files(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    recording = Path(__file__).parents[2] / "fixtures" / "cassandra" / "debezium-A"
+    connector = tmp_path / "cdc.properties"
+    connector.write_text(EXAMPLE)
+    schema = str(recording / "schema.cql")
+    offline_commands.events(
+        Namespace(connector=str(connector), input=str(recording / "cdc_raw"), schema=schema, at=1_800_000_000)
+    )
+    out, err = capfdbinary.readouterr()
+    records = [json.loads(line) for line in out.splitlines()]
+    assert len(records) == 35
+    assert {record["topic"].split(".")[0] for record in records} == {"test_prefix"}
+    assert base64.b64decode(records[0]["key"]) == b"\x02\x02"  # the key 1 in Avro, in a union with null
+    assert b"there is no /usr/local/etc/cassandra/cassandra.yaml" in err

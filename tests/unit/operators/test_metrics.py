@@ -9,7 +9,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.operators import spark_stage
+from airflow_cdc_provider.operators import metrics
 
 
 @pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10")
@@ -20,14 +20,14 @@ def test_segment_position_and_changes_of_each_node_are_metrics(monkeypatch: pyte
         told[name, tags.get("host", "")] = value
 
     stats = SimpleNamespace(gauge=note, incr=note, timing=note)
-    monkeypatch.setattr(spark_stage, "Stats", stats)
+    monkeypatch.setattr(metrics, "Stats", stats)
     offset: dict[str, Any] = {
         "a": {"v": 1, "floor": 4, "done": [[7, 9]], "open": {"10": 307939, "6": 20}},
         "b": {"v": 1, "floor": 0, "done": [[2, 3]], "open": {}},
         "c": {"v": 1, "floor": 0, "done": [], "open": {}},
     }
     connector = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}})
-    spark_stage.emit_metrics(connector, "sync", JobResult(ok=True, changes=12, offset=offset))
+    metrics.emit_metrics(connector, "sync", JobResult(ok=True, changes=12, offset=offset))
     assert {key: value for key, value in told.items() if "commit_log" in key[0]} == {
         ("cdc.commit_log.segment", "a"): 10,
         ("cdc.commit_log.position", "a"): 307939,

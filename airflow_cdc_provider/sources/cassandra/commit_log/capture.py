@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
 from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit
@@ -117,8 +117,9 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
     """Tell what is there and not yet read.
 
     ``seconds`` is how long ago the oldest index with unread data was last written: the oldest unread change
-    is at least that old. ``bytes`` counts a closed segment up to the end that its index names. A node that
-    was captured and has no folder any more is remarked on: nobody brings its segments.
+    is at least that old. ``bytes`` counts a closed segment up to the end that its index names. ``details``
+    tell of each node how much is unread, and the newest segment that was read (``file``) and up to where
+    (``position``, logical), as far as it is still there.
     """
     nodes = read_offset(offset)
     total, oldest = 0, None
@@ -126,8 +127,13 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
     for origin, files in _list(folder).items():
         node = nodes.get(origin, NodeOffset())
         unread, segments = 0, 0
+        reached: dict[str, Any] = {}
         for file in files:
             position = node.position(file.segment)
+            if position:
+                end = file.index.end if file.index else file.size_bytes
+                name = Path(file.path).name.removesuffix(".gz")
+                reached = {"file": name, "position": min(position, end)}
             if position == WHOLE or not _usable(folder, file):
                 continue
             end = file.index.end if file.index else file.size_bytes
@@ -138,7 +144,7 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
             if file.index_changed_at:
                 oldest = min(oldest or file.index_changed_at, file.index_changed_at)
         total += unread
-        details[origin] = {"segments": segments, "bytes": unread}
+        details[origin] = {"segments": segments, "bytes": unread, **reached}
     seconds = 0.0 if total == 0 else max(time.time() - oldest, 0.0) if oldest else None
     remarks = [
         f"node {origin} has no folder in {folder.path} any more: mount it, or bring its segments; if the "

@@ -24,6 +24,7 @@ elements of a list can't be told from the whole, nor can their removal be shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -36,12 +37,11 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.sources.cassandra.debezium.converters import Converter
 from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.debezium.types import (
-    LAKE_TYPES,
+    EventTypes,
     empty_of,
-    event_array,
-    event_field,
     java_type,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
@@ -60,7 +60,7 @@ from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection
-from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, order_as_driver
 
 BOUND_TYPE: Final = pa.struct(
     [
@@ -94,16 +94,36 @@ class EventDecoder:
 
     Args:
         schema: The table; its static and regular columns have their ids.
+        types: How values are shown.
+        converters: Patterns of columns (``keyspace.table.column``) and what shows them otherwise; of several
+            the first counts.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
+    def __init__(
+        self,
+        schema: TableSchema,
+        types: EventTypes | None = None,
+        converters: Sequence[tuple[str, Converter]] = (),
+    ) -> None:
         self.schema = schema
+        self._types = types or EventTypes()
+        self._converters: dict[str, Converter] = {}
+        for column in schema.columns:
+            for pattern, converter in converters:
+                if re.fullmatch(pattern, f"{schema.full_name}.{column.name}"):
+                    self._converters.setdefault(column.name, converter)
         self._program: Program = compile_tables([schema])
-        self._projection = Projection(schema, LAKE_TYPES)
-        self._cells = (*_by_name(schema.regular), *_by_name(schema.static))
+        self._projection = Projection(schema, self._types.lake)
+        self._cells = order_as_driver((*schema.regular, *schema.static))
         self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
         for slot, column in enumerate(self._cells):
             self._slots[column.id] = slot
+
+    def _field(self, name: str, column: Column) -> pa.Field:
+        """Return the field that values of a column have in events."""
+        field = self._types.field(name, column.type)
+        converter = self._converters.get(column.name)
+        return converter.field(field) if converter else field
 
     def decode(self, changes: pa.RecordBatch) -> CassandraEvents:
         """Decode changes of the table; other kinds than ``change`` give no event.
@@ -177,7 +197,7 @@ class EventDecoder:
         latest = np.full(len(changes), np.iinfo(np.int64).min)
         np.maximum.at(latest, change, facts.latest)
         keys = (*self.schema.partition_key, *self.schema.clustering)
-        key_fields = [event_field(c.name, c.type) for c in keys]
+        key_fields = [self._field(c.name, c) for c in keys]
         key_values = [values[c.name].take(index) for c in keys]
         after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
         after += [
@@ -222,7 +242,7 @@ class EventDecoder:
             return self._projection.project(pa.RecordBatch.from_pydict(live))
 
         whole = shown(facts.states)
-        arrays = {c.name: event_array(whole.column(c.name), c.type) for c in self.schema.columns}
+        arrays = {c.name: self._types.array(whole.column(c.name), c.type) for c in self.schema.columns}
         dead_keys = [
             column
             for slot, column in enumerate(self._cells)
@@ -231,8 +251,10 @@ class EventDecoder:
         if dead_keys:
             live = shown(sink.states)
             for column in dead_keys:
-                present = event_array(live.column(column.name), column.type)
+                present = self._types.array(live.column(column.name), column.type)
                 arrays[column.name] = _without_values(arrays[column.name], present)
+        for name, converter in self._converters.items():
+            arrays[name] = converter.array(arrays[name])
         return arrays
 
     def _key_cell(self, column: Column, values: pa.Array, event: _Event) -> pa.Array:
@@ -240,7 +262,7 @@ class EventDecoder:
         gone = event.removes & (event.scope == PARTITION_DELETION) & clustering
         missing = clustering & np.isin(event.scope, (STATIC, RANGE_DELETION))
         times = pa.array(event.deleted_at, mask=~gone)
-        return _cell_struct(event_field("value", column.type), values, times, ~missing)
+        return _cell_struct(self._field("value", column), values, times, ~missing)
 
     def _cell(
         self,
@@ -253,8 +275,9 @@ class EventDecoder:
     ) -> pa.Array:
         live, dead = facts.live[order, slot], facts.dead[order, slot]
         present = (live > 0) | (dead > 0) | facts.emptied[order, slot]
-        field = event_field("value", column.type)
-        if column.type.multi_cell and column.type.name in ("list", "set", "map"):
+        field = self._field("value", column)
+        collection = column.type.multi_cell and column.type.name in ("list", "set", "map")
+        if collection and column.name not in self._converters:
             empty = present & ~event.removes & values.is_null().to_numpy(zero_copy_only=False)
             if empty.any():
                 values = pc.if_else(pa.array(empty), empty_of(field), values)
@@ -295,11 +318,6 @@ class EventDecoder:
             kind = java_type(column.type, descending=column.descending)
             values.append({"name": column.name, "value": text, "type": kind})
         return after, values
-
-
-def _by_name(columns: Sequence[Column]) -> list[Column]:
-    """Sort columns as the Java driver does, by whose metadata Debezium makes its schemas: as Java strings."""
-    return sorted(columns, key=lambda column: column.name.encode("utf-16-be"))
 
 
 @dataclass(frozen=True)

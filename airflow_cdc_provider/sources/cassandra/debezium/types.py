@@ -3,39 +3,51 @@
 Starting point are the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`, timestamps as
 milliseconds). What differs from the lake's types:
 
-=================== ======================================================
+=================== ================================================================================
 CQL                 event
-=================== ======================================================
+=================== ================================================================================
 tinyint, smallint   int8, int16
 date                int32 days, ``io.debezium.time.Date``
 timestamp           int64 ms, ``io.debezium.time.Timestamp``
-decimal             double: **rounded**, as by Debezium's default
-varint              int64: the low 64 bits, as by Debezium's default
+decimal             ``double``: **rounded**, as by Debezium's default; ``string``: digits without
+                    exponent; ``precise``: scale and number, ``io.debezium.data.VariableScaleDecimal``
+varint              ``long``: the low 64 bits, as by Debezium's default; ``string``: digits;
+                    ``precise``: the number's bytes, ``org.apache.kafka.connect.data.Decimal``
 duration            int64 ns with months of 30 days, ``io.debezium.time.NanoDuration``
 inet                text with a slash before the address
 uuid, timeuuid      text, ``io.debezium.data.Uuid``
 tuple, UDT          struct; Debezium can't read tables with UDTs
-=================== ======================================================
+=================== ================================================================================
 
-Exact values are in the mirror.
+Exact values are in the mirror. What is precise is optional here; Debezium's schema forbids null, so it fails
+on deletions in tables with such columns.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, field_names
+from airflow_cdc_provider.sources.cql.exact_values import decimals, integers
+from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, NativeType, field_names
 from airflow_cdc_provider.sources.cql.schema import CqlType
 
 CONNECT_NAME: Final = b"connect.name"
 """Metadata of a field: the name of its Connect schema; its version follows after a colon, if it has one."""
+CONNECT_DOC: Final = b"connect.doc"
+"""Metadata of a field: the description of its Connect schema."""
+CONNECT_PARAMETERS: Final = b"connect.parameters"
+"""Metadata of a field: parameters of its Connect schema, ``name=value``, a line each."""
 
-LAKE_TYPES: Final = LakeTypes(timestamps="milliseconds")
-"""How a projection must show values for :func:`event_array`."""
+Decimals = Literal["double", "precise", "string"]
+Varints = Literal["long", "precise", "string"]
 
 _SCALARS: Final = {
     "ascii": pa.utf8(),
@@ -45,7 +57,6 @@ _SCALARS: Final = {
     "counter": pa.int64(),
     "custom": pa.binary(),
     "date": pa.int32(),
-    "decimal": pa.float64(),
     "double": pa.float64(),
     "duration": pa.int64(),
     "empty": pa.binary(),
@@ -59,7 +70,6 @@ _SCALARS: Final = {
     "timeuuid": pa.utf8(),
     "tinyint": pa.int8(),
     "uuid": pa.utf8(),
-    "varint": pa.int64(),
 }
 _NAMES: Final = {
     "date": "io.debezium.time.Date:1",
@@ -96,6 +106,13 @@ _JAVA_TYPES: Final = {
     "varint": "IntegerType",
     "vector": "VectorType",
 }
+_VARIABLE_SCALE: Final = "io.debezium.data.VariableScaleDecimal:1"
+_FIXED_SCALE: Final = "org.apache.kafka.connect.data.Decimal:1"
+_PRECISE_DECIMAL: Final = pa.struct(
+    [pa.field("scale", pa.int32(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+_MOST_PLAIN_DIGITS: Final = 100_000
+"""A decimal with more zeros than these keeps its exponent: one of some bytes could have 2**31 of them."""
 _PACKAGE: Final = "org.apache.cassandra.db.marshal."
 _DURATION_UNITS_NS: Final = {
     "y": 360 * 86_400_000_000_000,
@@ -112,67 +129,105 @@ _DURATION_UNITS_NS: Final = {
 _DURATION_PART: Final = re.compile(r"(\d+)(mo|ms|us|ns|y|w|d|h|m|s)")
 
 
-def event_field(name: str, cql_type: CqlType) -> pa.Field:
-    """Return the field that values of a type have in events."""
-    connect_name = _NAMES.get(cql_type.name, "")
-    if cql_type.name == "tuple":
-        connect_name = "".join(_java_class(p).removesuffix("Type") for p in cql_type.parameters) + "Tuple"
-    elif cql_type.name == "udt":
-        connect_name = cql_type.udt
-    metadata = {CONNECT_NAME: connect_name.encode()} if connect_name else None
-    return pa.field(name, _event_type(cql_type), metadata=metadata)
-
-
-def _event_type(cql_type: CqlType) -> pa.DataType:
-    if cql_type.name in _SCALARS:
-        return _SCALARS[cql_type.name]
-    inside = cql_type.parameters
-    if cql_type.name == "map" and pa.types.is_map(LAKE_TYPES.of(cql_type)):
-        key, value = event_field("key", inside[0]), event_field("value", inside[1])
-        return pa.map_(key.with_nullable(False), value)
-    if cql_type.name == "map":
-        entry = pa.struct([event_field("key", inside[0]), event_field("value", inside[1])])
-        return pa.list_(pa.field("element", entry))
-    if cql_type.name in ("list", "set", "vector"):
-        return pa.list_(event_field("element", inside[0]))
-    return pa.struct([event_field(n, t) for n, t in zip(field_names(cql_type), inside, strict=True)])
-
-
-def event_array(column: pa.Array, cql_type: CqlType) -> pa.Array:
-    """Show a column of a projection as events do.
+@dataclass(frozen=True)
+class EventTypes:
+    """Types of columns in events.
 
     Args:
-        column: As a projection with :data:`LAKE_TYPES` makes it: whole, not a slice.
-        cql_type: The type of its values.
+        decimals: How decimals are shown (``decimal.handling.mode``).
+        varints: How varints are shown (``varint.handling.mode``).
     """
-    name, inside, target = cql_type.name, cql_type.parameters, _event_type(cql_type)
-    if name == "decimal":
-        return _doubles(column)
-    if name == "varint":
-        return _low_64_bits(column)
+
+    decimals: Decimals = "double"
+    varints: Varints = "long"
+
+    @property
+    def lake(self) -> LakeTypes:
+        """How a projection must show values for :meth:`array`."""
+        modes: dict[NativeType, str] = {"decimal": self.decimals, "varint": self.varints}
+        return LakeTypes("milliseconds", tuple(name for name, mode in modes.items() if mode == "precise"))
+
+    def field(self, name: str, cql_type: CqlType) -> pa.Field:
+        """Return the field that values of a type have in events."""
+        metadata: dict[bytes, bytes] = {}
+        connect_name = self._names.get(cql_type.name, "")
+        if cql_type.name == "tuple":
+            parts = (_java_class(p).removesuffix("Type") for p in cql_type.parameters)
+            connect_name = "".join(parts) + "Tuple"
+        elif cql_type.name == "udt":
+            connect_name = cql_type.udt
+        if connect_name:
+            metadata[CONNECT_NAME] = connect_name.encode()
+        if connect_name == _VARIABLE_SCALE:
+            metadata[CONNECT_DOC] = b"Variable scaled decimal"
+        elif connect_name == _FIXED_SCALE:
+            metadata[CONNECT_PARAMETERS] = b"scale=0"
+        return pa.field(name, self._type(cql_type), metadata=metadata or None)
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        precise = {"decimal": (self.decimals, _VARIABLE_SCALE), "varint": (self.varints, _FIXED_SCALE)}
+        return {**_NAMES, **{n: connect for n, (mode, connect) in precise.items() if mode == "precise"}}
+
+    @cached_property
+    def _scalars(self) -> Mapping[str, pa.DataType]:
+        decimal = {"double": pa.float64(), "precise": _PRECISE_DECIMAL, "string": pa.utf8()}
+        varint = {"long": pa.int64(), "precise": pa.binary(), "string": pa.utf8()}
+        return {**_SCALARS, "decimal": decimal[self.decimals], "varint": varint[self.varints]}
+
+    def _type(self, cql_type: CqlType) -> pa.DataType:
+        if cql_type.name in self._scalars:
+            return self._scalars[cql_type.name]
+        inside = cql_type.parameters
+        if cql_type.name == "map" and pa.types.is_map(self.lake.of(cql_type)):
+            key, value = self.field("key", inside[0]), self.field("value", inside[1])
+            return pa.map_(key.with_nullable(False), value)
+        if cql_type.name == "map":
+            entry = pa.struct([self.field("key", inside[0]), self.field("value", inside[1])])
+            return pa.list_(pa.field("element", entry))
+        if cql_type.name in ("list", "set", "vector"):
+            return pa.list_(self.field("element", inside[0]))
+        return pa.struct([self.field(n, t) for n, t in zip(field_names(cql_type), inside, strict=True)])
+
+    def array(self, column: pa.Array, cql_type: CqlType) -> pa.Array:
+        """Show a column of a projection as events do.
+
+        Args:
+            column: As a projection with :attr:`lake` makes it: whole, not a slice.
+            cql_type: The type of its values.
+        """
+        name, inside, target = cql_type.name, cql_type.parameters, self._type(cql_type)
+        if name == "decimal":
+            return _DECIMALS[self.decimals](column)
+        if name == "varint":
+            return _VARINTS[self.varints](column)
+        if name in self._scalars:
+            return _scalar(name, column, target)
+        buffers = column.buffers()
+        if pa.types.is_map(column.type):
+            keys, values = self.array(column.keys, inside[0]), self.array(column.items, inside[1])
+            entries = pa.StructArray.from_arrays([keys, values], fields=[target.key_field, target.item_field])
+            return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
+        if name == "map":
+            entry = column.values
+            parts = [self.array(entry.field(i), inside[i]) for i in range(2)]
+            entries = pa.StructArray.from_arrays(parts, fields=list(target.value_type))
+            return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
+        if pa.types.is_list(column.type):
+            elements = self.array(column.values, inside[0])
+            return pa.Array.from_buffers(target, len(column), buffers[:2], children=[elements])
+        children = [self.array(column.field(i), t) for i, t in enumerate(inside)]
+        return pa.Array.from_buffers(target, len(column), buffers[:1], children=children)
+
+
+def _scalar(name: str, column: pa.Array, target: pa.DataType) -> pa.Array:
     if name == "duration":
         return pa.array([_nanoseconds(text) for text in column.to_pylist()], target)
     if name == "inet":
         return pc.binary_join_element_wise("/", column, "")
     if name == "date":
         return column.view(target)
-    if name in _SCALARS:
-        return column.cast(target)
-    buffers = column.buffers()
-    if pa.types.is_map(column.type):
-        keys, values = event_array(column.keys, inside[0]), event_array(column.items, inside[1])
-        entries = pa.StructArray.from_arrays([keys, values], fields=[target.key_field, target.item_field])
-        return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
-    if name == "map":
-        entry = column.values
-        parts = [event_array(entry.field(i), inside[i]) for i in range(2)]
-        entries = pa.StructArray.from_arrays(parts, fields=list(target.value_type))
-        return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
-    if pa.types.is_list(column.type):
-        elements = event_array(column.values, inside[0])
-        return pa.Array.from_buffers(target, len(column), buffers[:2], children=[elements])
-    children = [event_array(column.field(i), t) for i, t in enumerate(inside)]
-    return pa.Array.from_buffers(target, len(column), buffers[:1], children=children)
+    return column.cast(target)
 
 
 def java_type(cql_type: CqlType, *, descending: bool = False) -> str:
@@ -196,6 +251,22 @@ def _doubles(column: pa.Array) -> pa.Array:
         return pa.array([None if text is None else float(text) for text in column.to_pylist()], pa.float64())
 
 
+def _precise_decimals(column: pa.Array) -> pa.Array:
+    scales, numbers = decimals(column)
+    return pa.StructArray.from_arrays([scales, numbers], fields=list(_PRECISE_DECIMAL), mask=scales.is_null())
+
+
+def _plain_texts(column: pa.Array) -> pa.Array:
+    return pa.array([None if text is None else _plain_text(text) for text in column.to_pylist()], pa.utf8())
+
+
+def _plain_text(text: str) -> str:
+    """Write a decimal as ``BigDecimal.toPlainString`` does."""
+    if "E" not in text or abs(int(text.partition("E")[2])) > _MOST_PLAIN_DIGITS:
+        return text
+    return f"{Decimal(text):f}"
+
+
 def _low_64_bits(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.int64())
@@ -215,6 +286,18 @@ def _nanoseconds(text: str | None) -> int | None:
         return None
     total = sum(int(n) * _DURATION_UNITS_NS[unit] for n, unit in _DURATION_PART.findall(text))
     return _wrap(-total if text.startswith("-") else total)
+
+
+_DECIMALS: Final[Mapping[Decimals, Callable[[pa.Array], pa.Array]]] = {
+    "double": _doubles,
+    "precise": _precise_decimals,
+    "string": _plain_texts,
+}
+_VARINTS: Final[Mapping[Varints, Callable[[pa.Array], pa.Array]]] = {
+    "long": _low_64_bits,
+    "precise": integers,
+    "string": lambda column: column,
+}
 
 
 def empty_of(field: pa.Field) -> Any:

@@ -122,8 +122,8 @@ class UpdateDecoder:
             ],
             schema=CONTRIBUTION_SCHEMA,
         )
+        sound = (failures[rows[:, CHANGE], 0] == 0) & ~left_out
         if left_out.any():
-            sound = (failures[rows[:, CHANGE], 0] == 0) & ~left_out
             contributions = contributions.filter(pa.array(sound))
         failed = np.flatnonzero(failures[:, 0])
         return Decoded(
@@ -133,6 +133,7 @@ class UpdateDecoder:
                 _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
                 for i in failed
             ],
+            rows=rows[sound, CHANGE],
         )
 
     def _of_former(self, changes: pa.RecordBatch, failures: NDArray[np.int64]) -> NDArray[np.bool_]:

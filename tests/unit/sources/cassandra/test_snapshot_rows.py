@@ -23,7 +23,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
-from airflow_cdc_provider.sources.cassandra.debezium.types import event_array
+from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
     compile_select,
@@ -295,7 +295,7 @@ def test_counters_at_the_ends_of_their_type_reach_lake_and_events() -> None:
     live = reconcile_cells(pa.Table.from_batches([decoded.contributions]), NOW).live.combine_chunks()
     mirror = codec.project(live.to_batches()[0]).to_pylist()
     assert sorted(mirror, key=lambda row: row["p"]) == [{"p": n, "c": t} for n, t in enumerate(totals)]
-    event = event_array(pa.array(totals, pa.int64()), parse_type("counter"))
+    event = EventTypes().array(pa.array(totals, pa.int64()), parse_type("counter"))
     assert (event.type, event.to_pylist()) == (pa.int64(), totals)
 
 

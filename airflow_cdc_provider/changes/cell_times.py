@@ -1,0 +1,50 @@
+"""The greatest write time of each cell row (layout: :mod:`.cells`)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little32, load_little64
+from airflow_cdc_provider.changes.cells import (
+    CELL_HEADER_BYTES,
+    ROW_DELETION,
+    ROW_HEADER_BYTES,
+    ROW_LIVENESS,
+)
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.text_kernels import binary_slices
+
+
+def latest_times(states: object) -> npt.NDArray[np.int64]:
+    """Return the greatest write time in each cell row, in us.
+
+    Args:
+        states: Binary array of cell rows that a decoder wrote, none null.
+    """
+    data, starts, ends, _ = binary_slices(states)
+    times = np.full(len(starts), np.iinfo(np.int64).min)
+    _read_times(data, starts, ends, times)
+    return times
+
+
+@walker
+def _read_times(data: Bytes, starts: Bytes, ends: Bytes, times: Bytes) -> None:
+    for row in range(len(starts)):
+        begin, end = starts[row], ends[row]
+        flags = np.int64(data[begin + 1])
+        latest = times[row]
+        if flags & ROW_LIVENESS:
+            latest = max(latest, load_little64(data, begin + 8))
+        if flags & ROW_DELETION:
+            latest = max(latest, load_little64(data, begin + 24))
+        at = begin + ROW_HEADER_BYTES + load_little32(data, begin + 40)
+        while at + CELL_HEADER_BYTES <= end:
+            latest = max(latest, load_little64(data, at + 8))
+            at += CELL_HEADER_BYTES + _content(data, at)
+        times[row] = latest
+
+
+@walker
+def _content(data: Bytes, at: Int) -> Int:
+    return load_little32(data, at + 24) + load_little32(data, at + 28)

@@ -1,0 +1,395 @@
+"""Debezium's properties, and what becomes of each: the tables behind :mod:`.debezium`.
+
+Names and defaults: Debezium 3.6 (MongoDB, Cassandra), and what its page for Cassandra named before 3.0.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from airflow_cdc_provider.connector.imported import (
+    Draft,
+    Rule,
+    boolean,
+    choice,
+    choice_without_option,
+    flag,
+    left_out,
+    name_option,
+    number,
+    option,
+    read_elsewhere,
+    refusal,
+    refused,
+    split_list,
+    taken,
+    wrong,
+)
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+_JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
+_AVRO_CONVERTER: Final = "io.confluent.connect.avro.AvroConverter"
+_CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
+_CONSISTENCIES: Final = (
+    "any",
+    "one",
+    "two",
+    "three",
+    "quorum",
+    "all",
+    "local_quorum",
+    "each_quorum",
+    "serial",
+    "local_serial",
+    "local_one",
+    "node_local",
+)
+
+
+def _include(draft: Draft, name: str, value: str) -> None:
+    draft.include += draft.patterns(value)
+
+
+def _exclude(draft: Draft, name: str, value: str) -> None:
+    draft.exclude += draft.patterns(value)
+
+
+def _include_databases(draft: Draft, name: str, value: str) -> None:
+    draft.databases += draft.patterns(value)
+
+
+def _exclude_databases(draft: Draft, name: str, value: str) -> None:
+    if draft.properties.get("database.include.list"):
+        raise ConfigurationError("properties exclude each other", found="database.include.list and " + name)
+    draft.excluded_databases += draft.patterns(value)
+
+
+def _schemas(draft: Draft, name: str, value: str) -> None:
+    other = "value" if name.startswith("key") else "key"
+    rest = draft.properties.get(f"{other}.converter.schemas.enable", value).strip()
+    if boolean(name, value) != boolean(f"{other}.converter.schemas.enable", rest):
+        raise refusal(name, value, "Keys and values are written alike: with schemas or without")
+    draft.set("publish.schemas", boolean(name, value))
+
+
+def _snapshot_filters(draft: Draft, name: str, value: str) -> None:
+    filters = {}
+    for table in filter(None, (part.strip() for part in value.split(","))):
+        text = draft.properties.get(f"{name}.{table}")
+        if text is None:
+            raise ConfigurationError(
+                f"property {name}.{table} is missing", expected="the collection's filter"
+            )
+        filters[table] = text
+    draft.set("snapshot.filters", filters)
+
+
+def _match_mode(draft: Draft, name: str, value: str) -> None:
+    if value.lower() not in ("regex", "literal"):
+        raise wrong(name, "one of regex, literal", value)
+
+
+def _delimiter(draft: Draft, name: str, value: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value):
+        raise wrong(name, "letters, digits, . _ and -", value)
+    draft.set("publish.topic_delimiter", value)
+
+
+def _converter(draft: Draft, name: str, value: str) -> None:
+    side = name.partition(".")[0]
+    kinds = {_JSON_CONVERTER: "json", _AVRO_CONVERTER: "avro"}
+    if value not in kinds:
+        raise refusal(name, value, "JsonConverter and AvroConverter are offered")
+    draft.set(f"publish.{side}", kinds[value])
+
+
+def _transforms(draft: Draft, name: str, value: str) -> None:
+    """Follow the one transformation that Debezium's Cassandra connector brings."""
+    for transform in split_list(value):
+        kind = draft.properties.get(f"transforms.{transform}.type", "").strip()
+        if kind != f"{_CASSANDRA_PACKAGE}.transforms.EnvelopeTransformation":
+            raise refusal(name, kind or transform, "Only EnvelopeTransformation is followed")
+        draft.set("publish.cassandra.operations", "common")
+
+
+def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
+    """Take what capture needs from the node's configuration, if it is here."""
+    file = Path(value)
+    if not file.is_file():
+        draft.notes.append(f"property {name} is left out: there is no {value} on this machine")
+        return
+    import yaml  # deferred: DAG files that build connectors in Python need no YAML
+
+    node = yaml.safe_load(file.read_text())
+    if not isinstance(node, dict):
+        raise wrong(name, "a cassandra.yaml", value)
+    if node.get("cdc_enabled") is not True:
+        raise ConfigurationError(
+            f"{value} doesn't turn on CDC", expected="cdc_enabled: true", found=str(node.get("cdc_enabled"))
+        )
+    if node.get("cdc_raw_directory") and draft.get("source.cdc_raw") is None:
+        draft.set("source.cdc_raw", str(node["cdc_raw_directory"]))
+    if node.get("cluster_name") and "cassandra.cluster.name" not in draft.properties:
+        draft.set("source.cluster", str(node["cluster_name"]))
+
+
+def _skipped(draft: Draft, name: str, value: str) -> None:
+    kinds = [kind for kind in split_list(value) if kind != "none"]
+    if not set(kinds) <= {"c", "u", "d", "t", "r", "i"}:
+        raise wrong(name, "some of c, u, d, t, or none", value)
+    draft.set("publish.skipped_operations", kinds)
+
+
+def _excluded(draft: Draft, name: str, value: str) -> None:
+    columns = split_list(value)
+    for column in columns:
+        if len(column.split(".")) < 3:
+            raise wrong(name, "keyspace.table.column each", column)
+    draft.set("publish.exclude_columns", columns)
+
+
+def _sanitize(draft: Draft, name: str, value: str) -> None:
+    draft.set("publish.field_names", "avro" if boolean(name, value) else "none")
+
+
+def _consistency(draft: Draft, name: str, value: str) -> None:
+    if value.lower() not in _CONSISTENCIES:
+        raise wrong(name, f"one of {', '.join(_CONSISTENCIES).upper()}", value)
+    draft.set("source.consistency", value.upper())
+
+
+_CONNECTION: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
+_PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark's batches do")
+_STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
+_PRODUCER: Final = left_out("it belongs into the Kafka connection")
+_REGISTRY: Final = left_out("it belongs to the connection of the registry")
+_ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
+_NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
+_NO_SIGNALS: Final = refused("Signals are not read; start a snapshot by its operator")
+_NO_NOTIFICATIONS: Final = refused("Notifications are not sent; use Airflow's callbacks", "false")
+
+COMMON: Final[dict[str, Rule]] = {
+    "connector.class": read_elsewhere("names the source"),
+    "name": name_option("name"),
+    "tasks.max": left_out("Spark divides the work"),
+    "topic.prefix": name_option("publish.topic_prefix"),
+    "topic.delimiter": taken("`publish.topic_delimiter`", _delimiter),
+    "topic.naming.strategy": refused(
+        "Strategies are Java classes; name topics by `publish.topic_pattern`",
+        "io.debezium.schema.DefaultTopicNamingStrategy",
+        "io.debezium.schema.SchemaTopicNamingStrategy",
+    ),
+    "topic.cache.size": _PROCESS,
+    "topic.heartbeat.prefix": left_out("heartbeats are not sent"),
+    "topic.heartbeat.name": left_out("heartbeats are not sent"),
+    "heartbeat.interval.ms": refused("Heartbeats are not sent; the offset advances with each commit", "0"),
+    "heartbeat.action.query": refused("Heartbeats are not sent"),
+    "tombstones.on.delete": flag("publish.tombstones"),
+    "extended.headers.enabled": flag("publish.headers"),
+    "key.converter": taken("`publish.key`: JsonConverter or AvroConverter", _converter),
+    "value.converter": taken("`publish.value`: JsonConverter or AvroConverter", _converter),
+    "key.converter.schemas.enable": taken("`publish.schemas`", _schemas),
+    "value.converter.schemas.enable": taken("`publish.schemas`", _schemas),
+    "key.converter.schema.registry.*": _REGISTRY,
+    "value.converter.schema.registry.*": _REGISTRY,
+    "key.converter.basic.auth.*": _REGISTRY,
+    "value.converter.basic.auth.*": _REGISTRY,
+    "key.converter.*": refused("Options of converters but schemas.enable are not known"),
+    "value.converter.*": refused("Options of converters but schemas.enable are not known"),
+    "converters": refused("Custom converters are Java classes; see publish.cassandra.converters"),
+    "transforms": _NO_TRANSFORMS,
+    "transforms.*": _NO_TRANSFORMS,
+    "predicates": _NO_TRANSFORMS,
+    "predicates.*": _NO_TRANSFORMS,
+    "post.processors": refused("Post processors are Java classes"),
+    "skipped.operations": taken("`publish.skipped_operations`", _skipped),
+    "skip.messages.without.change": refused("All changes are written", "false"),
+    "provide.transaction.metadata": refused("Transaction metadata are not written", "false"),
+    "topic.transaction": left_out("transaction metadata are not written"),
+    "transaction.metadata.factory": refused(
+        "Transaction metadata are not written",
+        "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory",
+    ),
+    "schema.name.adjustment.mode": choice("publish.schema_names", _ADJUSTMENTS),
+    "field.name.adjustment.mode": choice("publish.field_names", _ADJUSTMENTS),
+    "sanitize.field.names": taken("`publish.field_names`: avro or none", _sanitize),
+    "field.exclude.list": refused("Fields can't be left out yet"),
+    "max.batch.size": _PROCESS,
+    "max.queue.size": _PROCESS,
+    "max.queue.size.in.bytes": _PROCESS,
+    "poll.interval.ms": _PROCESS,
+    "errors.max.retries": left_out("Airflow's retries of the task do this"),
+    "errors.retry.delay.initial.ms": left_out("Airflow's retries of the task do this"),
+    "errors.retry.delay.max.ms": left_out("Airflow's retries of the task do this"),
+    "retriable.restart.connector.wait.ms": left_out("Airflow's retries of the task do this"),
+    "event.processing.failure.handling.mode": choice(
+        "source.advanced.strict", {"fail": True, "warn": False, "skip": False, "ignore": False}
+    ),
+    "custom.metric.tags": left_out("metrics are Airflow's"),
+    "statistics.metrics.enabled": left_out("metrics are Airflow's"),
+    "advanced.metrics.enable": left_out("metrics are Airflow's"),
+    "custom.sanitize.pattern": left_out("it hides values in Debezium's log"),
+    "snapshot.delay.ms": left_out("the DAG's schedule decides when a run starts"),
+    "streaming.delay.ms": left_out("the DAG's schedule decides when a run starts"),
+    "signal.data.collection": _NO_SIGNALS,
+    "signal.enabled.channels": refused("Signals are not read; start a snapshot by its operator", "source"),
+    "signal.poll.interval.ms": left_out("signals are not read"),
+    "signal.file": _NO_SIGNALS,
+    "signal.kafka.*": _NO_SIGNALS,
+    "signal.consumer.*": _NO_SIGNALS,
+    "notification.enabled.channels": _NO_NOTIFICATIONS,
+    "notification.sink.topic.name": _NO_NOTIFICATIONS,
+    "incremental.snapshot.*": left_out("snapshots are cut into ranges by Spark"),
+    "read.only": left_out("nothing is ever written to the source"),
+    "guardrail.collections.max": refused("The number of collections is not limited", "0"),
+    "guardrail.collections.limit.action": left_out("the number of collections is not limited"),
+    "connection.validation.timeout.ms": _PROCESS,
+    "executor.shutdown.timeout.ms": _PROCESS,
+    "openlineage.integration.*": left_out("lineage is Airflow's"),
+    "offset.storage": _STATE,
+    "offset.storage.*": _STATE,
+    "offset.flush.*": _STATE,
+    "internal.*": refused("Debezium's internal switches have no counterpart"),
+    "producer.*": _PRODUCER,
+    "bootstrap.servers": _PRODUCER,
+}
+
+MONGODB: Final[dict[str, Rule]] = {
+    **COMMON,
+    "mongodb.connection.string": _CONNECTION,
+    "mongodb.connection.mode": left_out("all shards are one stream"),
+    "mongodb.user": _CONNECTION,
+    "mongodb.password": _CONNECTION,
+    "mongodb.authsource": _CONNECTION,
+    "mongodb.authentication.class": refused(
+        "Credentials come from the Airflow connection",
+        "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider",
+    ),
+    "mongodb.ssl.*": _CONNECTION,
+    "mongodb.hosts": _CONNECTION,
+    "mongodb.name": name_option("publish.topic_prefix"),
+    "mongodb.connect.timeout.ms": number("source.advanced.connect_timeout_seconds", per=1000),
+    "mongodb.server.selection.timeout.ms": _CONNECTION,
+    "mongodb.socket.timeout.ms": _CONNECTION,
+    "mongodb.heartbeat.frequency.ms": _CONNECTION,
+    "mongodb.poll.interval.ms": _PROCESS,
+    "connect.max.attempts": left_out("Airflow's retries of the task do this"),
+    "connect.backoff.initial.delay.ms": left_out("Airflow's retries of the task do this"),
+    "connect.backoff.max.delay.ms": left_out("Airflow's retries of the task do this"),
+    "filters.match.mode": taken("how names in lists are meant", _match_mode),
+    "database.include.list": taken("`tables`", _include_databases),
+    "database.exclude.list": taken("`exclude_tables`", _exclude_databases),
+    "collection.include.list": taken("`tables`", _include),
+    "collection.exclude.list": taken("`exclude_tables`", _exclude),
+    "field.renames": refused("Fields can't be renamed yet"),
+    "capture.mode": read_elsewhere("`source.full_document`, `source.pre_images`"),
+    "capture.mode.full.update.type": read_elsewhere("`source.full_document`"),
+    "capture.scope": choice(
+        "source.scope", {"deployment": "deployment", "database": "database", "collection": "collection"}
+    ),
+    "capture.target": option("source.target"),
+    "capture.start.op.time": refused("Set the start by 'airflow cdc offsets set'"),
+    "cursor.pipeline": refused("Stages of one's own are not sent to the server; select by 'tables'"),
+    "cursor.pipeline.order": left_out("stages of one's own are not sent to the server"),
+    "cursor.oversize.handling.mode": refused(
+        "Events above the server's limit of 16 MB are split and put together again", "fail", "split"
+    ),
+    "cursor.oversize.skip.threshold": refused("No event is left out for its size", "0"),
+    "cursor.max.await.time.ms": number("source.advanced.max_await_seconds", per=1000),
+    "snapshot.mode": choice(
+        "snapshot.mode",
+        {
+            "initial": "initial",
+            "always": "always",
+            "no_data": "never",
+            "never": "never",
+            "initial_only": None,
+            "when_needed": None,
+            "configuration_based": None,
+            "custom": None,
+        },
+        "Use initial, always or no_data; the snapshot operator reads tables without a stream",
+    ),
+    "snapshot.mode.configuration.based.*": refused("Only initial, always and no_data are offered", "false"),
+    "snapshot.mode.custom.name": refused("Only initial, always and no_data are offered"),
+    "snapshot.max.threads": left_out("Spark divides the work"),
+    "snapshot.fetch.size": _PROCESS,
+    "snapshot.include.collection.list": refused("Snapshots read every captured collection"),
+    "snapshot.collection.filter.overrides": taken("`snapshot.filters`", _snapshot_filters),
+    "snapshot.collection.filter.overrides.*": read_elsewhere("`snapshot.filters`"),
+    "json.serialization.mode": refused("Only Debezium's classic form is written", "legacy"),
+    "source.struct.version": refused("Only version 2 is written", "v2"),
+    "change.event.key.mode": refused("Keys are the document's _id", "document_id"),
+    "mongodb.allow.offset.invalidation": _STATE,
+    "startup.mode": refused("Set the start by 'airflow cdc offsets set'"),
+}
+
+CASSANDRA: Final[dict[str, Rule]] = {
+    **COMMON,
+    "connector.name": name_option("name"),
+    "kafka.topic.prefix": name_option("publish.topic_prefix"),
+    "kafka.producer.*": _PRODUCER,
+    "kafka.consumer.*": _PRODUCER,
+    "transforms": taken(
+        "`publish.cassandra.operations: common` for EnvelopeTransformation; others are refused", _transforms
+    ),
+    "transforms.*": read_elsewhere("with `transforms`"),
+    "snapshot.mode": choice(
+        "snapshot.mode", {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
+    ),
+    "snapshot.consistency": taken("`source.consistency`, every level of CQL", _consistency),
+    "snapshot.scan.interval.ms": left_out("each run looks for new tables"),
+    "snapshot.fetch.size": _PROCESS,
+    "snapshot.max.threads": left_out("Spark divides the work"),
+    "http.port": left_out("Airflow shows the task's health, `airflow cdc check` the source's"),
+    "cassandra.config": taken(
+        "`source.cdc_raw` and `source.cluster`, if the file is here and turns on CDC", _cassandra_yaml
+    ),
+    "cassandra.node.id": option("source.node"),
+    "cassandra.hosts": _CONNECTION,
+    "cassandra.port": _CONNECTION,
+    "cassandra.username": _CONNECTION,
+    "cassandra.password": _CONNECTION,
+    "cassandra.ssl.enabled": _CONNECTION,
+    "cassandra.ssl.config.path": _CONNECTION,
+    "cassandra.driver.*": _CONNECTION,
+    "cassandra.cluster.name": option("source.cluster"),
+    "cdc.dir.poll.interval.ms": left_out("the sensor's poke interval or the DAG's schedule does it"),
+    "schema.refresh.interval.ms": left_out("the log itself tells when a schema changes"),
+    "commit.log.relocation.dir": left_out("it is CommitLogTransferOperator's landing folder"),
+    "commit.log.relocation.dir.poll.interval.ms": left_out("the DAG's schedule says when to transfer"),
+    "commit.log.post.processing.enabled": left_out("it is after_commit of CommitLogTransferOperator"),
+    "commit.log.transfer.class": left_out("it is transfer_class of CommitLogTransferOperator"),
+    "commit.log.transfer.*": left_out("it configures a Java class"),
+    "commit.log.error.reprocessing.enabled": left_out("it is retry_errors of CommitLogTransferOperator"),
+    "commit.log.real.time.processing.enabled": left_out("open segments are always read up to their idx"),
+    "commit.log.marked.complete.poll.interval": _PROCESS,
+    "commit.log.marked.complete.poll.interval.ms": _PROCESS,
+    "commit.log.processor.shutdown.timeout.seconds": _PROCESS,
+    "poll.dispatch.interval.ms": _PROCESS,
+    "latest.commit.log.only": flag("source.advanced.latest_segment_only"),
+    "offset.backing.store.dir": _STATE,
+    "max.offset.flush.size": _STATE,
+    "num.of.change.event.queues": _PROCESS,
+    "event.order.guarantee.mode": choice_without_option(
+        "events of a partition keep the log's order in both modes", "commitlog_file", "partition_values"
+    ),
+    "decimal.handling.mode": choice(
+        "publish.cassandra.decimals", {"double": "double", "precise": "precise", "string": "string"}
+    ),
+    "varint.handling.mode": choice(
+        "publish.cassandra.varints", {"long": "long", "precise": "precise", "string": "string"}
+    ),
+    "field.exclude.list": taken("`publish.exclude_columns`", _excluded),
+    "sourceinfo.struct.maker": refused(
+        "The source block is chosen by `publish.cassandra.source`",
+        f"{_CASSANDRA_PACKAGE}.CassandraSourceInfoStructMaker",
+    ),
+    "tracing.enabled": refused("Spans are not made yet", "false"),
+    "table.include.list": taken("`tables`", _include),
+    "table.exclude.list": taken("`exclude_tables`", _exclude),
+    "keyspace.include.list": taken("`tables`", _include_databases),
+    "keyspace.exclude.list": taken("`exclude_tables`", _exclude_databases),
+}

@@ -1,0 +1,105 @@
+"""Names of schemas and fields made fit for Avro, as Debezium's adjustment modes do.
+
+``avro`` puts a ``_`` for each character that Avro doesn't know; ``avro_unicode`` puts ``_u`` and the
+character's number in hexadecimal, also for ``_`` itself, so that different names stay different.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from airflow_cdc_provider.events.avro_schema import AvroSchema
+from airflow_cdc_provider.events.connect import ConnectSchema
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+Adjustment = Literal["none", "avro", "avro_unicode"]
+
+
+def adjust_names(schema: ConnectSchema, schemas: Adjustment, fields: Adjustment) -> ConnectSchema:
+    """Return a schema with adjusted names, its own and those of all inside it.
+
+    Args:
+        schema: The schema.
+        schemas: How names of schemas are adjusted.
+        fields: How names of fields are adjusted.
+
+    Raises:
+        ConfigurationError: Two fields of a struct would get the same name.
+    """
+    if schemas == fields == "none":
+        return schema
+    names = [adjusted_field(name, fields) for name, _ in schema.fields]
+    _refuse_same([name for name, _ in schema.fields], names)
+    inner = [adjust_names(s, schemas, fields) for _, s in schema.fields]
+    return replace(
+        schema,
+        name=adjusted_schema(schema.name, schemas),
+        fields=tuple(zip(names, inner, strict=True)),
+        items=schema.items and adjust_names(schema.items, schemas, fields),
+        keys=schema.keys and adjust_names(schema.keys, schemas, fields),
+    )
+
+
+def adjust_avro_names(schema: AvroSchema, schemas: Adjustment, fields: Adjustment) -> AvroSchema:
+    """Do as :func:`adjust_names` for a schema of Avro."""
+    if schemas == fields == "none":
+        return schema
+    names = [adjusted_field(name, fields) for name, _ in schema.fields]
+    _refuse_same([name for name, _ in schema.fields], names)
+    inner = [adjust_avro_names(s, schemas, fields) for _, s in schema.fields]
+    return replace(
+        schema,
+        name=adjusted_schema(schema.name, schemas),
+        namespace=adjusted_schema(schema.namespace, schemas),
+        fields=tuple(zip(names, inner, strict=True)),
+        items=schema.items and adjust_avro_names(schema.items, schemas, fields),
+    )
+
+
+def adjusted_schema(name: str, mode: Adjustment) -> str:
+    """Return a schema's full name as the mode wants it; dots stay."""
+    return _adjusted(name, mode, ".")
+
+
+def adjusted_field(name: str, mode: Adjustment) -> str:
+    """Return a field's name as the mode wants it."""
+    return _adjusted(name, mode, "")
+
+
+def _adjusted(name: str, mode: Adjustment, allowed: str) -> str:
+    if mode == "none" or not name:
+        return name
+    unicode = mode == "avro_unicode"
+    letters = "A-Za-z" if unicode else "A-Za-z_"
+    change: Callable[[str], str] = _escaped if unicode else lambda text: "_" * _units(text)
+    first = name[0]
+    if not re.fullmatch(f"[{letters}]", first):
+        kept = first if first.isdigit() and not unicode else ""
+        first = change(first) + kept
+    rest = re.sub(f"[^{letters}0-9{re.escape(allowed)}]", lambda match: change(match[0]), name[1:])
+    return first + rest
+
+
+def _units(character: str) -> int:
+    """Count a character's UTF-16 units: Java looks at these."""
+    return len(character.encode("utf-16-be")) // 2
+
+
+def _escaped(character: str) -> str:
+    data = character.encode("utf-16-be")
+    units = (int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2))
+    return "".join(f"_u{'00' if unit < 0x100 else ''}{unit:x}" for unit in units)
+
+
+def _refuse_same(names: Sequence[str], adjusted: Sequence[str]) -> None:
+    known: dict[str, str] = {}
+    for name, new in zip(names, adjusted, strict=True):
+        other = known.setdefault(new, name)
+        if other != name:
+            raise ConfigurationError(
+                f"fields {other!r} and {name!r} would both be named {new!r}",
+                remedy="set publish.field_names to avro_unicode, which keeps names apart",
+            )

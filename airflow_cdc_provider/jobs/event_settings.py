@@ -1,0 +1,40 @@
+"""What a connector's ``publish`` options mean to the encoder and to envelopes of every source."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.events.topics import TopicNaming
+
+
+def converters_of(connector: Connector) -> Converters:
+    """Return how a connector's keys and values are written."""
+    publish = connector.publish
+    return Converters(publish.key, publish.value, publish.schemas, publish.schema_names, publish.field_names)
+
+
+def topics_of(connector: Connector) -> TopicNaming:
+    """Return how a connector's topics are named."""
+    publish = connector.publish
+    return TopicNaming(connector.topic_prefix, publish.topic_delimiter, publish.topic_pattern)
+
+
+def without_skipped(events: pa.RecordBatch, connector: Connector, skipped: Counter[str]) -> pa.RecordBatch:
+    """Leave out events whose kind the connector skips, and count them.
+
+    Args:
+        events: Decoded events with a column ``op``, in the source's own codes; ``c`` and ``i`` are one.
+        connector: The connector.
+        skipped: Gets their number by code.
+    """
+    wanted = set(connector.publish.skipped_operations)
+    if wanted & {"c", "i"}:
+        wanted |= {"c", "i"}
+    out = pc.is_in(events["op"], value_set=pa.array(sorted(wanted), pa.utf8()))
+    skipped.update(events["op"].filter(out).to_pylist())
+    return events.filter(pc.invert(out))

@@ -1,0 +1,210 @@
+"""The state of rows right after each change of them: what events with whole rows are made of.
+
+Changes are reconciled one after the other as the database would: a change with an older write time than what
+is there leaves the row as it is. Changes of different partitions don't meet, so each round takes the next
+change of every partition at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    LIVE_ROW_SCHEMA,
+    PARTITION_DELETION,
+    RANGE_DELETION,
+    ROW,
+    UPSERT,
+)
+from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells
+
+ROW_STATE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("change", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("key_state", pa.binary()),
+        pa.field("state", pa.binary()),
+        pa.field("static_state", pa.binary()),
+        pa.field("lives", pa.bool_()),
+    ]
+)
+"""Columns of a row's state after a change.
+
+``change``        the change.
+``key``           the partition key.
+``key_state``     a cell row that names the row's clustering; null where the change is of the partition.
+``state``         the row's cells, null if it doesn't live or the change is of the partition.
+``static_state``  the partition's static cells, null if there are none.
+``lives``         whether there is such a row; of a partition, whether it has static cells.
+"""
+
+
+def row_states(
+    contributions: pa.Table,
+    changes: npt.NDArray[np.int64],
+    now_seconds: int,
+    rules: str,
+    *,
+    clustered: bool = True,
+) -> pa.RecordBatch:
+    """Return the states of all rows that each change touched.
+
+    A row or the static cells of a partition that a change speaks of are told in its order; a deletion of a
+    partition is told as such (of a row, if partitions are rows), then each row that a deletion of a partition
+    or range took. Rows that lived
+    before the first change are unknown, and those that a TRUNCATE took are not told.
+
+    Args:
+        contributions: ``CONTRIBUTION_SCHEMA`` of one table.
+        changes: Per contribution the number of its change; changes of a partition come in this order.
+        now_seconds: Epoch second at which expiry is judged.
+        rules: Tie rules.
+        clustered: Whether the table has clustering columns; without them a partition is a row.
+
+    Returns:
+        Batch of :data:`ROW_STATE_SCHEMA`, in the order of the changes.
+    """
+    keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    rounds = _rounds(keys, changes)
+    by_name = pa.array([ROW] if clustered else [ROW, PARTITION_DELETION], pa.int8())
+    states = [ROW_STATE_SCHEMA.empty_table()]
+    known = CONTRIBUTION_SCHEMA.empty_table()
+    live = LIVE_ROW_SCHEMA.empty_table()
+    for number in range(int(rounds.max(initial=-1)) + 1):
+        places = np.flatnonzero(rounds == number)
+        part = contributions.take(pa.array(places))
+        touched = pc.unique(part["key"])
+        mine, others = _split(known, touched)
+        before, resting = _split(live, touched)
+        after = reconcile_cells(_current(pa.concat_tables([mine, part])), now_seconds, rules)
+        states.append(_told(part, changes[places], after, by_name))
+        states.append(_removed(part, changes[places], before, after, by_name))
+        known = pa.concat_tables([others, after.side, _as_contributions(after.live)])
+        live = pa.concat_tables([resting, after.live])
+    table = pa.concat_tables(states).combine_chunks()
+    order = np.argsort(table["change"].to_numpy(), kind="stable")
+    (batch,) = table.take(pa.array(order)).combine_chunks().to_batches() or [_nothing()]
+    return batch
+
+
+def _nothing() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=ROW_STATE_SCHEMA)
+
+
+def _rounds(keys: npt.NDArray[np.int64], changes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Number the changes of each key."""
+    order = np.lexsort((changes, keys))
+    key, change = keys[order], changes[order]
+    new_key = np.concatenate([[True], key[1:] != key[:-1]])[: len(key)]
+    new_change = np.concatenate([[True], change[1:] != change[:-1]])[: len(key)] | new_key
+    number = np.cumsum(new_change)
+    first = np.maximum.accumulate(np.where(new_key, number, 0))
+    rounds = np.empty(len(keys), np.int64)
+    rounds[order] = number - first
+    return rounds
+
+
+def _split(table: pa.Table, keys: pa.Array) -> tuple[pa.Table, pa.Table]:
+    ours = pc.is_in(table["key"], value_set=keys)
+    return table.filter(ours), table.filter(pc.invert(ours))
+
+
+def _current(contributions: pa.Table) -> pa.Table:
+    """Leave out what is of an earlier generation of its key's table: it was truncated."""
+    generations = contributions["generation"].to_numpy()
+    if len(generations) == 0 or (generations == generations[0]).all():
+        return contributions
+    keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy()
+    greatest = np.full(int(keys.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(greatest, keys, generations)
+    return contributions.filter(pa.array(generations == greatest[keys]))
+
+
+def _as_contributions(live: pa.Table) -> pa.Table:
+    """Return live rows as what later changes meet; statics are on the side."""
+    rows = live.filter(pc.is_valid(live["state"]))
+    count = rows.num_rows
+    columns: dict[str, Any] = {
+        "key": rows["key"],
+        "scope": pa.array(np.full(count, ROW, np.int8)),
+        "clustering": rows["clustering"],
+        "clustering_end": pa.nulls(count, pa.binary()),
+        "generation": rows["generation"],
+        "version": pa.nulls(count, pa.binary()),
+        "op": pa.array(np.full(count, UPSERT, np.int8)),
+        "state": rows["state"],
+    }
+    return pa.table(columns, schema=CONTRIBUTION_SCHEMA)
+
+
+def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled, by_name: pa.Array) -> pa.Table:
+    """Return the states of what the changes speak of by name."""
+    places = np.flatnonzero(part["scope"].to_numpy() != RANGE_DELETION)
+    part, changes = part.take(pa.array(places)), changes[places]
+    is_row = pc.is_in(part["scope"].combine_chunks(), value_set=by_name)
+    rows = after.live.filter(pc.is_valid(after.live["state"]))
+    row = pc.index_in(_names(part), value_set=_names(rows))
+    row = pc.if_else(is_row, row, pa.scalar(None, pa.int32()))
+    partition = pc.index_in(part["key"].combine_chunks(), value_set=after.live["key"].combine_chunks())
+    state = rows["state"].combine_chunks().take(row)
+    static = after.live["static_state"].combine_chunks().take(partition)
+    static = pc.if_else(pc.or_(pc.invert(is_row), row.is_valid()), static, pa.scalar(None, static.type))
+    return pa.table(
+        {
+            "change": changes,
+            "key": part["key"],
+            "key_state": pc.if_else(is_row, part["state"].combine_chunks(), pa.scalar(None, pa.binary())),
+            "state": state,
+            "static_state": static,
+            "lives": pc.if_else(is_row, row.is_valid(), static.is_valid()),
+        },
+        schema=ROW_STATE_SCHEMA,
+    )
+
+
+def _removed(
+    part: pa.Table,
+    changes: npt.NDArray[np.int64],
+    before: pa.Table,
+    after: Reconciled,
+    by_name: pa.Array,
+) -> pa.Table:
+    """Return the rows that lived before and don't now, other than those that the changes name."""
+    before = before.filter(pc.is_valid(before["state"]))
+    named = part.filter(pc.is_in(part["scope"], value_set=by_name))
+    survivors = after.live.filter(pc.is_valid(after.live["state"]))
+    names = _names(before)
+    gone = pc.invert(
+        pc.or_(pc.is_in(names, value_set=_names(survivors)), pc.is_in(names, value_set=_names(named)))
+    )
+    rows = before.filter(gone)
+    by_key = pc.index_in(rows["key"].combine_chunks(), value_set=part["key"].combine_chunks())
+    deleted = pc.greater_equal(rows["generation"], part["generation"].take(by_key))
+    rows, by_key = rows.filter(deleted), by_key.filter(deleted.combine_chunks())
+    count = rows.num_rows
+    return pa.table(
+        {
+            "change": pa.array(changes).take(by_key),
+            "key": rows["key"],
+            "key_state": rows["state"],
+            "state": pa.nulls(count, pa.binary()),
+            "static_state": pa.nulls(count, pa.binary()),
+            "lives": pa.array(np.zeros(count, np.bool_)),
+        },
+        schema=ROW_STATE_SCHEMA,
+    )
+
+
+def _names(rows: pa.Table) -> pa.Array:
+    """Return key and clustering as one name per row; the key's length keeps them apart."""
+    key, clustering = (rows[name].combine_chunks() for name in ("key", "clustering"))
+    length = pc.binary_length(key).cast(pa.utf8()).cast(pa.binary())
+    parts: Sequence[Any] = (length, pa.scalar(b":", pa.binary()), key, clustering.fill_null(b""))
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))

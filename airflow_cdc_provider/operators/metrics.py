@@ -1,0 +1,73 @@
+"""Metrics ``cdc.*`` of a job's result; what each means: ``docs/operations.md``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_cdc_provider.hooks.commit_log_offset import reached
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult
+
+
+def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
+    """Emit the metrics ``cdc.*`` of a result, tagged with connector, source and, if there is one, table."""
+    tags = _tags(connector)
+    if result.lag_seconds is not None:
+        Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
+    if result.lag_bytes is not None:
+        Stats.gauge("cdc.lag_bytes", result.lag_bytes, tags=tags)
+    if connector.type == "cassandra" and result.offset:
+        for host, (segment, position) in reached(result.offset).items():
+            Stats.gauge("cdc.commit_log.segment", segment, tags={**tags, "host": host})
+            if position is not None:
+                Stats.gauge("cdc.commit_log.position", position, tags={**tags, "host": host})
+    Stats.incr("cdc.changes", result.changes, tags=tags)
+    Stats.incr("cdc.batches", result.batches, tags=tags)
+    for part, seconds in result.seconds.items():
+        Stats.timing("cdc.duration", timedelta(seconds=seconds), tags={**tags, "stage": stage, "part": part})
+    if result.snapshot is not None:
+        emit_snapshot(connector, result.snapshot)
+    for origin in result.origins:
+        _emit_origin(origin, {**tags, "origin": origin.origin})
+    for table in result.tables:
+        own = {**tags, "table": table.table}
+        for name in ("rows_written", "rows_removed", "snapshot_rows", "undecodable", "doubtful"):
+            if count := getattr(table, name):
+                Stats.incr(f"cdc.{name}", count, tags=own)
+        if table.differences is not None:
+            Stats.gauge("cdc.differences", table.differences, tags=own)
+
+
+def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
+    """Emit how far a snapshot came, also that of a job that failed."""
+    tags = _tags(connector)
+    numbers = {
+        "tables": shot.tables,
+        "tables_remaining": shot.remaining,
+        "running": int(shot.running),
+        "aborted": int(shot.aborted),
+        "completed": int(shot.completed),
+        "seconds": shot.seconds,
+    }
+    for name, value in numbers.items():
+        Stats.gauge(f"cdc.snapshot.{name}", value, tags=tags)
+    for table, rows in shot.rows_by_table.items():
+        Stats.gauge("cdc.snapshot.rows", rows, tags={**tags, "table": table})
+
+
+def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
+    Stats.incr("cdc.origin.mutations", origin.mutations, tags=tags)
+    Stats.incr("cdc.origin.errors", origin.errors, tags=tags)
+    if origin.position is not None:
+        Stats.gauge("cdc.origin.position", origin.position, tags=tags)
+    if origin.latency_seconds is not None:
+        Stats.gauge("cdc.origin.latency_seconds", origin.latency_seconds, tags=tags)
+
+
+def _tags(connector: Connector) -> dict[str, str]:
+    return {"connector": connector.name, "source": connector.type}

@@ -1,0 +1,120 @@
+"""varint, decimal and duration taken apart: from the bytes that the database stores to typed Arrow columns.
+
+======== ============================================== ========================================
+CQL      stored                                         here
+======== ============================================== ========================================
+varint   big-endian two's complement number             the same in the fewest bytes, as Java's
+                                                        ``BigInteger.toByteArray`` gives them
+decimal  int32 scale, then such a number                scale (int32) and number
+duration three zig-zag vints: months, days, nanoseconds int32, int32, int64
+======== ============================================== ========================================
+
+An empty value is null.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.cql.buffers import BinaryParts, binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.wire import read_i32, read_svint
+
+_SCALE_BYTES: Final = 4
+
+
+def integers(column: pa.Array) -> pa.Array:
+    """Show varints (binary) as binary numbers of the fewest bytes."""
+    return _shortest(binary_parts(column), 0)
+
+
+def decimals(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Take decimals (binary) apart: scales (int32) and unscaled numbers (binary).
+
+    Raises:
+        CorruptInput: A value ends within its scale, or right after it.
+    """
+    parts = binary_parts(column)
+    count = len(parts.valid)
+    scales = np.zeros(count, np.int32)
+    lengths = parts.offsets[1:] - parts.offsets[:-1]
+    broken = parts.valid & (lengths > 0) & (lengths <= _SCALE_BYTES)
+    if broken.any():
+        raise CorruptInput(f"value {int(broken.argmax())} of a batch is no decimal")
+    valid = parts.valid & (lengths > 0)
+    _read_scales(parts.data, parts.offsets, valid, scales)
+    return pa.array(scales, mask=~valid), _shortest(parts, _SCALE_BYTES)
+
+
+def durations(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Take durations (binary) apart: months (int32), days (int32) and nanoseconds (int64).
+
+    Raises:
+        CorruptInput: A value isn't three vints.
+    """
+    parts = binary_parts(column)
+    valid = parts.valid & (parts.offsets[1:] > parts.offsets[:-1])
+    numbers = np.zeros((3, len(valid)), np.int64)
+    broken = _read_durations(parts.data, parts.offsets, valid, numbers)
+    if broken >= 0:
+        raise CorruptInput(f"value {broken} of a batch is no duration")
+    months, days = (pa.array(numbers[i].astype(np.int32), mask=~valid) for i in range(2))
+    return months, days, pa.array(numbers[2], mask=~valid)
+
+
+def _shortest(parts: BinaryParts, skipped: int) -> pa.Array:
+    """Copy numbers without the bytes before them and without leading bytes that only repeat the sign."""
+    valid = parts.valid & (parts.offsets[1:] - parts.offsets[:-1] > skipped)
+    starts = np.zeros(len(valid), np.int64)
+    offsets = np.zeros(len(valid) + 1, np.int64)
+    _measure(parts.data, parts.offsets, valid, np.int64(skipped), starts, offsets)
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _gather(parts.data, starts, offsets, out)
+    return binary_array(out, offsets, valid)
+
+
+@walker
+def _measure(data: Bytes, places: Bytes, valid: Bytes, skipped: Int, starts: Bytes, offsets: Bytes) -> None:
+    for row in range(len(valid)):
+        start, end = places[row] + skipped, places[row + 1]
+        if valid[row]:
+            while start + 1 < end and (
+                (data[start] == 0 and data[start + 1] < 128)
+                or (data[start] == 255 and data[start + 1] >= 128)
+            ):
+                start += 1
+        starts[row] = start
+        offsets[row + 1] = offsets[row] + (end - start if valid[row] else 0)
+
+
+@walker
+def _gather(data: Bytes, starts: Bytes, offsets: Bytes, out: Bytes) -> None:
+    for row in range(len(starts)):
+        first = offsets[row]
+        for i in range(offsets[row + 1] - first):
+            out[first + i] = data[starts[row] + i]
+
+
+@walker
+def _read_scales(data: Bytes, places: Bytes, valid: Bytes, scales: Bytes) -> None:
+    for row in range(len(valid)):
+        if valid[row]:
+            scales[row] = read_i32(data, places[row])
+
+
+@walker
+def _read_durations(data: Bytes, places: Bytes, valid: Bytes, numbers: Bytes) -> Int:
+    for row in range(len(valid)):
+        if valid[row]:
+            at, end = places[row], places[row + 1]
+            for part in range(3):
+                if at >= 0:
+                    numbers[part, row], at = read_svint(data, at, end)
+            if at != end:
+                return np.int64(row)
+    return np.int64(-1)

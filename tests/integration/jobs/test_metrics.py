@@ -1,0 +1,110 @@
+"""What jobs tell of snapshots and of each node's log: on a real server, and on a recording."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server_kit import create_keyspace
+from tests.integration.jobs.conftest import RunStage
+
+if TYPE_CHECKING:
+    from server_kit import CassandraServer
+
+RECORDING = Path(__file__).parents[2] / "fixtures" / "cassandra" / "A" / "v7-plain"
+NOT_CAPTURED = ("cnt", "plain_nocdc", "twin_by_w")
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Path:
+    """Return a landing folder with the recording's segments, unpacked."""
+    folder = tmp_path / "cdc_raw"
+    folder.mkdir()
+    for file in (RECORDING / "cdc_raw").iterdir():
+        if file.suffix == ".gz":
+            (folder / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+        else:
+            shutil.copy(file, folder)
+    return folder
+
+
+def declaration(name: str, folder: Path) -> dict[str, Any]:
+    return {
+        "name": name,
+        "source": {
+            "type": "cassandra",
+            "cdc_raw": str(folder),
+            "node": "node-1",
+            "schema_file": str(RECORDING / "schema.cql"),
+        },
+        "snapshot": {"mode": "never"},
+        "lake": {"catalog": "lake", "namespace": name},
+    }
+
+
+def updates_of_known_tables() -> int:
+    """Count, by Cassandra's own reader, the updates of captured tables that still exist."""
+    with gzip.open(RECORDING / "updates.jsonl.gz", "rt") as lines:
+        updates = [json.loads(line) for line in lines]
+    return sum(update["cdc"] and update["table"] not in NOT_CAPTURED for update in updates)
+
+
+@pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11")
+def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage, landed: Path) -> None:
+    outcome = run_stage("capture", declaration("metrics_sound", landed), {})
+
+    (node,) = outcome.origins
+    newest = max(landed.glob("*_cdc.idx"))
+    assert (node.origin, node.file) == ("node-1", newest.name.replace("_cdc.idx", ".log"))
+    assert node.position == int(newest.read_text().split()[0])
+    # Five more are of a table that was dropped, which the recording's schema doesn't name.
+    assert (node.mutations, node.errors) == (updates_of_known_tables(), 5)
+
+    broken = sorted(landed.glob("*.log"))[2]
+    data = bytearray(broken.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    broken.write_bytes(data)
+    (node,) = run_stage("capture", declaration("metrics_broken", landed), {}).origins
+    assert node.errors == 6
+    assert node.position == int(newest.read_text().split()[0])
+
+
+@pytest.mark.covers("CAS-LIFE-04")
+def test_a_run_that_reads_nothing_still_tells_where_it_stands(run_stage: RunStage, landed: Path) -> None:
+    first = run_stage("capture", declaration("metrics_idle", landed), {}).origins[0]
+    again = run_stage("capture", declaration("metrics_idle", landed), {}).origins[0]
+    assert (again.file, again.position, again.mutations) == (first.file, first.position, 0)
+
+
+@pytest.mark.covers("CAS-METRIC-01", "CAS-METRIC-02", "CAS-METRIC-05", "CAS-METRIC-06", "CAS-METRIC-07")
+def test_a_snapshot_tells_tables_rows_and_time(
+    run_stage: RunStage, cassandra_server: CassandraServer, cassandra_session: Any
+) -> None:
+    create_keyspace(cassandra_session, "measured")
+    for table, rows in (("a", 7), ("b", 0), ("c", 3)):
+        cassandra_session.execute(f"CREATE TABLE measured.{table} (k int PRIMARY KEY, v int) WITH cdc = true")
+        for k in range(rows):
+            cassandra_session.execute(f"INSERT INTO measured.{table} (k, v) VALUES ({k}, 1)")
+    shop = {
+        "name": "measured",
+        "source": {"type": "cassandra", "cdc_raw": str(cassandra_server.cdc_raw)},
+        "tables": [r"measured\..*"],
+        "lake": {"catalog": "lake", "namespace": "measured"},
+    }
+    shop["source"]["node"] = cassandra_server.host_id  # type: ignore[index]
+    connection = {"host": cassandra_server.host, "port": cassandra_server.port}
+    try:
+        shot = run_stage("sync", shop, connection).snapshot
+        assert shot is not None
+        assert (shot.tables, shot.remaining, shot.rows) == (3, 0, 10)
+        assert (shot.completed, shot.running, shot.aborted) == (True, False, False)
+        assert shot.rows_by_table == {"measured.a": 7, "measured.b": 0, "measured.c": 3}
+        assert shot.seconds > 0
+        assert run_stage("sync", shop, connection).snapshot is None
+    finally:
+        cassandra_session.execute("DROP KEYSPACE measured")

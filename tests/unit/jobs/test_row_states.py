@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.cell_row import Cell, CellRow, read_cell_row, write_cell_row
+from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.changes.cells import NEVER, ROW_DELETION, ROW_LIVENESS, ROW_STATIC
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    PARTITION_DELETION,
+    RANGE_DELETION,
+    ROW,
+    STATIC,
+)
+from airflow_cdc_provider.jobs.row_states import row_states
+
+
+class Changes:
+    """Changes of one table, one contribution each unless said otherwise."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.numbers: list[int] = []
+
+    def add(self, key: str, scope: int, row: CellRow, clustering: str = "", **more: Any) -> Changes:
+        change = more.pop("change", len(set(self.numbers)))
+        self.numbers.append(change)
+        values = {"clustering": clustering.encode(), "generation": 0, "op": 0, **more}
+        self.rows.append({"key": key.encode(), "scope": scope, "state": write_cell_row(row), **values})
+        return self
+
+    def write(self, key: str, clustering: str, value: str, time: int, **more: Any) -> Changes:
+        cell = Cell(1, 0, 0, time, NEVER, b"", value.encode())
+        native = len(clustering).to_bytes(4, "little") + clustering.encode()
+        row = CellRow(ROW_LIVENESS, liveness_us=time, clustering=native, cells=(cell,))
+        return self.add(key, ROW, row, clustering, **more)
+
+    def static(self, key: str, value: str, time: int) -> Changes:
+        cell = Cell(2, 0, 0, time, NEVER, b"", value.encode())
+        return self.add(key, STATIC, CellRow(ROW_STATIC, cells=(cell,)))
+
+    def delete(self, key: str, scope: int, time: int, clustering: str = "", **more: Any) -> Changes:
+        row = CellRow(ROW_DELETION, deletion_us=time, deletion_seconds=1)
+        return self.add(key, scope, row, clustering, **more)
+
+    def states(
+        self, *, clustered: bool = True
+    ) -> list[tuple[int, str, str | None, str | None, str | None, bool]]:
+        """Return change, key, clustering, value of the row, value of the static column, whether it lives."""
+        table = pa.Table.from_pylist(self.rows, CONTRIBUTION_SCHEMA)
+        numbers = np.array(self.numbers, np.int64)
+        batch = row_states(table, numbers, 1000, "4.0", clustered=clustered)
+        return [
+            (
+                row["change"],
+                row["key"].decode(),
+                None if row["key_state"] is None else read_cell_row(row["key_state"]).clustering[4:].decode(),
+                value_of(row["state"]),
+                value_of(row["static_state"]),
+                row["lives"],
+            )
+            for row in batch.to_pylist()
+        ]
+
+
+def value_of(state: bytes | None) -> str | None:
+    return None if state is None else read_cell_row(state).cells[0].value.decode()
+
+
+def test_each_change_tells_the_row_as_it_left_it() -> None:
+    changes = Changes().write("p", "a", "1", 10).write("q", "a", "2", 10).write("p", "a", "3", 20)
+    assert changes.states() == [
+        (0, "p", "a", "1", None, True),
+        (1, "q", "a", "2", None, True),
+        (2, "p", "a", "3", None, True),
+    ]
+
+
+def test_a_late_change_leaves_the_row_as_it_is() -> None:
+    changes = Changes().write("p", "a", "new", 20).write("p", "a", "old", 10)
+    assert [state[3] for state in changes.states()] == ["new", "new"]
+
+
+def test_statics_are_told_with_rows_and_alone() -> None:
+    changes = Changes().static("p", "s", 10).write("p", "a", "1", 10).static("p", "t", 20)
+    assert changes.states() == [
+        (0, "p", None, None, "s", True),
+        (1, "p", "a", "1", "s", True),
+        (2, "p", None, None, "t", True),
+    ]
+
+
+def test_a_deleted_row_is_gone() -> None:
+    changes = Changes().write("p", "a", "1", 10).delete("p", ROW, 20, "a")
+    assert changes.states()[1] == (1, "p", "", None, None, False)
+
+
+def test_a_deletion_of_a_partition_takes_its_rows() -> None:
+    changes = Changes().static("p", "s", 10).write("p", "a", "1", 10).write("p", "b", "2", 30)
+    changes.write("q", "a", "3", 10).delete("p", PARTITION_DELETION, 20)
+    assert changes.states()[4:] == [(4, "p", None, None, None, False), (4, "p", "a", None, None, False)]
+
+
+def test_where_partitions_are_rows_their_deletion_is_told_once() -> None:
+    changes = Changes().write("p", "", "1", 10).delete("p", PARTITION_DELETION, 20)
+    changes.write("q", "", "2", 30).delete("q", PARTITION_DELETION, 20)
+    assert changes.states(clustered=False)[1:] == [
+        (1, "p", "", None, None, False),
+        (2, "q", "", "2", None, True),
+        (3, "q", "", "2", None, True),
+    ]
+
+
+def test_a_deletion_of_a_range_is_told_by_the_rows_it_took() -> None:
+    changes = Changes().write("p", "a", "1", 10).write("p", "b", "2", 10).write("p", "c", "3", 10)
+    changes.delete("p", RANGE_DELETION, 20, "b", clustering_end=b"c")
+    assert changes.states()[3:] == [(3, "p", "b", None, None, False)]
+
+
+def test_rows_of_one_change_are_told_together() -> None:
+    changes = Changes().write("p", "a", "1", 10, change=0).write("p", "b", "2", 10, change=0)
+    changes.write("p", "a", "3", 20, change=1)
+    assert [state[:4] for state in changes.states()] == [
+        (0, "p", "a", "1"),
+        (0, "p", "b", "2"),
+        (1, "p", "a", "3"),
+    ]
+
+
+def test_what_was_truncated_does_not_come_back() -> None:
+    changes = Changes().write("p", "a", "1", 10).delete("p", ROW, 5, "b", generation=1)
+    changes.write("p", "b", "2", 20, generation=1).write("p", "c", "3", 30, generation=0)
+    assert [state[2:4] for state in changes.states()] == [("a", "1"), ("", None), ("b", "2"), ("c", None)]
+
+
+def test_nothing_gives_nothing() -> None:
+    assert Changes().states() == []
+
+
+@pytest.mark.parametrize("flags", [ROW_LIVENESS, ROW_DELETION, ROW_LIVENESS | ROW_DELETION, 0])
+def test_the_latest_time_is_of_liveness_deletion_or_cells(flags: int) -> None:
+    cells = tuple(Cell(n, 0, 0, time, NEVER, b"path", b"value") for n, time in enumerate((-7, -5, -6)))
+    row = CellRow(flags, liveness_us=3, deletion_us=4, cells=cells, clustering=b"\1\0\0\0c")
+    wanted = max([-5, *([3] if flags & ROW_LIVENESS else []), *([4] if flags & ROW_DELETION else [])])
+    states = pa.array([b"skipped", write_cell_row(row)], pa.binary()).slice(1)
+    assert latest_times(states).tolist() == [wanted]

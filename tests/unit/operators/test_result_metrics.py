@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.jobs import application
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
+from airflow_cdc_provider.operators import metrics
+from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
+from airflow_cdc_provider.operators.spark_stage import summary
+
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}})
+
+
+@dataclass
+class Recorder:
+    """Stands for Airflow's Stats and keeps what it is told."""
+
+    gauges: dict[tuple[str, str], float] = field(default_factory=dict)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def gauge(self, name: str, value: float, tags: dict[str, str]) -> None:
+        assert (tags["connector"], tags["source"]) == ("shop", "cassandra")
+        self.gauges[name, tags.get("table", tags.get("origin", ""))] = value
+
+    def incr(self, name: str, count: int, tags: dict[str, str]) -> None:
+        self.counts[name, tags.get("table", tags.get("origin", ""))] = count
+
+    def timing(self, name: str, value: object, tags: dict[str, str]) -> None:
+        """Keep nothing: durations are not looked at here."""
+
+
+@pytest.fixture
+def stats(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(metrics, "Stats", recorder)
+    return recorder
+
+
+RUNNING = SnapshotResult(tables=5, remaining=2, rows=30, seconds=1.5)
+COMPLETED = SnapshotResult(tables=2, rows=3, rows_by_table={"k.a": 3, "k.b": 0}, seconds=2.0)
+
+
+@pytest.mark.covers("CAS-METRIC-01", "CAS-METRIC-02", "CAS-METRIC-06")
+@pytest.mark.parametrize(
+    ("shot", "flags"),
+    [
+        (RUNNING, (1, 0, 0)),
+        (SnapshotResult(tables=5, remaining=2, aborted=True), (0, 1, 0)),
+        (COMPLETED, (0, 0, 1)),
+    ],
+)
+def test_a_snapshot_is_running_aborted_or_completed(
+    stats: Recorder, shot: SnapshotResult, flags: tuple[int, int, int]
+) -> None:
+    emit_snapshot(CONNECTOR, shot)
+    names = ("running", "aborted", "completed")
+    assert tuple(stats.gauges[f"cdc.snapshot.{name}", ""] for name in names) == flags
+    assert stats.gauges["cdc.snapshot.tables", ""] == shot.tables
+    assert stats.gauges["cdc.snapshot.tables_remaining", ""] == shot.remaining
+    assert stats.gauges["cdc.snapshot.seconds", ""] == shot.seconds
+
+
+@pytest.mark.covers("CAS-METRIC-07", "CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11")
+def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
+    nodes = (
+        OriginResult("node-1", "CommitLog-7-5.log", 123, 40, 2, 0.5),
+        OriginResult("node-2", mutations=1),
+    )
+    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=nodes, snapshot=COMPLETED))
+    assert stats.gauges["cdc.snapshot.rows", "k.a"] == 3
+    assert stats.gauges["cdc.snapshot.rows", "k.b"] == 0
+    assert stats.gauges["cdc.origin.position", "node-1"] == 123
+    assert stats.gauges["cdc.origin.latency_seconds", "node-1"] == 0.5
+    assert ("cdc.origin.position", "node-2") not in stats.gauges
+    assert stats.counts["cdc.origin.mutations", "node-1"] == 40
+    assert stats.counts["cdc.origin.errors", "node-1"] == 2
+    assert stats.counts["cdc.origin.mutations", "node-2"] == 1
+
+
+@pytest.mark.covers("CAS-METRIC-01", "CAS-METRIC-03", "CAS-METRIC-05", "CAS-METRIC-08")
+def test_xcom_has_the_snapshot_and_each_node() -> None:
+    node = OriginResult("node-1", "CommitLog-7-5.log", 123, 40)
+    xcom = summary(CONNECTOR, "sync", JobResult(ok=True, origins=(node,), snapshot=RUNNING))
+    assert xcom["origins"]["node-1"]["file"] == "CommitLog-7-5.log"
+    assert xcom["origins"]["node-1"]["position"] == 123
+    assert xcom["snapshot"]["tables"] == 5
+    assert (xcom["snapshot"]["running"], xcom["snapshot"]["completed"]) == (True, False)
+    assert summary(CONNECTOR, "merge", JobResult(ok=True))["snapshot"] is None
+
+
+@pytest.mark.covers("CAS-METRIC-04")
+def test_a_failed_job_tells_that_its_snapshot_was_aborted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Context:
+        snapshot: SnapshotResult | None = None
+
+    @contextmanager
+    def context(*_: Any) -> Iterator[Context]:
+        yield Context()
+
+    def fails(running: Any) -> JobResult:
+        running.snapshot = RUNNING
+        raise TransientError("the node is away")
+
+    monkeypatch.setattr(application, "job_context", context)
+    monkeypatch.setitem(application.STAGES, "sync", fails)
+    path = str(tmp_path / "result.json")
+    application.run(JobSpec("sync", CONNECTOR.to_dict(), path))
+    result = JobResult.read(path)
+    assert not result.ok
+    assert result.snapshot is not None
+    assert (result.snapshot.aborted, result.snapshot.remaining, result.snapshot.rows) == (True, 2, 30)
