@@ -77,6 +77,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
         table_ids = pc.if_else(changes, pc.binary_slice(batch["payload"], 1, 17), None)
         for table_id in pc.unique(table_ids).drop_null().to_pylist():
             places = np.flatnonzero(pc.equal(table_ids, table_id).fill_null(False))
+            places = places[source.written_while_captured(table_id.hex(), batch.take(pa.array(places)))]
             part = batch.take(pa.array(places))
             decoder = decoders[table_id]
             decoded = decoder.decode(part)
@@ -127,7 +128,7 @@ def _whole_rows(
         )
         decoder = RowDecoder(schema, key_in_value=options.key_in_value)
         for of_partition in (False, True):
-            chosen = pc.equal(states["of_partition"], of_partition)
+            chosen = pc.and_(states["captured"], pc.equal(states["of_partition"], of_partition))
             part = decoder.decode(states.filter(chosen))
             if not part.num_rows:
                 continue
@@ -173,6 +174,7 @@ def _states(
         "written_at": pa.array(latest[change]),
         "of_partition": states["key_state"].is_null(),
         "index": cassandra_envelope.event_index(states["change"]),
+        "captured": pa.array(source.written_while_captured(codec.schema.id, changes)[change]),
     }
     # Two events of one change keep their order.
     return pa.RecordBatch.from_pydict(columns), numbers[change] * (1 << 20) + np.arange(len(change))

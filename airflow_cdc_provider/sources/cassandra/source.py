@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
@@ -189,6 +191,17 @@ class CassandraSource:
         """Make records of the cluster's schema as it is now, if it was not seen so before."""
         if self._connection:
             yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
+
+    def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Tell which changes of a table were written while it had ``cdc = true``.
+
+        Segments hold others too, which were kept for the sake of other tables. A mirror takes them, they are
+        the table's; as events nobody has asked for them.
+        """
+        if self._history.always_captured(table_id):
+            return np.ones(changes.num_rows, bool)
+        places = zip(changes["origin"].to_pylist(), changes["position"].to_pylist(), strict=True)
+        return np.array([self._history.captured_at(table_id, *place) for place in places], bool)
 
     def resumed_at(self, table: str) -> int:
         """Return when ``cdc`` was switched on again for a table after it had been off, µs; 0 for never."""

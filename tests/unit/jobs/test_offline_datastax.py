@@ -209,6 +209,7 @@ def test_the_last_event_of_each_row_is_the_row_that_stays() -> None:
     for event in printed(folder, now_ns=read_at * 10**9):
         last[event["topic"].removeprefix("p.")][event["key"]] = event["value"]
     assert sum(rows.values()) > 250
+    rows["shop_a.late_cdc"] -= 2  # were written before cdc was on
     for table, count in rows.items():
         keys = [json.loads(key) for key, value in last[table].items() if value is not None]
         alone = [key for key in keys if None in key.values()]  # static columns of a partition

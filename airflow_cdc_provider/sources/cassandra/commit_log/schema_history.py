@@ -132,6 +132,10 @@ class SchemaHistory:
                 on = version.schema.cdc
         return on
 
+    def always_captured(self, table_id: str) -> bool:
+        """Tell whether a table never was without ``cdc = true``, as far as is known."""
+        return all(v.schema is not None and v.schema.cdc for v in self.switches.get(table_id, ()))
+
     @cached_property
     def living(self) -> dict[str, TableSchema]:
         """The tables that were not dropped, by name."""
