@@ -63,6 +63,9 @@ class SnapshotOptions:
         "initial: each table once, before its first merge; never; always: at each run", "initial"
     )
     filters: Mapping[str, str] = option("Per table, a filter in the source's own language", {})
+    rows_per_second: float = option(
+        "Rows read at most, by all tasks together; 0: as fast as the source gives them", 0.0, minimum=0.0
+    )
 
 
 @dataclass(frozen=True)

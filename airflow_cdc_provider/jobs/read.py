@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -63,13 +65,40 @@ def _read(reader: Reader, pickled: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
     freeze_once()
     # Pickled by this job's own driver a moment ago.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
-    batches = (
-        reader.read_several(parts)
-        if isinstance(reader, ReadsSeveral)
-        else (batch for part in parts for batch in reader(part))
-    )
-    for batch in batches:
+    for batch in _batches(reader, parts):
         yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A reader that is held up between batches. Picklable.
+
+    Args:
+        reader: What reads.
+        rows_per_second: At most so many, on average, by each task.
+    """
+
+    reader: Reader
+    rows_per_second: float
+
+    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
+        """Read one partition."""
+        return self.read_several([part])
+
+    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """Read partitions one after the other."""
+        free_at = time.monotonic()
+        for batch in _batches(self.reader, parts):
+            yield batch
+            now = time.monotonic()
+            free_at = max(free_at, now) + batch.num_rows / self.rows_per_second
+            time.sleep(free_at - now)
+
+
+def _batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, ReadsSeveral):
+        return reader.read_several(parts)
+    return (batch for part in parts for batch in reader(part))
 
 
 _frozen = False

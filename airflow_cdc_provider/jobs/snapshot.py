@@ -18,7 +18,7 @@ from airflow_cdc_provider.jobs.capture import begin_feed
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.pending import REPLACE
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
-from airflow_cdc_provider.jobs.read import read_partitions
+from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.sources.base import LearnsSchemas
@@ -77,11 +77,14 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     left = _Ranges(context, due, known, replacing=replacing)
     cores = context.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
-    first = state.batch
+    first, ranges = state.batch, 0
     shot = context.snapshot = SnapshotResult(len(due), len(due))
     while not context.stopping() and (parts := left.take(count)):
         progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores)
         seconds = time.monotonic() - started
+        ranges += sum(len(part.ranges) for part in parts)
+        for part in parts:
+            _tell(part, seconds / max(ranges, 1))
         remaining = shot.remaining - sum(part.after.done for part in parts)
         shot = replace(shot, rows=shot.rows + read, remaining=remaining, seconds=seconds)
         context.snapshot = shot
@@ -146,15 +149,27 @@ def _commit(
 ) -> tuple[Progress, ChangesState, int]:
     """Read the ranges of one commit; return also how many rows they had."""
     ranges = [one for part in parts for one in part.ranges]
-    frame = read_partitions(context.spark, context.source.snapshot_reader(), ranges, tasks=tasks)
+    reader = context.source.snapshot_reader()
+    if limit := context.connector.snapshot.rows_per_second:
+        at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
+        reader = Paced(reader, limit / at_once)
+    frame = read_partitions(context.spark, reader, ranges, tasks=tasks)
     for part in parts:
         progress = progress.with_snapshot(part.table, part.after)
     ends = [_end_row(part.table, part.after) for part in parts if part.after.done]
     state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
-    for part in parts:
-        left = len(part.after.remaining())
-        log.info("snapshot of %s: %d ranges read, %d left", part.table, part.after.committed, left)
     return progress, state, state.appended - len(ends)
+
+
+def _tell(part: _Part, seconds_per_range: float) -> None:
+    left = len(part.after.remaining())
+    log.info(
+        "snapshot of %s: %d of %d ranges read, about %.0f s left",
+        part.table,
+        part.after.committed,
+        part.after.committed + left,
+        left * seconds_per_range,
+    )
 
 
 def _end_row(table: str, ended: SnapshotProgress) -> dict[str, Any]:

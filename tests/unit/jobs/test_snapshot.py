@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -13,7 +14,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.progress import SnapshotProgress, pack_ranges
-from airflow_cdc_provider.jobs.read import _read
+from airflow_cdc_provider.jobs.read import Paced, _read
 from airflow_cdc_provider.jobs.snapshot import _Ranges
 from airflow_cdc_provider.sources.base import SnapshotPlan
 
@@ -119,3 +120,16 @@ def test_a_task_connects_once_for_all_its_partitions() -> None:
 def test_a_reader_without_connection_takes_partitions_one_by_one() -> None:
     read = _read(lambda part: iter([batch(part)]), map(pickle.dumps, ["x", "y"]))
     assert [b["source_table"][0].as_py() for b in read] == ["x", "y"]
+
+
+def test_a_paced_reader_takes_its_time_and_loses_nothing() -> None:
+    def reader(part: Any) -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            rows = [{"source_table": part, "key": bytes([number])}] * 50
+            yield pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
+
+    started = time.monotonic()
+    found = list(Paced(reader, 1000.0).read_several(["a", "b"]))
+    assert 0.28 < time.monotonic() - started < 3
+    assert [batch.num_rows for batch in found] == [50] * 6
+    assert found[-1].column("source_table")[0].as_py() == "b"
