@@ -54,11 +54,13 @@ class NodeSettings:
         cdc_enabled: Whether the node captures.
         total_space_bytes: Cap of its cdc_raw; 0 for the default of its volume.
         blocks_writes: Whether writes fail when the cap is reached (else the oldest segments go).
+        logs_repairs: Whether what a repair brings goes through the commit log.
     """
 
     cdc_enabled: bool | None = None
     total_space_bytes: int | None = None
     blocks_writes: bool | None = None
+    logs_repairs: bool | None = None
 
 
 def check_source(
@@ -152,6 +154,13 @@ def check_capture(settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
                 f"cdc_block_writes on {host}",
                 "the node deletes the oldest segments when cdc_raw is full, read or not",
                 "capture often enough, enlarge cdc_total_space, or set cdc_block_writes: true",
+            )
+        if node.logs_repairs is False:
+            yield Finding(
+                "warning",
+                f"cdc_on_repair_enabled on {host}",
+                "what a repair brings to the node is not captured from it",
+                "set it to true, or verify on a schedule: that finds such rows, and a snapshot brings them",
             )
 
 
@@ -372,6 +381,7 @@ def _node_settings(session: Session) -> dict[str, NodeSettings]:
 def read_settings(values: Mapping[str, str | None]) -> NodeSettings:
     """Read the settings that matter, in the words of 4.0 or of 4.1 and later."""
     enabled, blocks = values.get("cdc_enabled"), values.get("cdc_block_writes")
+    repairs = values.get("cdc_on_repair_enabled")
     space = values.get("cdc_total_space")
     megabytes = values.get("cdc_total_space_in_mb")
     if space is None and megabytes is not None:
@@ -380,6 +390,7 @@ def read_settings(values: Mapping[str, str | None]) -> NodeSettings:
         cdc_enabled=None if enabled is None else enabled == "true",
         total_space_bytes=None if space is None else _bytes(space),
         blocks_writes=None if blocks is None else blocks == "true",
+        logs_repairs=None if repairs is None else repairs == "true",
     )
 
 

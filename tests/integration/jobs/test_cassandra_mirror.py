@@ -101,6 +101,37 @@ def test_growing_segment_is_read_up_to_what_is_durable(
         assert_mirrors_equal(spark, cassandra_session, keyspace)
 
 
+@pytest.mark.covers("CAS-C50-01")
+def test_rows_that_never_were_in_the_log_are_found_by_verify_and_brought_by_a_snapshot(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = declaration(keyspace, cassandra_server, snapshot={"mode": "never"})
+    insert = f"INSERT INTO {keyspace}.plain (id, a) VALUES (%s, 'x')"
+    cassandra_session.execute(insert, (1,))
+    # As what a repair brings with cdc_on_repair_enabled: false.
+    cassandra_session.execute(f"ALTER KEYSPACE {keyspace} WITH durable_writes = false")
+    cassandra_session.execute(insert, (2,))
+    cassandra_session.execute(f"ALTER KEYSPACE {keyspace} WITH durable_writes = true")
+    cassandra_session.execute(insert, (3,))
+    time.sleep(0.5)
+    run_stage("sync", shop, connection)
+    assert spark.table(f"lake.{keyspace}.{keyspace}_plain").count() == 2
+
+    verified = run_stage("verify", shop, connection)
+    assert not verified.ok
+    assert {t.table: t.differences for t in verified.tables if t.differences} == {f"{keyspace}.plain": 1}
+    run_stage("snapshot", shop, connection, (f"{keyspace}.plain",))
+    run_stage("merge", shop, connection)
+
+    assert run_stage("verify", shop, connection).ok
+    assert_mirrors_equal(spark, cassandra_session, keyspace)
+
+
 @pytest.mark.covers("CAS-GAP-09")
 def test_rows_that_expire_leave_the_mirror_with_the_next_run(
     spark: SparkSession,
@@ -257,9 +288,12 @@ def _kill_and_recover(
     outcome = application.wait(application.start("sync", shop, connection))
     assert outcome.ok, outcome.error
     assert_mirrors_equal(spark, session, keyspace)
+    changes = spark.table(f"lake.{keyspace}.cassandra_{keyspace}_changes").where("kind = 'change'")
+    places = changes.select("source_table", "origin", "position")
+    assert places.distinct().count() == places.count() > 100, "what was committed is not captured again"
 
 
-@pytest.mark.covers("CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
+@pytest.mark.covers("CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
 def test_killed_sync_is_made_good_by_the_next_run(
     spark: SparkSession,
     application: Application,

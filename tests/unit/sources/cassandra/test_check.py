@@ -71,7 +71,7 @@ def test_files_that_can_not_be_read_are_counted(tmp_path: Path) -> None:
     assert _levels(findings, "cdc_raw") == ["error"]
 
 
-@pytest.mark.covers("CAS-SETUP-01", "CAS-C41-01")
+@pytest.mark.covers("CAS-SETUP-01", "CAS-C41-01", "CAS-C50-01")
 @pytest.mark.parametrize(
     ("settings", "levels"),
     [
@@ -79,6 +79,8 @@ def test_files_that_can_not_be_read_are_counted(tmp_path: Path) -> None:
         (NodeSettings(False, 0, True), ["error"]),
         (NodeSettings(), ["warning"]),
         (NodeSettings(True, 0, False), ["ok", "warning"]),
+        (NodeSettings(True, 0, True, True), ["ok"]),
+        (NodeSettings(True, 0, True, False), ["ok", "warning"]),
     ],
 )
 def test_a_node_that_does_not_capture_is_an_error(settings: NodeSettings, levels: list[str]) -> None:
@@ -94,6 +96,7 @@ def test_settings_are_read_in_the_words_of_each_version() -> None:
     new = {"cdc_enabled": "false", "cdc_total_space": "2GiB", "cdc_block_writes": "false"}
     assert read_settings(new) == NodeSettings(False, 2048 * MIB, False)
     assert read_settings({"cdc_total_space": "much"}) == NodeSettings()
+    assert read_settings({"cdc_on_repair_enabled": "false"}) == NodeSettings(logs_repairs=False)
 
 
 @pytest.mark.covers("CAS-CFG-02", "CAS-SNAP-06")
