@@ -63,6 +63,7 @@ def capture(context: JobContext) -> CaptureCounts:
     head = source.head()
     context.learn()
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
+    schema_changed = bool(seen)
     reader = source.reader()
     batches = captured = landed = quarantined = 0
     while not context.stopping():
@@ -89,6 +90,7 @@ def capture(context: JobContext) -> CaptureCounts:
     if isinstance(source, LearnsSchemas):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
+        context.learn(again=schema_changed)
         landed, quarantined = land_quarantined(context, source, state)
     seconds = time.monotonic() - started
     return CaptureCounts(batches, captured + landed, quarantined, seconds, origins)

@@ -53,9 +53,9 @@ class JobContext:
     snapshot: SnapshotResult | None = None
     _learned: bool = field(default=False, init=False, repr=False)
 
-    def learn(self) -> None:
-        """Teach the source, once, what is recorded of its schema."""
-        if not self._learned and isinstance(self.source, LearnsSchemas):
+    def learn(self, *, again: bool = False) -> None:
+        """Teach the source what is recorded of its schema: once, and again when more was recorded."""
+        if (again or not self._learned) and isinstance(self.source, LearnsSchemas):
             self._learned = True
             if self.changes.table.exists():
                 self.source.learn(self.changes.lasting(record.SCHEMA).drop("batch").toArrow())

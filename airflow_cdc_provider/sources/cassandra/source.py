@@ -7,6 +7,7 @@ the schema's history (:mod:`.commit_log.schema_history`).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.cassandra.check import check_folder, check_segments, check_source
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 
 _NODES_FRESH_SECONDS: Final = 10.0
 """How old the nodes' answers may be: a snapshot may count as read too early, never as too late."""
+
+
+log = logging.getLogger(__name__)
 
 
 class CassandraSource:
@@ -189,7 +193,7 @@ class CassandraSource:
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
         """Make records of the cluster's schema as it is now, if it was not seen so before."""
-        if self._connection:
+        if self._connection and self._schema_rows is not None:
             yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
 
     def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -210,6 +214,11 @@ class CassandraSource:
     def schema_findings(self) -> list[str]:
         """Tell of tables whose ``cdc`` is off."""
         found = []
+        if self._connection and self._schema_rows is None:
+            found.append(
+                "the cluster doesn't answer: what lies in cdc_raw was read by the schema of an earlier run. "
+                "Snapshots and keys in doubt wait"
+            )
         for name in self.tables():
             schema = self._schema(name)
             if schema.cdc:
@@ -286,11 +295,15 @@ class CassandraSource:
     def schemas(self) -> Schemas:
         """The schema at the first use after :meth:`head`: the cluster's, or that of the file and the log.
 
+        While the cluster doesn't answer it is that of the history, if this was learnt.
+
         Raises:
             ConfigurationError: There is none, or the file is missing.
+            TransientError: The cluster doesn't answer, and there is no history.
         """
         if self._connection:
-            return schemas_from_rows(self._schema_rows)
+            rows = self._schema_rows
+            return with_history(Schemas(), self._history) if rows is None else schemas_from_rows(rows)
         if self.options.schema_file:
             return with_history(_read_schema_file(Path(self.options.schema_file)), self._history)
         if not self._history.living:
@@ -302,9 +315,16 @@ class CassandraSource:
         return with_history(Schemas(), self._history)
 
     @cached_property
-    def _schema_rows(self) -> Mapping[str, Sequence[Row]]:
-        with driver_errors("reading the schema"):
-            return read_rows(self._session)
+    def _schema_rows(self) -> Mapping[str, Sequence[Row]] | None:
+        """What the cluster says of its schema; None if it doesn't answer and the history stands in."""
+        try:
+            with driver_errors("reading the schema"):
+                return read_rows(self._session)
+        except TransientError as error:
+            if not self._history.living:
+                raise
+            log.warning("the schema is that of an earlier run: %s", error)
+            return None
 
     def _log_tables(self) -> LogTables:
         former = [t for table_id, t in self._history.by_id.items() if table_id not in self.schemas.by_id]
@@ -353,8 +373,13 @@ class CassandraSource:
         if not self._connection:
             return
         self._asked_at = time.monotonic()
-        with driver_errors("asking the nodes what they truncated"):
-            nodes = node_states(self._session)
+        try:
+            with driver_errors("asking the nodes what they truncated"):
+                nodes = node_states(self._session)
+        except TransientError as error:
+            # Like a node that is down: what they would tell is still there when they are up again.
+            log.warning("no node tells what it truncated: %s", error)
+            nodes = []
         if len(nodes) == 1 and not self.options.node and ONLY_NODE in capture.earliest(self._folder):
             nodes = [replace(nodes[0], host_id=ONLY_NODE)]
         self._nodes = nodes

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from server_kit.ports import free_port
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_table
 
@@ -273,3 +275,57 @@ def test_table_whose_capture_pauses_loses_nothing_and_is_read_again_afterwards(
     assert not again.findings
     assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "pauses") == 4
     assert [t.snapshot_rows for t in sync().tables] == [0]
+
+
+@pytest.mark.covers("CAS-FAULT-02")
+def test_capture_goes_on_while_the_cluster_does_not_answer(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    shop = {**declaration(keyspace, cassandra_server), "snapshot": {"mode": "initial"}}
+    shop["source"] = {**shop["source"], "advanced": {"request_timeout_seconds": 2}}
+    nowhere = {**connection, "port": free_port()}
+    run = cassandra_session.execute
+    run(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v int) WITH cdc = true")
+    run(f"INSERT INTO {keyspace}.t (k, v) VALUES (1, 1)")
+    time.sleep(0.5)
+    with pytest.raises(TransientError):
+        run_stage("sync", shop, nowhere)
+    assert not run_stage("sync", shop, connection).findings
+    run(f"INSERT INTO {keyspace}.t (k, v) VALUES (2, 2)")
+    run(f"DELETE FROM {keyspace}.t WHERE k = 1")
+    time.sleep(0.5)
+
+    outcome = run_stage("sync", shop, nowhere)
+
+    assert len(outcome.findings) == 1
+    assert "doesn't answer" in outcome.findings[0]
+    assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "t") == 1
+
+
+@pytest.mark.covers("CAS-UNSUP-06")
+def test_indexes_add_nothing_to_what_is_captured(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+    connection: dict[str, Any],
+) -> None:
+    run = cassandra_session.execute
+    run(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v int, w text) WITH cdc = true")
+    run(f"CREATE INDEX ON {keyspace}.t (v)")
+    run(f"CREATE CUSTOM INDEX ON {keyspace}.t (w) USING 'StorageAttachedIndex'")
+    for k in range(20):
+        run(f"INSERT INTO {keyspace}.t (k, v, w) VALUES ({k}, {k % 3}, 'w')")
+    time.sleep(0.5)
+
+    outcome = run_stage("sync", declaration(keyspace, cassandra_server), connection)
+
+    assert not outcome.findings
+    assert captured(spark, keyspace) == {f"{keyspace}.t": 20}
+    assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "t") == 20
