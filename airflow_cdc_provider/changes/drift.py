@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -12,7 +11,7 @@ class Drift:
 
     Args:
         renewed: The table was dropped, and this is another one of its name: nothing of the old one counts.
-        renamed: Old name -> new name of columns that are the same.
+        keys: So many columns, from the first on, are the same by their place, whatever their names.
         replaced: Names that now stand for another column: dropped and added again.
         exact: The source's columns are all there is: a column that it no longer has goes from the mirror, and
             fields of structs are the same by their place, whatever their names. Without it columns stay, and
@@ -20,7 +19,7 @@ class Drift:
     """
 
     renewed: bool = False
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    keys: int = 0
     replaced: frozenset[str] = frozenset()
     exact: bool = False
 

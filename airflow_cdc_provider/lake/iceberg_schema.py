@@ -1,4 +1,4 @@
-"""Schema evolution of Iceberg tables, in one step of metadata: no row is rewritten.
+"""Schema evolution of Iceberg tables, by metadata alone: no row is rewritten.
 
 Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``float`` to ``double``, a
 decimal's greater precision at the same scale. A column with a narrower type stays as it is: values still fit.
@@ -9,7 +9,7 @@ else is refused before the table is touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,9 @@ Change = Addition | Widening | Removal | Renaming
 
 
 def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str, drift: Drift) -> list[str]:
-    """Change a table's columns in one step of metadata.
+    """Change a table's columns in one step of metadata; in two, where one gets the name that another gives up.
+
+    Killed between the two, it finds the rest the next time.
 
     Args:
         spark: The session.
@@ -89,8 +91,19 @@ def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str,
     """
     wanted = to_spark_schema(spark, to_java_schema(spark, schema))  # in Iceberg's types: tinyint is int
     changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name, drift))
-    if not changes:
-        return []
+    given_up = {change.path for change in changes if isinstance(change, Renaming)}
+    first: list[Change] = []
+    if any(isinstance(c, Addition) and join(c.parent, c.name) in given_up for c in changes):
+        first = [c for c in changes if isinstance(c, (Removal, Renaming))]
+        _commit(spark, table, first)
+        table.refresh()
+        changes = list(difference(to_spark_schema(spark, table.schema()), wanted, table_name, drift))
+    if changes:
+        _commit(spark, table, changes)
+    return [str(change) for change in (*first, *changes)]
+
+
+def _commit(spark: SparkSession, table: Any, changes: Iterable[Change]) -> None:
     update = table.updateSchema()
     for change in changes:
         if isinstance(change, Addition):
@@ -107,7 +120,6 @@ def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str,
         else:
             update = update.deleteColumn(change.path)
     update.commit()
-    return [str(change) for change in changes]
 
 
 def difference(have: StructType, want: StructType, table_name: str, drift: Drift) -> Iterator[Change]:
@@ -116,17 +128,13 @@ def difference(have: StructType, want: StructType, table_name: str, drift: Drift
     Raises:
         ConfigurationError: Nothing does.
     """
-    wanted = {field.name for field in want.fields}
-    known: dict[str, StructField] = {}
-    for field in have.fields:
-        new = drift.renamed.get(field.name, field.name)
-        if new in have.fieldNames():
-            new = field.name
-        replaced = new == field.name and new in drift.replaced
-        if replaced or (drift.exact and new not in wanted):
+    names = want.fieldNames()
+    known: dict[str, StructField] = dict(zip(names[: drift.keys], have.fields, strict=False))
+    for field in have.fields[drift.keys :]:
+        if field.name in drift.replaced or field.name in known or (drift.exact and field.name not in names):
             yield Removal(field.name)
         else:
-            known[new] = field
+            known[field.name] = field
     after = ""
     for field in want.fields:
         if field.name in known:

@@ -139,9 +139,8 @@ def _drift(
     """Compare a table with what a mirror remembers of it; its key columns are the same by their places."""
     if renewed:
         return Drift(renewed=True, replaced=frozenset({*memory["keys"], *memory["columns"]}), exact=True)
-    keys = [c.name for c in (*schema.partition_key, *schema.clustering)]
-    renamed = {old: new for old, new in zip(memory["keys"], keys, strict=True) if old != new}
-    return Drift(renamed=renamed, replaced=frozenset(set(memory["columns"]) - set(kept)), exact=True)
+    keys = len(schema.partition_key) + len(schema.clustering)
+    return Drift(keys=keys, replaced=frozenset(set(memory["columns"]) - set(kept)), exact=True)
 
 
 def _dropped_at(schema: TableSchema, name: str) -> int:

@@ -265,7 +265,7 @@ def test_columns_are_renamed_replaced_and_dropped_and_rows_keep_what_is_theirs(t
             before["_cdc"],
         ]
     )
-    drift = Drift(renamed={"id": "number"}, replaced=frozenset({"name"}), exact=True)
+    drift = Drift(keys=1, replaced=frozenset({"name"}), exact=True)
     assert table.evolve(wanted, drift) == [
         "dropped name",
         "dropped dotted.name",
@@ -277,6 +277,22 @@ def test_columns_are_renamed_replaced_and_dropped_and_rows_keep_what_is_theirs(t
     rows = table.read(head).selectExpr("number + 1 number", "5 name", "_cdc")
     table.commit(head, append=rows, properties={"cdc.n": "2"})
     assert sorted((r["number"], r["name"]) for r in table.read().collect()) == [(1, None), (2, 5)]
+
+
+def test_names_that_change_hands_stay_with_their_values(table: IcebergTable) -> None:
+    table.commit(table.head(), append=people(table.spark, 1), properties={"cdc.n": "1"})
+    kind = {field.name: field.dataType for field in table.schema()}
+    swapped = StructType(
+        [StructField("name", kind["id"]), StructField("id", kind["name"]), StructField("_cdc", kind["_cdc"])]
+    )
+    before = table.read().select("id", "name").collect()
+    table.evolve(swapped, Drift(keys=2, exact=True))
+    assert [(r["name"], r["id"]) for r in table.read().collect()] == [(r["id"], r["name"]) for r in before]
+    given_up = StructType(
+        [StructField("key", kind["id"]), StructField("name", IntegerType()), *swapped.fields[2:]]
+    )
+    table.evolve(given_up, Drift(keys=1, replaced=frozenset({"id"}), exact=True))
+    assert [(r["key"], r["name"]) for r in table.read().collect()] == [(r["id"], None) for r in before]
 
 
 @pytest.mark.parametrize(
