@@ -101,10 +101,10 @@ def _merge_due(
         found = pending.get(table, Pending())
         fences = add_fences(states[table].fences, found.fences)
         moved = newest_event(fences) != newest_event(states[table].fences)
-        again = bool(apart.get(table)) and _learned(context, table, states[table])
+        learned = _learned(context, table, states[table])
         why = _due(context, found, states[table], mirrors[table], now, moved=moved, force=force)
-        if again and not why:
-            why = f"its schema has changed, and {apart[table]} changes wait in quarantine"
+        if learned and not why:
+            why = "its schema has changed"
         if not why:
             waiting = states[table]
             results.append(
@@ -120,7 +120,14 @@ def _merge_due(
         reread = moved and states[table].merged_through >= 0
         dirty.append(
             _prepare(
-                context, table, mirrors[table], states[table], fences, found, reread=reread, waiting=again
+                context,
+                table,
+                mirrors[table],
+                states[table],
+                fences,
+                found,
+                reread=reread,
+                waiting=learned and bool(apart.get(table)),
             )
         )
     if dirty:
@@ -193,7 +200,7 @@ def _prepare(
         begun_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
         fences = add_fences((Fence(begun_us, "", b"", begun_us),), pending.fences)
         reread = True
-    return _Dirty(table, mirror, mirror.state(), codec, fences, pending, reread, waiting)
+    return _Dirty(table, mirror, state, codec, fences, pending, reread, waiting)
 
 
 def _merge_all(
@@ -265,6 +272,7 @@ def _merge_one(
         d.codec,
         own if d.pending.rows or d.reread or d.waiting else None,
         MergePlan(
+            base=d.state,
             through=through,
             fences=d.fences,
             memory=context.source.remember(d.codec),

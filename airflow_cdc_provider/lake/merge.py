@@ -66,6 +66,7 @@ class MergePlan:
     """What one merge is to reach.
 
     Args:
+        base: The mirror's state from which the rest was derived.
         through: Last batch of the changes table that the contributions come from.
         fences: All fences of the table up to there.
         memory: The source's memory of the table.
@@ -75,6 +76,7 @@ class MergePlan:
         settled: Keys in doubt of which the contributions hold a second reading.
     """
 
+    base: MirrorState
     through: int
     fences: Sequence[Fence]
     memory: Mapping[str, Any]
@@ -114,10 +116,10 @@ def merge(
         plan: What is to be reached.
 
     Raises:
-        CommitConflict: Another writer merged meanwhile; the mirror is as that one left it.
+        CommitConflict: Another writer merged after the plan's base; the mirror is as that one left it.
     """
     started = time.monotonic()
-    state = mirror.state()
+    state = plan.base
     sweep = state.next_expiry is not None and state.next_expiry <= plan.now_seconds
     fence = _last_position(plan.fences)
     generation = newest_generation(plan.fences)
