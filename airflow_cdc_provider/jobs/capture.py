@@ -61,7 +61,7 @@ def capture(context: JobContext) -> CaptureCounts:
     progress, state = begin_feed(context)
     first = state.batch
     head = source.head()
-    context.learn()
+    context.learn(first)
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
     schema_changed = bool(seen)
     reader = source.reader()
@@ -90,7 +90,8 @@ def capture(context: JobContext) -> CaptureCounts:
     if isinstance(source, LearnsSchemas):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
-        context.learn(again=schema_changed)
+        if schema_changed:
+            context.learn(state.batch)
         landed, quarantined = land_quarantined(context, source, state)
     seconds = time.monotonic() - started
     return CaptureCounts(batches, captured + landed, quarantined, seconds, origins)

@@ -51,12 +51,16 @@ class JobContext:
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
-    _learned: bool = field(default=False, init=False, repr=False)
+    _learned_through: int = field(default=-1, init=False, repr=False)
 
-    def learn(self, *, again: bool = False) -> None:
-        """Teach the source what is recorded of its schema: once, and again when more was recorded."""
-        if (again or not self._learned) and isinstance(self.source, LearnsSchemas):
-            self._learned = True
+    def learn(self, through: int = 0) -> None:
+        """Teach the source what is recorded of its schema, unless it has learned that already.
+
+        Args:
+            through: The batch up to which it must know; 0: it is enough that it has learned at all.
+        """
+        if through > self._learned_through and isinstance(self.source, LearnsSchemas):
+            self._learned_through = self.changes.state().batch
             if self.changes.table.exists():
                 self.source.learn(self.changes.lasting(record.SCHEMA).drop("batch").toArrow())
 

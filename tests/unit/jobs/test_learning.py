@@ -1,0 +1,53 @@
+"""When a job teaches its source what is recorded of the schema."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.jobs.context import JobContext
+
+
+class Learner:
+    """A source that counts its lessons."""
+
+    lessons = 0
+
+    def learn(self, records: Any) -> None:
+        self.lessons += 1
+
+    def tables(self) -> list[str]:
+        return ["s.t"]
+
+    def schema_records(self) -> Any: ...
+    def schema_findings(self) -> Any: ...
+    def quarantine_reader(self) -> Any: ...
+    def resumed_at(self, table: str) -> int:
+        return 0
+
+
+def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() -> None:
+    """A stream that didn't would record the same definitions again with every round, for ever."""
+    newest = SimpleNamespace(batch=0)
+
+    def lasting(kind: str) -> Any:
+        assert kind == SCHEMA
+        return SimpleNamespace(drop=lambda column: SimpleNamespace(toArrow=lambda: None))
+
+    changes: Any = SimpleNamespace(
+        state=lambda: newest, table=SimpleNamespace(exists=lambda: True), lasting=lasting
+    )
+    source: Any = Learner()
+    nothing: Any = SimpleNamespace(tables=())
+    context = JobContext(nothing, nothing, nothing, nothing, changes, source)
+
+    context.tables()
+    context.learn(0)
+    assert source.lessons == 1
+
+    newest.batch = 2
+    context.learn(2)
+    context.tables()
+    context.learn(2)
+    assert source.lessons == 2
