@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ def schemas_from_rows(rows: Mapping[str, Iterable[Row]]) -> Schemas:
         rows: Table name (of :data:`TABLES`) -> rows; a table that is not there counts as empty.
 
     Raises:
-        SchemaUnknown: A type can't be read.
+        SchemaUnknown: A table's type can't be read.
     """
     keyspaces = {r["keyspace_name"]: _keyspace(r) for r in rows.get("keyspaces", ())}
     types = _types(rows.get("types", ()))
@@ -116,7 +117,7 @@ def _keyspace(row: Row) -> Keyspace:
 
 
 def _types(rows: Iterable[Row]) -> dict[str, CqlType]:
-    """Resolve types that use each other, in whatever order they come."""
+    """Resolve types that use each other, in whatever order they come; leave out what can't be resolved."""
     waiting = {f"{r['keyspace_name']}.{r['type_name']}": r for r in rows}
     types: dict[str, CqlType] = {}
 
@@ -131,7 +132,8 @@ def _types(rows: Iterable[Row]) -> dict[str, CqlType]:
         return types[full]
 
     for name in waiting:
-        resolve(name)
+        with suppress(SchemaUnknown):  # raised again for a table that uses it; the others need not know
+            resolve(name)
     return types
 
 

@@ -362,15 +362,22 @@ class _Replay:
             self._latest[full_name] = schema
 
     def _define(self, keyspace: str, name: str) -> TableSchema | None:
-        """Build a table from the rows as they are; None if it isn't there, or only parts of it are known."""
+        """Build a table from the rows as they are; None if it isn't there, or was never known in full."""
         rows = self._rows[keyspace]
         mine = {k: [row for row in rows[k].values() if _name(row) == name] for k in _READ if k != "types"}
         try:
             found = schemas_from_rows({**mine, "types": rows["types"].values()})
         except SchemaUnknown:
-            return None  # the log began after a CREATE TYPE that it needs
+            # The log began after a CREATE TYPE that it needs; what it was before still reads most of it.
+            known = self._latest.get(f"{keyspace}.{name}")
+            ids = {_id(row) for kind in ("tables", "views") for row in mine[kind]}
+            return known if known is not None and known.id in ids else None
         schema = found.tables.get(f"{keyspace}.{name}")
         return schema if schema is not None and schema.id and schema.partition_key else None
+
+
+def _id(row: Row) -> str:
+    return str(row.get("id") or "").replace("-", "").lower()
 
 
 def _name(row: Row) -> str:

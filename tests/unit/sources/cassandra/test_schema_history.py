@@ -128,6 +128,34 @@ def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
     assert mended.living == whole.living
 
 
+def test_a_type_that_needs_an_unknown_one_harms_only_the_tables_that_use_it() -> None:
+    """The log begins after the CREATE TYPE of the inner one."""
+    rows = rows_of("v7-plain")
+    living = recording("v7-plain").schemas.tables
+    outer = {"type_name": "outer", "field_names": ["x"], "field_types": ["frozen<nowhere>"]}
+    types = [*rows["types"], *({**outer, "keyspace_name": t.keyspace} for t in living.values())]
+    column = {
+        "keyspace_name": "shop_a",
+        "table_name": "evo",
+        "column_name": "o",
+        "kind": "regular",
+        "position": -1,
+        "type": "frozen<outer>",
+        "clustering_order": "none",
+    }
+    first = list(observed(rows, SchemaHistory(), 1_000_000))
+    unused = list(observed({**rows, "types": types}, SchemaHistory(), 2_000_000))
+    history = read_history(as_table([*first, *unused]))
+    assert history.living == living
+    assert len(history.versions) == len(living)
+
+    used = {**rows, "types": types, "columns": [*rows["columns"], column]}
+    again = list(observed(used, SchemaHistory(), 2_000_000))
+    assert read_history(as_table([*first, *again])).living == living
+    alone = read_history(as_table(again)).living
+    assert set(living) - set(alone) == {"shop_a.evo"}
+
+
 def test_change_of_the_schema_that_cannot_be_read_is_told_and_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
