@@ -40,6 +40,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, 
 from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.nodes import (
     NodeState,
+    host_ids,
     node_states,
     snapshot_place,
     truncation_rows,
@@ -380,7 +381,9 @@ class CassandraSource:
             # Like a node that is down: what they would tell is still there when they are up again.
             log.warning("no node tells what it truncated: %s", error)
             nodes = []
-        if len(nodes) == 1 and not self.options.node and ONLY_NODE in capture.earliest(self._folder):
+        # Of a cluster of several that are down but for one, it needn't be the one whose segments these are.
+        alone = len(nodes) == 1 == len(host_ids(self._session))
+        if alone and not self.options.node and ONLY_NODE in capture.earliest(self._folder):
             nodes = [replace(nodes[0], host_id=ONLY_NODE)]
         self._nodes = nodes
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, generation_at, newest_generation
+from airflow_cdc_provider.sources.cassandra import source as cassandra_source
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import ONLY_NODE
 from airflow_cdc_provider.sources.cassandra.nodes import (
     NO_FEED,
     SETTLED_MS,
@@ -12,6 +17,7 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
     snapshot_place,
     truncation_rows,
 )
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position, Truncation
 
 NOON_MS = 1_795_000_000_000
@@ -117,3 +123,19 @@ def test_clusters_of_one_silent_kind_have_nothing_to_say() -> None:
     nothing: dict[Any, int] = {}
     assert told([], nothing) == {}
     assert snapshot_place([], TABLE_ID)[0] == NO_FEED
+
+
+@pytest.mark.parametrize(("members", "origin"), [(1, ONLY_NODE), (3, "b")])
+def test_segments_without_a_name_are_of_the_node_that_answers_only_if_it_is_the_only_one(
+    members: int, origin: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a truncation of ``b`` would end what the log of another node has."""
+    (tmp_path / "CommitLog-7-1795247392874.log").touch()
+    monkeypatch.setattr(cassandra_source, "node_states", lambda session: [node("b", FIRST)])
+    monkeypatch.setattr(cassandra_source, "host_ids", lambda session: dict.fromkeys("abc"[:members], ""))
+    source = cassandra_source.CassandraSource(
+        CassandraOptions(cdc_raw=str(tmp_path)), {"host": "b"}, lambda name: True
+    )
+    source.__dict__["_session"] = None
+    source._ask_nodes()
+    assert [state.host_id for state in source._nodes] == [origin]
