@@ -33,14 +33,15 @@ class MaintainContext(Protocol):
 
 
 def maintain(context: JobContext) -> JobResult:
-    """Maintain the changes table and all mirrors.
+    """Maintain the changes table and the mirrors of the job's tables.
 
-    A batch goes when every mirror has merged it, none of its changes waits for its origin's record of the
+    A batch goes when the mirrors of all tables have merged it, also of those that the job is not for, or that
+    have no mirror yet; none of its changes waits for its origin's record of the
     newest fence, and the lake's ``retention_seconds`` are over.
     """
     retain = context.connector.lake.retention_seconds
     mirrors = {t: m for t in context.tables() if (m := context.mirror(t)).table.exists()}
-    through = last_batch_to_go(context, {table: mirror.state() for table, mirror in mirrors.items()})
+    through = last_batch_to_go(context, {t: context.mirror(t).state() for t in context.source.tables()})
     gone = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
     log.info("%s: batches through %d let go", context.changes.name, gone)
     for table in [context.changes.table, *(t for m in mirrors.values() for t in (m.table, m.side))]:
@@ -61,7 +62,7 @@ def last_batch_to_go(context: MaintainContext, states: Mapping[str, MirrorState]
 
     Args:
         context: The job.
-        states: Of the mirrors, by source table.
+        states: Of the mirrors, by source table: of all that the changes table has changes of.
     """
     if not states:
         return -1
@@ -71,7 +72,7 @@ def last_batch_to_go(context: MaintainContext, states: Mapping[str, MirrorState]
     for table, state in states.items():
         found = pending.get(table, Pending())
         moved = newest_event(add_fences(state.fences, found.fences)) != newest_event(state.fences)
-        if found.rows or moved or state.merged_through < 0:
+        if found.rows or moved:
             passed = min(passed, state.merged_through)
     return min(passed, _first_undecided(context, states) - 1)
 
