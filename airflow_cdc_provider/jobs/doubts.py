@@ -73,13 +73,14 @@ def _settlements(
     rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*").join(f.broadcast(keys), "key", "left_semi")
     held = rows.select("key", "clustering", "state").toArrow()
     shown = [codec.decode(batch, ()).contributions for batch in changes]
-    origin, position = _place(changes)
+    origin, position, schema_id = _place(changes)
     now = int(time.time())
     values = {
         "source_table": codec.table,
         "kind": record.SNAPSHOT,
         "origin": origin,
         "position": position,
+        "schema_id": schema_id,
         # It speaks of the rows that the mirror holds, whose generation is the newest.
         "generation": newest_generation(state.fences),
         "captured_at": datetime.now(UTC),
@@ -89,12 +90,17 @@ def _settlements(
         yield pa.RecordBatch.from_pylist([row], schema=record.CHANGE_SCHEMA)
 
 
-def _place(changes: Sequence[pa.RecordBatch]) -> tuple[str, bytes]:
-    """Return the feed and position of a reading; a settlement stands where its reading does."""
+def _place(changes: Sequence[pa.RecordBatch]) -> tuple[str, bytes, str | None]:
+    """Return feed, position and schema of a reading: a settlement stands where its reading does, and is of the
+    same table, which may be dropped and made anew before it is merged, or merged again.
+    """
     for batch in changes:
         if batch.num_rows:
-            return batch.column("origin")[0].as_py(), batch.column("position")[0].as_py()
-    return "", b"\xff" * 16
+            origin, position, schema_id = (
+                batch.column(name)[0].as_py() for name in ("origin", "position", "schema_id")
+            )
+            return origin, position, schema_id
+    return "", b"\xff" * 16, None
 
 
 def _frame(context: JobContext, batches: Sequence[pa.RecordBatch]) -> DataFrame | None:
