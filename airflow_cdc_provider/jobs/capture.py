@@ -107,6 +107,8 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
         CommitConflict: Another capture of the same connector committed meanwhile; nothing has changed.
     """
     changes = context.changes
+    if not changes.table.exists():
+        return 0, 0
     waiting = changes.lasting(record.QUARANTINE)
     count = waiting.count()
     if not count:
