@@ -176,8 +176,17 @@ def _states(
         "index": cassandra_envelope.event_index(states["change"]),
         "captured": pa.array(source.written_while_captured(codec.schema.id, changes)[change]),
     }
-    # Two events of one change keep their order.
-    return pa.RecordBatch.from_pydict(columns), numbers[change] * (1 << 20) + np.arange(len(change))
+    return pa.RecordBatch.from_pydict(columns), _order(numbers, change)
+
+
+def _order(numbers: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Number events so that they sort as their changes do among all tables', and as they are inside a change.
+
+    Args:
+        numbers: Of each change of the table, its number among those of all tables.
+        change: Of each event, which change it is of; ascending.
+    """
+    return numbers[change] * (1 << 32) + np.arange(len(change)) - np.searchsorted(change, change)
 
 
 def _excluded(connector: Connector, source: CassandraSource) -> Mapping[str, list[tuple[str, ...]]]:
