@@ -267,7 +267,12 @@ class _Query:
         """Turn a page into changes; ``number`` makes positions unique inside the snapshot."""
         keys, payloads = page_records(self.program, page.data, page.rows, read_us, self.schema.full_name)
         count = len(keys)
-        numbers = (number + np.arange(count, dtype=np.uint64)).astype(">u8").tobytes()
+        width = len(position) + 8
+        positions = np.empty((count, width), np.uint8)
+        positions[:, :-8] = np.frombuffer(position, np.uint8)
+        positions[:, -8:] = (
+            (number + np.arange(count, dtype=np.uint64)).astype(">u8").view(np.uint8).reshape(-1, 8)
+        )
         constants = {
             "source_table": self.schema.full_name,
             "kind": SNAPSHOT,
@@ -279,7 +284,7 @@ class _Query:
         columns = {
             "key": keys,
             "payload": payloads,
-            "position": pa.array([position + numbers[8 * i : 8 * i + 8] for i in range(count)], pa.binary()),
+            "position": binary_array(positions.ravel(), np.arange(count + 1, dtype=np.int64) * width),
         }
         arrays = [
             columns[f.name]
