@@ -127,7 +127,10 @@ def _types(rows: Iterable[Row]) -> dict[str, CqlType]:
             if row is None or full in path:
                 raise SchemaUnknown(f"there is no type {full}", expected="a row of system_schema.types")
             lookup = _lookup(row["keyspace_name"], lambda name: resolve(name, (*path, full)))
-            inside = tuple(freeze(parse_type(text, lookup)) for text in row.get("field_types") or ())
+            texts = row.get("field_types") or ()
+            if not all(texts):
+                raise SchemaUnknown(f"the type {full} has a field without a type")
+            inside = tuple(freeze(parse_type(text, lookup)) for text in texts)
             types[full] = CqlType("udt", inside, fields=tuple(row.get("field_names") or ()), udt=full)
         return types[full]
 
@@ -171,13 +174,13 @@ def _table(
 
 
 def _column(row: Row, lookup: Callable[[str], CqlType]) -> Column:
-    kind = row["kind"]
+    kind = _given(row, "kind")
     position = row.get("position")
     return Column(
         name=row["column_name"],
         kind=kind if kind in ("partition_key", "clustering", "static") else "regular",
         position=int(position) if kind in ("partition_key", "clustering") and position is not None else -1,
-        type=parse_type(row["type"], lookup),
+        type=parse_type(_given(row, "type"), lookup),
         descending=str(row.get("clustering_order", "")).lower() == "desc",
     )
 
@@ -187,9 +190,16 @@ def _dropped(row: Row, lookup: Callable[[str], CqlType]) -> DroppedColumn:
     return DroppedColumn(
         name=row["column_name"],
         kind="static" if row.get("kind") == "static" else "regular",
-        type=parse_type(row["type"], lookup),
-        dropped_at_us=_microseconds(row["dropped_time"]),
+        type=parse_type(_given(row, "type"), lookup),
+        dropped_at_us=_microseconds(_given(row, "dropped_time")),
     )
+
+
+def _given(row: Row, name: str) -> Any:
+    """Return a value without which a column can't be read: a log may show a part of its row."""
+    if row.get(name) is None:
+        raise SchemaUnknown(f"nothing tells the {name} of column {row['column_name']}")
+    return row[name]
 
 
 def _microseconds(value: int | str) -> int:

@@ -241,7 +241,15 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
                 log.warning("a change of %s can't be read and is left out: %s", full_name, reason)
             for line in decoded.contributions.to_pylist():
                 number = line["generation"]
-                for found in _facts_of(name, line):
+                try:
+                    told = list(_facts_of(name, line))
+                except (
+                    ValueError,
+                    struct.error,
+                ) as error:  # text that is no UTF-8, a value that is cut short
+                    log.warning("a row of %s can't be read and is left out: %s", full_name, error)
+                    continue
+                for found in told:
                     fact = found._replace(origin=origins[number], position=positions[number])
                     if fact.row is None:
                         deletions.append(fact)

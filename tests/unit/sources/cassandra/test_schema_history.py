@@ -167,6 +167,32 @@ def test_change_of_the_schema_that_cannot_be_read_is_told_and_left_out(
     assert "system_schema.columns can't be read and is left out: truncated" in caplog.text
 
 
+def test_no_byte_of_a_record_keeps_the_rest_of_the_history_from_being_read() -> None:
+    """Records of the schema stay for good: one that stopped the replay would stop every later run."""
+    records = schema_records("v7-plain").to_pylist()
+    rng = random.Random(5)
+    for _ in range(150):
+        broken = dict(rng.choice(records))
+        payload = bytearray(broken["payload"])
+        payload[rng.randrange(len(payload))] = rng.randrange(256)
+        others = [r for r in records if r["key"] == broken["key"] and r["position"] != broken["position"]][
+            :20
+        ]
+        read_history(as_table([*others, {**broken, "payload": bytes(payload)}]))
+
+
+@pytest.mark.parametrize(
+    ("lost", "table"), [("type", "columns"), ("kind", "columns"), ("dropped_time", "dropped_columns")]
+)
+def test_a_table_of_which_a_part_is_unknown_is_left_out_alone(lost: str, table: str) -> None:
+    rows = rows_of("v7-plain")
+    broken = [{**r, lost: None} if r["table_name"] == "evo" else r for r in rows[table]]
+    living = read_history(
+        as_table(list(observed({**rows, table: broken}, SchemaHistory(), 1_000_000)))
+    ).living
+    assert set(recording("v7-plain").schemas.tables) - set(living) == {"shop_a.evo"}
+
+
 def test_reader_of_the_schema_alone_hands_on_nothing_else() -> None:
     full = recording("v7-plain")
     everything, _ = read_all(full.log, full.tables())
