@@ -13,6 +13,7 @@ A node that is not asked to keep the segment for CDC may drop it, and this recor
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -25,9 +26,13 @@ from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import LOCA
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
 
+log = logging.getLogger(__name__)
+
 _MARK: Final = b"truncated_at"
 _CELL: Final = struct.Struct("<HB21xII")
 _RECORD: Final = struct.Struct(">qi")
+_LATEST_MS: Final = (2**63 - 1) // 1000
+"""A column of timestamps counts microseconds in 64 bits."""
 
 
 class LocalUpdate(NamedTuple):
@@ -79,7 +84,8 @@ def _decoder() -> UpdateDecoder:
 
 
 def read_truncation(value: bytes) -> Truncation | None:
-    """Read a value of ``truncated_at``; None for one without a time, of a version before 2.0.
+    """Read a value of ``truncated_at``; None for one without a time, of a version before 2.0, or with one that
+    no timestamp can hold.
 
     A node that had logged nothing when it truncated names segment -1: nothing of its log is gone.
     """
@@ -87,6 +93,9 @@ def read_truncation(value: bytes) -> Truncation | None:
         return None
     segment, end = _RECORD.unpack_from(value)
     millis = int.from_bytes(value[_RECORD.size :], "big", signed=True)
+    if millis > _LATEST_MS:
+        log.warning("a truncation at %d ms since 1970 is passed over: there is no such time", millis)
+        return None
     if segment < 0 or end < 0:
         segment, end = 0, 0
     return Truncation(segment, end, max(millis, 0))

@@ -41,6 +41,8 @@ from airflow_cdc_provider.sources.cassandra.reasons import (
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
+_MOST_UPDATES: Final = (1 << 16) - 1
+"""A mutation has one update of a table at most; a record in quarantine has two bytes for an ordinal."""
 
 ENTRY: Final = 0
 """Column of ``found`` and ``failed``: number of the entry; then, in both, the ordinal of the update in it."""
@@ -149,7 +151,7 @@ def _find(
         ordinal = np.int64(0)
         if at < 0 or end - at < _TABLE_ID_BYTES:
             reason, at = TRUNCATED, begin
-        elif count < 1 or count > (end - at) // _TABLE_ID_BYTES:
+        elif count < 1 or count > min((end - at) // _TABLE_ID_BYTES, _MOST_UPDATES):
             reason, at = BAD_COUNT, begin
         else:
             table = find_table(program, plain, at)

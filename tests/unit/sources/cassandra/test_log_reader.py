@@ -161,6 +161,7 @@ def test_update_of_one_table_needs_no_schema_at_all(tmp_path: Path) -> None:
     [
         (uvint(0) + bytes(20), "bad-count"),
         (uvint(99) + bytes(20), "bad-count"),
+        pytest.param(uvint(65_537) + 65_536 * update(SELECTED) + b"x" * 16, "bad-count", id="too-many"),
         (bytes(10), "truncated"),
         (b"\xff" * 12, "truncated"),
         (mutation(update(SELECTED), update(SELECTED)) + b"x", "trailing-bytes"),
@@ -282,6 +283,15 @@ def test_truncation_of_a_selected_table_is_a_fence(tmp_path: Path) -> None:
     assert fence["committed_at"].timestamp() == 1795247440.773
     assert fence["payload"] == Truncation(5, 777, 1795247440773).pack()
     assert (counts.truncations, counts.passed_over) == (1, {"system": 2})
+
+
+def test_truncation_at_a_time_that_cannot_be_is_passed_over(tmp_path: Path) -> None:
+    local = table("local", "p key text\nr truncated_at map<uuid, blob>", 0)
+    local = replace(local, keyspace="system", id=system_table_id("system", "local"))
+    cells = (Cell(1, 50, bytes(12) + b"\x7f" + bytes(7), bytes.fromhex(SELECTED.id)),)
+    own = mutation(UpdateWriter(local).write(b"local", [Row(None, None, b"", cells)]))
+    records, counts = read(tmp_path, [own, mutation(update(SELECTED))])
+    assert (records["kind"].to_pylist(), counts.truncations) == ([CHANGE], 0)
 
 
 def test_truncation_that_cannot_be_read_is_not_lost_silently(tmp_path: Path) -> None:
