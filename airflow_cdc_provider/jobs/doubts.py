@@ -91,8 +91,9 @@ def _settlements(
 
 
 def _place(changes: Sequence[pa.RecordBatch]) -> tuple[str, bytes, str | None]:
-    """Return feed, position and schema of a reading: a settlement stands where its reading does, and is of the
-    same table, which may be dropped and made anew before it is merged, or merged again.
+    """Return feed, position and schema of a reading; a settlement stands where its reading does.
+
+    It is of the same table, which may be dropped and made anew before it is merged, or merged again.
     """
     for batch in changes:
         if batch.num_rows:

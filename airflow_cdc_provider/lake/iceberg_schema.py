@@ -72,7 +72,7 @@ Change = Addition | Widening | Removal | Renaming
 
 
 def evolve(spark: SparkSession, table: Any, schema: StructType, table_name: str, drift: Drift) -> list[str]:
-    """Change a table's columns in one step of metadata; in two, where one gets the name that another gives up.
+    """Change a table's columns in one step of metadata; in two, where one gets a name that another gives up.
 
     Killed between the two, it finds the rest the next time.
 

@@ -65,7 +65,7 @@ def test_what_was_set_apart_is_decoded_again_by_another_definition_only(
 
 
 def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fences, memory and doubts come from that state: on a later one, what another merge added would be lost."""
+    """Fences, memory and doubts come from it: on a later one, what another merge added would be lost."""
     bases: list[Head] = []
 
     def commit(base: Head, **others: Any) -> Head:

@@ -84,9 +84,9 @@ def _decoder() -> UpdateDecoder:
 
 
 def read_truncation(value: bytes) -> Truncation | None:
-    """Read a value of ``truncated_at``; None for one without a time, of a version before 2.0, or with one that
-    no timestamp can hold.
+    """Read a value of ``truncated_at``; None for one without a time that can be.
 
+    Versions before 2.0 wrote none.
     A node that had logged nothing when it truncated names segment -1: nothing of its log is gone.
     """
     if len(value) < _RECORD.size:
