@@ -11,6 +11,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import merge as stage
 from airflow_cdc_provider.jobs.pending import Pending
+from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.lake import merge as lake_merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
@@ -34,11 +35,16 @@ class Source:
 def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apart: int = 0) -> list[Any]:
     """Return the tables that a merge takes, each with whether it decodes its quarantine again."""
     counts = {"s.t": apart} if apart else {}
-    monkeypatch.setattr(stage.Quarantine, "of", lambda context: SimpleNamespace(counts=lambda: counts))
+    monkeypatch.setattr(Quarantine, "of", lambda context: SimpleNamespace(counts=lambda: counts))
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
     monkeypatch.setattr(stage, "_prepare", lambda *args, waiting, **others: (args[1], waiting))
     found: list[Any] = []
-    monkeypatch.setattr(stage, "_merge_all", lambda context, dirty, *others: found.extend(dirty) or [])
+
+    def merge_all(context: Any, dirty: list[Any], *others: Any) -> list[Any]:
+        found.extend(dirty)
+        return []
+
+    monkeypatch.setattr(stage, "_merge_all", merge_all)
     mirror = SimpleNamespace(state=lambda: STATE, row_count=lambda state: 1_000_000)
     context: Any = SimpleNamespace(
         spec=SimpleNamespace(options={}),
@@ -76,9 +82,8 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     mirror: Any = SimpleNamespace(
         state=lambda: later, row_count=lambda state: 0, table=SimpleNamespace(commit=commit)
     )
-    outcome = SimpleNamespace(
-        where=lambda text: outcome, select=lambda *names: outcome, unpersist=lambda: None
-    )
+    outcome: Any = SimpleNamespace(unpersist=lambda: None)
+    outcome.where = outcome.select = lambda *texts: outcome
     monkeypatch.setattr(lake_merge, "_reconciled", lambda *args, **others: outcome)
     monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, None))
     monkeypatch.setattr(lake_merge, "MergeKernel", lambda **values: SimpleNamespace(columns=[]))
@@ -86,5 +91,6 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     plan = lake_merge.MergePlan(
         base=STATE, through=4, fences=(), memory={"v": 1}, now_seconds=0, pending_rows=0
     )
-    lake_merge.merge(None, mirror, shape, None, plan)  # type: ignore[arg-type]
+    spark: Any = None
+    lake_merge.merge(spark, mirror, shape, None, plan)
     assert bases == [STATE.head]
