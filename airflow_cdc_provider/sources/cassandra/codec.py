@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cql.json_text import rows_to_json
@@ -114,6 +115,10 @@ def recall_codec(
         memory: What :meth:`CassandraCodec.remember` gave, None for a new mirror.
         rules: See :class:`CassandraCodec`.
         types: Likewise.
+
+    Raises:
+        TransientError: The mirror remembers a later state of the table: to follow the schema would drop
+            columns that it doesn't know yet.
     """
     ids: dict[str, int] = {}
     last_id = 0
@@ -126,6 +131,13 @@ def recall_codec(
             for name, (number, dropped_at) in memory["columns"].items()
             if same_table and _dropped_at(schema, name) == dropped_at
         }
+        if same_table and (column := _forgotten(schema, memory["columns"])):
+            raise TransientError(
+                f"the schema of {schema.full_name} is older than that of its mirror",
+                expected=f"a column {column}, or when it was dropped",
+                found="neither",
+                remedy="run again when the cluster answers, or its nodes agree on the schema",
+            )
         drift = _drift(schema, memory, ids, renewed=not same_table)
     # No column has the empty name: it keeps the ids of columns that are gone from being given again.
     numbered = number_columns(schema, {**ids, "": last_id})
@@ -141,6 +153,18 @@ def _drift(
         return Drift(renewed=True, replaced=frozenset({*memory["keys"], *memory["columns"]}), exact=True)
     keys = len(schema.partition_key) + len(schema.clustering)
     return Drift(keys=keys, replaced=frozenset(set(memory["columns"]) - set(kept)), exact=True)
+
+
+def _forgotten(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> str:
+    """Return a column that a mirror knows of and the schema does not yet; empty for none.
+
+    Of a column that was dropped Cassandra keeps when, also if one of its name is added again.
+    """
+    present = {column.name for column in schema.columns}
+    for name, (_, dropped_at) in remembered.items():
+        if name not in schema.dropped and (dropped_at or name not in present):
+            return name
+    return ""
 
 
 def _dropped_at(schema: TableSchema, name: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -55,6 +56,15 @@ def test_ids_of_columns_that_are_gone_are_not_given_again() -> None:
         _table(), _table(drop), _table(drop), _table(drop, "ALTER TABLE k.t ADD z int")
     )
     assert later["z"] > max(first.values())
+
+
+@pytest.mark.parametrize("later", [("ALTER TABLE k.t ADD z int",), (DROP_A, ADD_A)])
+def test_a_schema_from_before_the_last_merge_is_not_followed(later: tuple[str, ...]) -> None:
+    """While the cluster doesn't answer, the history's may be older; the mirror would lose columns to it."""
+    memory = recall_codec(_table(*later), None).remember()
+    with pytest.raises(TransientError, match=r"k\.t is older than that of its mirror"):
+        recall_codec(_table(), memory)
+    assert recall_codec(_table(*later), memory).remember() == memory
 
 
 def test_a_table_made_anew_shares_no_id_with_the_old_one() -> None:
