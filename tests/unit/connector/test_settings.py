@@ -320,6 +320,16 @@ def test_what_can_not_be_followed_is_refused_with_the_reason(name: str, value: s
     assert refused.value.remedy
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["signal.consumer.sasl.jaas.config", "value.converter.ssl.keystore.password", "predicates.mine.token"],
+)
+def test_what_is_refused_whatever_it_says_is_not_shown_as_it_may_be_a_secret(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"property {name} can't be followed") as refused:
+        from_debezium({**debezium(), name: "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_the_tables_in_the_docs_are_those_of_the_rules() -> None:
     for page in settings_tables.PAGES:
         assert settings_tables.written(page.read_text()) == page.read_text()
