@@ -144,7 +144,9 @@ class Shipper:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        store = RememberingStore(target_store(settings))
+        store = target_store(settings)
+        if not isinstance(store, FolderStore):  # where each look costs a request
+            store = RememberingStore(store)
         self._target = (
             ChunkedSegments(store, settings.host_id, settings.chunk_bytes)
             if settings.layout == "chunks"

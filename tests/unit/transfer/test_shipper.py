@@ -86,6 +86,16 @@ def test_a_targets_address_leads_to_its_store(config: Config) -> None:
         target_store(Settings.read(config(target="ftp://x")))
 
 
+def test_into_a_folder_only_what_is_new_of_a_growing_segment_travels(config: Config, tmp_path: Path) -> None:
+    node = Node(tmp_path / "cdc_raw")
+    shipper = Shipper(Settings.read(config(layout="whole")))
+    node.grows(1, noise(5000))
+    shipper.ship()
+    node.grows(1, noise(200, 1))
+    assert shipper.ship().copied_bytes == 8 + 200
+    assert files(tmp_path / "landing" / HOST)["CommitLog-7-1.log"] == node.durable(1)
+
+
 @pytest.mark.covers("CAS-CFG-13", "DSX-AGT-07")
 def test_it_ships_again_and_again_and_gets_over_what_passes(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
