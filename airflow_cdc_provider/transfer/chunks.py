@@ -90,6 +90,9 @@ class Manifest:
             ends = [0, *(chunk.end for chunk in chunks)]
             sound = values["format"] == _FORMAT and [chunk.begin for chunk in chunks] == ends[:-1]
             manifest = cls(values["index"], values["position"], chunks, bool(values.get("lost")))
+            # Offsets become names of files: nothing but a number may stand there.
+            sound = sound and all(type(number) is int for number in (*ends, manifest.position))
+            sound = sound and (manifest.index is None or isinstance(manifest.index, str))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptInput(
                 f"{name} is no manifest", found=text[:80].decode("ascii", "replace")

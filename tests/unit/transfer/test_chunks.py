@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.transfer.chunks import Manifest
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from tests.unit.transfer.nodes import Node, chunked, files, noise, whole
@@ -134,6 +136,23 @@ def test_a_segment_that_a_crashed_node_finishes_anew_is_shipped_anew(site: Site)
     site.ship()
     site.fetch()
     assert files(site.landing) == files(site.node.cdc_raw)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chunks": [{"from": 0, "to": "/../../elsewhere", "sha256": ""}]},
+        {"chunks": [{"from": 0, "to": 1.5, "sha256": ""}]},
+        {"position": "0"},
+        {"index": 5},
+        {"format": 2},
+    ],
+)
+def test_a_manifest_of_another_form_is_told_and_names_no_file(wrong: dict[str, Any]) -> None:
+    sound = {"format": 1, "index": "5", "position": 0, "chunks": []}
+    Manifest.from_json("manifest", json.dumps(sound).encode())
+    with pytest.raises(CorruptInput, match="manifest is no manifest"):
+        Manifest.from_json("manifest", json.dumps({**sound, **wrong}).encode())
 
 
 def test_a_segment_removed_while_it_is_fetched_is_counted_as_vanished(site: Site) -> None:
