@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.shipper import Settings, Shipper, main, target_store
-from airflow_cdc_provider.transfer.stores import FolderStore
+from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore
 from tests.conftest import ROOT
 from tests.unit.transfer.nodes import HOST, Node, files, noise
 
@@ -94,6 +94,29 @@ def test_into_a_folder_only_what_is_new_of_a_growing_segment_travels(config: Con
     node.grows(1, noise(200, 1))
     assert shipper.ship().copied_bytes == 8 + 200
     assert files(tmp_path / "landing" / HOST)["CommitLog-7-1.log"] == node.durable(1)
+
+
+def test_a_store_that_remembers_small_files_holds_no_large_one(tmp_path: Path) -> None:
+    made: list[int] = []
+    held: list[int] = []
+
+    class Counting(FolderStore):
+        def write(self, name: str, pieces: Iterable[bytes]) -> None:
+            kept = list[bytes]()
+            for piece in pieces:
+                kept.append(piece)
+                held.append(len(made) - len(kept))
+            super().write(name, kept)
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(4):
+            made.append(number)
+            yield noise(50_000, number)
+
+    store = RememberingStore(Counting(tmp_path))
+    store.write("large", pieces())
+    assert held == [0, 0, 0, 0], "each piece is handed on before the next is made"
+    assert b"".join(store.read("large")) == b"".join(pieces())
 
 
 @pytest.mark.covers("CAS-CFG-13", "DSX-AGT-07")
