@@ -31,6 +31,7 @@ from airflow_cdc_provider.transfer.chunks import DEFAULT_CHUNK_BYTES, ChunkedSeg
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
+from airflow_cdc_provider.transfer.segments import require_host_id
 from airflow_cdc_provider.transfer.space import measure
 from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore, Store
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
@@ -106,7 +107,7 @@ class Settings:
         try:
             return cls(
                 cdc_raw=Path(values["cdc_raw"]),
-                host_id=values["host_id"],
+                host_id=require_host_id(values["host_id"]),
                 target=target,
                 layout=_layout(target, values.get("layout", "")),
                 interval_seconds=values.getfloat("interval_seconds", 10.0),

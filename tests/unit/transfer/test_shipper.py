@@ -61,6 +61,8 @@ def test_the_example_configuration_can_be_read_and_names_every_option() -> None:
     ("options", "extra", "text"),
     [
         ({"host_id": None}, "", r"lacks an option: expected host_id"),
+        ({"host_id": "../other"}, "", "host_id is wrong"),
+        ({"host_id": "a\n !reboot"}, "", "host_id is wrong"),
         ({"colour": "red"}, "", r"unknown option \[shipper\] colour"),
         ({}, "[colours]\na = 1\n", r"unknown option \[colours\] a"),
         ({"parallel": "many"}, "", "a value in .* is wrong"),
