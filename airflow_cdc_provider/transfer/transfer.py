@@ -233,6 +233,12 @@ class Transfer:
 
     def _bring_errors(self, errors: WholeSegments, counts: TransferCounts) -> None:
         for segment in errors.segments():
+            if self.passed(segment):
+                # Capture wouldn't read it there, and what is captured is cleared away: this is the only copy.
+                _log.warning(
+                    "segment %s stays in the errors folder: it lies before the stored offset", segment.name
+                )
+                continue
             self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
             errors.remove(segment)
             errors.store.remove(f"{segment.name}.reason.json")

@@ -315,6 +315,20 @@ def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_
     assert list(site.errors.glob("CommitLog*")) == []
 
 
+def test_a_segment_set_apart_is_not_brought_again_to_be_cleared_away_unread(site: Site) -> None:
+    site.node.finishes(1, noise(100))
+    site.node.breaks(1)
+    site.transfer(after_transfer="delete").run()
+    apart = files(site.errors)
+    assert "CommitLog-7-1.log" in apart
+
+    site.transfer(retry_errors=True, after_commit="delete", passed=up_to(1)).run()
+
+    assert files(site.errors) == apart, "the offset's floor lies above it, so capture would not read it"
+    site.transfer(retry_errors=True, after_commit="delete").run()
+    assert "CommitLog-7-1.log" in site.landed(), "set back, it does"
+
+
 @pytest.mark.covers("CAS-C41-01")
 def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_lost(site: Site) -> None:
     site.node.grows(1, noise(100))
