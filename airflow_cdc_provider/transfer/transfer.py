@@ -116,7 +116,7 @@ class Transfer:
         wanted = []
         for segment in listed:
             here = landed.get(segment.name)
-            if segment.complete and self.passed(segment):
+            if (segment.complete or segment.lost) and self.passed(segment):
                 if self.after_commit != "keep":
                     source.remove(segment)
                     counts.deleted += 1
@@ -124,8 +124,8 @@ class Transfer:
                 # No changes yet; or we were killed while removing it, and the copy stands.
                 if here is not None and here.complete and self.after_transfer == "delete":
                     source.remove(segment)
-            elif here is not None and here.index == segment.index:
-                counts.unchanged += 1
+            elif here is not None and (here.index == segment.index or (segment.lost and here.complete)):
+                counts.unchanged += 1  # of a lost one a finished copy was brought from the errors folder
                 self._free(source, segment, counts)
             elif segment.name in apart and apart[segment.name].index == segment.index:
                 self._free(source, segment, counts)
@@ -137,7 +137,8 @@ class Transfer:
             for segment, outcome in outcomes:
                 self._settle(source, segment, outcome, counts)
         for stump in self._stumps(listed, landed):
-            if stump.name not in apart:
+            here = landed.get(stump.name)
+            if stump.name not in apart or here is not None:  # both: we were killed while giving it up
                 self._give_up(source, stump, counts)
 
     def _stumps(self, listed: Sequence[Segment], landed: Mapping[str, Segment]) -> list[Segment]:
@@ -156,7 +157,15 @@ class Transfer:
             and segment.name not in names
             and segment.id < newest
         ]
-        return [*gone, *(segment for segment in listed if segment.lost)]
+        return [
+            *gone,
+            *(segment for segment in listed if segment.lost and not self._retried(segment, landed)),
+        ]
+
+    def _retried(self, stump: Segment, landed: Mapping[str, Segment]) -> bool:
+        """Tell whether capture reads, or has read, what there is of a stump."""
+        here = landed.get(stump.name)
+        return self.passed(stump) or (here is not None and here.complete)
 
     def _give_up(self, source: Source, stump: Segment, counts: TransferCounts) -> None:
         reason = "the node dropped it to make room before its end was brought (cdc_block_writes: false)"
@@ -167,8 +176,10 @@ class Transfer:
         here = self.target.landed().get(stump.name)
         if here is not None and isinstance(self.target, WholeSegments):
             self.errors.bring(here, self.target, here.size_bytes, self.pace)
+            self._note(stump, reason)
             self.target.remove(here)
-        self._note(stump, reason)
+        else:
+            self._note(stump, reason)
         if stump.lost and self.after_transfer == "delete":
             source.remove(stump)
 

@@ -193,3 +193,16 @@ def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
     assert counts == [1, 0]
     assert "CommitLog-7-1.log" not in files(site.landing)
     assert files(site.errors)["CommitLog-7-1.log"] == site.node.durable(1), "all that was shipped is kept"
+
+    retried = [site.fetch(after_transfer=after_transfer, retry_errors=True).lost for _ in range(2)]
+    assert retried == [0, 0], "it is not given up anew"
+    landed = files(site.landing)
+    assert landed["CommitLog-7-1.log"] == site.node.durable(1)
+    assert landed["CommitLog-7-1_cdc.idx"].endswith(b"COMPLETED"), "capture reads what there is of it"
+
+    for _ in range(2):
+        cleared = site.fetch(
+            after_transfer=after_transfer, after_commit="delete", passed=lambda segment: segment.id == 1
+        )
+        assert cleared.lost == 0
+    assert "CommitLog-7-1.log" not in files(site.landing)

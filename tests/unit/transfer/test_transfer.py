@@ -353,6 +353,33 @@ def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_los
     assert site.landed()["CommitLog-7-1_cdc.idx"] == b"128\nCOMPLETED", "capture reads what there is of it"
 
 
+@pytest.mark.parametrize("last_step", ["WholeSegments.bring", "Transfer._note"])
+def test_a_transfer_killed_while_it_gives_a_segment_up_does_not_hide_the_loss(
+    site: Site, monkeypatch: pytest.MonkeyPatch, last_step: str
+) -> None:
+    site.node.grows(1, noise(100))
+    site.transfer().run()
+    site.node.log(1).unlink()
+    site.node.log(1).with_name("CommitLog-7-1_cdc.idx").unlink()
+    site.node.begins(2)
+    cls, _, method = last_step.partition(".")
+    owner = {"WholeSegments": WholeSegments, "Transfer": Transfer}[cls]
+    real = getattr(owner, method)
+
+    def killed(*arguments: Any) -> Any:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, method, killed)
+        with pytest.raises(KeyboardInterrupt):
+            site.transfer().run()
+
+    assert site.transfer().run().lost == 1
+    assert site.landed() == {}
+    assert site.transfer().run().lost == 0, "once it was told"
+
+
 def test_a_segment_that_may_not_be_read_is_told_with_a_remedy(site: Site) -> None:
     site.node.finishes(1, noise(100))
 
