@@ -84,6 +84,9 @@ def test_a_targets_address_leads_to_its_store(config: Config) -> None:
     assert isinstance(ssh, OpenSshStore)
     assert (ssh.destination, str(ssh.folder)) == ("cdc@db1", f"/landing/{HOST}")
     assert ssh.options[:4] == ("-P", "2222", "-i", "/a key")
+    for wrong in ("sftp://db1/my landing", "sftp://db1/landing*"):
+        with pytest.raises(ConfigurationError, match="can't be named in a command of sftp"):
+            target_store(Settings.read(config(target=wrong)))
     with pytest.raises(ConfigurationError, match=r"the target's address is wrong.*found ftp://x"):
         target_store(Settings.read(config(target="ftp://x")))
 
