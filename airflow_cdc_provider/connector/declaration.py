@@ -252,6 +252,7 @@ class Connector:
             )
         if kind != "cassandra":
             _refuse_cassandras(kind, top.publish)
+        _refuse_other_envelopes(top.publish)
         return cls(
             name=top.name,
             type=kind,
@@ -321,6 +322,19 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
                 f"option publish.{name} is for source cassandra",
                 found=f"source {kind}",
                 expected="its default",
+            )
+
+
+def _refuse_other_envelopes(publish: PublishOptions) -> None:
+    """Refuse choices that the events' form doesn't know: who hides a column by a converter counts on it."""
+    others = ("operations", "source", "decimals", "varints", "converters")
+    for name in others if publish.envelope == "datastax" else ("key_in_value",):
+        found = getattr(publish.cassandra, name)
+        if found != getattr(CassandraPublishOptions(), name):
+            raise ConfigurationError(
+                f"option publish.cassandra.{name} says nothing in envelope {publish.envelope}",
+                expected="its default, or another publish.envelope",
+                found=found if isinstance(found, str) else "",  # a converter's settings may hold a salt
             )
 
 

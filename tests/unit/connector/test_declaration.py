@@ -73,6 +73,18 @@ def test_tables_are_selected_by_whole_names() -> None:
             "expected a whole number, found True",
         ),
         ({"snapshot": {"mode": "intial"}}, "Did you mean initial?"),
+        (
+            {"publish": {"envelope": "datastax", "cassandra": {"converters": {"hide": {"columns": ".*"}}}}},
+            "option publish.cassandra.converters says nothing in envelope datastax",
+        ),
+        (
+            {"publish": {"envelope": "datastax", "cassandra": {"decimals": "string"}}},
+            "option publish.cassandra.decimals says nothing in envelope datastax: expected its default",
+        ),
+        (
+            {"publish": {"cassandra": {"key_in_value": True}}},
+            "option publish.cassandra.key_in_value says nothing in envelope debezium",
+        ),
     ],
 )
 def test_wrong_option_is_named_with_what_was_found_and_expected(change: dict[str, Any], message: str) -> None:
