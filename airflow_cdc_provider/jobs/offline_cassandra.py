@@ -29,7 +29,7 @@ from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.converters import load_converters
+from airflow_cdc_provider.sources.cassandra.debezium.converters import load_converters, require_columns
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
@@ -51,6 +51,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     captured = [*(source.schemas.tables[name] for name in source.tables()), *source.former_tables()]
     types = EventTypes(choices.decimals, choices.varints)
     converters = load_converters(choices.converters)
+    require_columns(
+        converters, [f"{schema.full_name}.{c.name}" for schema in captured for c in schema.columns]
+    )
     decoders = {bytes.fromhex(schema.id): EventDecoder(schema, types, converters) for schema in captured}
     former = {schema.id for schema in source.former_tables()}
     left_out = {
@@ -176,8 +179,19 @@ def _states(
         "index": cassandra_envelope.event_index(states["change"]),
         "captured": pa.array(source.written_while_captured(codec.schema.id, changes)[change]),
     }
-    # Two events of one change keep their order.
-    return pa.RecordBatch.from_pydict(columns), numbers[change] * (1 << 20) + np.arange(len(change))
+    return pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
+
+
+def event_order(records: np.ndarray) -> np.ndarray:
+    """Return numbers that order the events of all tables.
+
+    Args:
+        records: Per event of one table, in order, the record that it comes from.
+
+    Returns:
+        Numbers by which events of one record keep their order, however many there are: up to 2^32.
+    """
+    return records.astype(np.int64) * (1 << 32) + np.arange(len(records))
 
 
 def _excluded(connector: Connector, source: CassandraSource) -> Mapping[str, list[tuple[str, ...]]]:
