@@ -176,10 +176,10 @@ class Transfer:
         here = self.target.landed().get(stump.name)
         if here is not None and isinstance(self.target, WholeSegments):
             self.errors.bring(here, self.target, here.size_bytes, self.pace)
-            self._note(stump, reason)
+            self._note(stump, reason, counts)
             self.target.remove(here)
         else:
-            self._note(stump, reason)
+            self._note(stump, reason, counts)
         if stump.lost and self.after_transfer == "delete":
             source.remove(stump)
 
@@ -228,11 +228,11 @@ class Transfer:
                 copy = self.errors.store.path / segment.name
             except (CorruptInput, Vanished) as unreadable:
                 _log.error("nor can its bytes be kept: %s", unreadable)
-        self._note(segment, str(error))
+        self._note(segment, str(error), counts)
         if copy is not None:
             self._free(source, segment, counts)
 
-    def _note(self, segment: Segment, reason: str) -> None:
+    def _note(self, segment: Segment, reason: str, counts: TransferCounts) -> None:
         """Write beside a segment that was set apart why it was, and tell the user's class."""
         if self.errors is None:
             return
@@ -240,7 +240,11 @@ class Transfer:
         self.errors.store.write(f"{segment.name}.reason.json", [json.dumps(note).encode()])
         if self.transfer_class is not None:
             kept = isinstance(self.errors.store, FolderStore) and self.errors.store.path / segment.name
-            self.transfer_class.on_error(kept if kept and kept.exists() else None, reason)
+            try:
+                self.transfer_class.on_error(kept if kept and kept.exists() else None, reason)
+            except Exception:  # noqa: BLE001  # the user's own class: the other segments don't wait for it
+                _log.exception("%s failed on %s", type(self.transfer_class).__name__, segment.name)
+                counts.failed += 1
 
     def _bring_errors(self, errors: WholeSegments, counts: TransferCounts) -> None:
         for segment in errors.segments():

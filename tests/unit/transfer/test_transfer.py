@@ -429,6 +429,22 @@ def test_a_class_of_the_users_own_takes_captured_segments_over_and_hears_of_erro
     assert sorted(site.landed()) == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"], "it is offered again"
 
 
+def test_a_class_that_fails_on_an_error_does_not_keep_the_others(site: Site) -> None:
+    class Deaf(CommitLogTransfer):
+        def on_error(self, log: Path | None, reason: str) -> None:
+            raise ConnectionError("the pager is broken")
+
+    for number in (1, 2, 3):
+        site.node.finishes(number, noise(100, number))
+    site.node.breaks(1)
+
+    counts = site.transfer(transfer_class=Deaf(), after_transfer="delete").run()
+
+    assert (counts.copied, counts.errors, counts.failed) == (2, 1, 1)
+    assert files(site.node.cdc_raw) == {}
+    assert "CommitLog-7-1.log" in files(site.errors)
+
+
 def test_a_class_is_loaded_by_its_dotted_path() -> None:
     path = f"{__name__}.Counting"
     own = load_transfer(path, {"fails_on": "x"})
