@@ -180,8 +180,12 @@ class ChunkedSegments:
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
 
     def give_up(self, segment: Segment) -> bool:
-        """Say in the manifest that there will be no more of a segment."""
-        manifest = replace(self._manifest(segment), lost=True)
+        """Say in the manifest that there will be no more of a segment; of one that is broken nothing stands."""
+        try:
+            known = self._manifest(segment)
+        except CorruptInput:
+            known = Manifest()
+        manifest = replace(known, lost=True)
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
         return True
 

@@ -138,6 +138,17 @@ def test_a_segment_that_a_crashed_node_finishes_anew_is_shipped_anew(site: Site)
     assert files(site.landing) == files(site.node.cdc_raw)
 
 
+def test_a_broken_manifest_of_a_segment_that_the_node_dropped_does_not_stop_the_shipper(site: Site) -> None:
+    site.node.grows(1, noise(500))
+    site.ship()
+    (site.bucket / "CommitLog-7-1.json").write_text("{")
+    site.node.log(1).unlink()
+    site.node.log(1).with_name("CommitLog-7-1_cdc.idx").unlink()
+    site.node.grows(2, noise(100))
+    assert [site.ship().lost, site.ship().lost] == [1, 0]
+    assert site.fetch().lost == 1
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
