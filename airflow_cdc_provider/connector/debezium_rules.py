@@ -122,7 +122,10 @@ def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
         return
     import yaml  # deferred: DAG files that build connectors in Python need no YAML
 
-    node = yaml.safe_load(file.read_text())
+    try:
+        node = yaml.safe_load(file.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{value} can't be read", found=" ".join(str(error).split())) from error
     if not isinstance(node, dict):
         raise wrong(name, "a cassandra.yaml", value)
     if node.get("cdc_enabled") is not True:

@@ -287,6 +287,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CdcError as error:
         _log.error("%s", error)
         return 1
+    except OSError as error:  # of --once: a folder that can't be written to, a full disk
+        _log.error("%s: %s", error.filename, error.strerror)
+        return 1
     return 0
 
 

@@ -303,6 +303,9 @@ def test_the_nodes_configuration_gives_folder_and_cluster(tmp_path: Path) -> Non
     file.write_text("cdc_enabled: false\n")
     with pytest.raises(ConfigurationError, match="doesn't turn on CDC"):
         from_debezium(debezium(cassandra_config=str(file)))
+    file.write_text("cdc_enabled: [\n")
+    with pytest.raises(ConfigurationError, match=r"cassandra\.yaml can't be read"):
+        from_debezium(debezium(cassandra_config=str(file)))
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,15 @@ def test_a_missing_folder_ends_it_with_a_remedy(config: Config, caplog: pytest.L
     assert "run as a user of the group that owns it" in caplog.text
 
 
+def test_a_target_that_is_no_folder_ends_one_round_with_its_name(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Node(tmp_path / "cdc_raw").finishes(1, noise(100))
+    (tmp_path / "landing").write_text("a file")
+    assert main(["--config", str(config()), "--once"]) == 1
+    assert f"{tmp_path / 'landing'}/{HOST}: Not a directory" in caplog.text
+
+
 def test_its_sources_are_python_of_the_nodes() -> None:
     """Syntax of 3.9; what of the library came later is kept out by hand."""
     parts = [ROOT / "airflow_cdc_provider" / "exceptions.py"]
