@@ -28,6 +28,7 @@ from airflow_cdc_provider.options import (
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.yaml_file import read_yaml
 
 SourceOptions = CassandraOptions | MongodbOptions
 SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions]] = {
@@ -344,13 +345,8 @@ def load_connector(path: str | Path) -> Connector:
     Raises:
         ConfigurationError: The file is missing, no YAML, or wrong; the message names the option.
     """
-    import yaml  # deferred: DAG files that build connectors in Python need no YAML
-
-    file = Path(path)
     try:
-        values = yaml.safe_load(file.read_text())
+        values = read_yaml(path)
     except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no connector file {file}") from error
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{file} is no YAML", found=str(error).replace("\n", " ")) from error
+        raise ConfigurationError(f"there is no connector file {path}") from error
     return Connector.from_dict(values)

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import yaml
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.cell_times import latest_times
@@ -36,6 +35,7 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.yaml_file import read_yaml
 
 _ROWS_AT_ONCE: Final = 10_000
 
@@ -267,7 +267,7 @@ def cluster_name(path: Path) -> str:
     """Return the cluster's name by the ``cassandra.yaml`` in the folder or above it, empty without one."""
     for file in (path / "cassandra.yaml", path.parent / "cassandra.yaml"):
         if file.is_file():
-            values = yaml.safe_load(file.read_text())
+            values = read_yaml(file)
             return str(values.get("cluster_name") or "") if isinstance(values, dict) else ""
     return ""
 

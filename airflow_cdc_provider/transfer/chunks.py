@@ -180,7 +180,7 @@ class ChunkedSegments:
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
 
     def give_up(self, segment: Segment) -> bool:
-        """Say in the manifest that there will be no more of a segment; of one that is broken nothing stands."""
+        """Say in the manifest that no more of a segment will come; of a broken manifest nothing is kept."""
         try:
             known = self._manifest(segment)
         except CorruptInput:

@@ -109,6 +109,15 @@ def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
         load_connector(broken)
 
 
+@pytest.mark.parametrize("text", ["*hunter2", "!hunter2", "'hunter2' rest", "@hunter2"])
+def test_a_connector_file_that_is_no_yaml_shows_no_password(tmp_path: Path, text: str) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(f"name: shop\nsource:\n  encryption: {{keystore_password: {text}}}\n")
+    with pytest.raises(ConfigurationError, match="is no YAML: found a mistake in line 3") as told:
+        load_connector(broken)
+    assert "hunter2" not in str(told.value)
+
+
 def encrypted(**encryption: Any) -> Connector:
     source = {**CASSANDRA["source"], "encryption": {"keystore": "/k.jceks", **encryption}}
     return Connector.from_dict({**CASSANDRA, "source": source})
