@@ -269,6 +269,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="ship what is there, and end")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
+    stop = threading.Event()
+    if not given.once:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
     try:
         settings = Settings.read(given.config)
         with _alone(given.config):
@@ -277,9 +281,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 counts = shipper.ship()
                 _log.info("%s", " ".join(f"{name}={n}" for name, n in vars(counts).items()))
                 return 1 if counts.failed or counts.errors or counts.lost else 0
-            stop = threading.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stop.set())
             shipper.run(stop)
     except ConfigurationError as error:
         _log.error("%s", error)

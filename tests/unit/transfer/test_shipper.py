@@ -178,15 +178,14 @@ def test_a_segment_with_a_broken_header_leaves_cdc_raw_if_there_is_a_folder_for_
 
 
 def test_two_shippers_with_one_configuration_do_not_run_at_once(config: Config, tmp_path: Path) -> None:
-    (tmp_path / "cdc_raw").mkdir()
+    Node(tmp_path / "cdc_raw").finishes(1, noise(100))
     path = config()
     command = [sys.executable, "-m", "airflow_cdc_provider.transfer.shipper", "--config", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as first:
         try:
-            deadline = time.monotonic() + 30
-            while main(["--config", str(path), "--once"]) != 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            assert first.stdout is not None
+            assert b"copied=1" in first.stdout.readline(), "it runs"
+            assert main(["--config", str(path), "--once"]) == 2
         finally:
             first.terminate()
         assert first.wait(30) == 0, "SIGTERM ends it in order"
