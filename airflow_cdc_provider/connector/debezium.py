@@ -133,6 +133,7 @@ def _finish(draft: Draft) -> None:
     databases = [*draft.excluded_databases, *built_in]
     if draft.exclude or databases:
         draft.set("exclude_tables", [*draft.exclude, *(rf"{entry}\..*" for entry in databases)])
+    _note_schemas(draft)
     if draft.type == "mongodb":
         _capture_mode(draft)
         _note_what_the_server_cannot_apply(draft)
@@ -148,6 +149,18 @@ def _cassandras_defaults(draft: Draft) -> None:
         draft.notes.append(
             "property snapshot.consistency isn't set: snapshots read at ALL, as Debezium's page says (its "
             "code reads at QUORUM)"
+        )
+
+
+def _note_schemas(draft: Draft) -> None:
+    """Tell where a converter is named whose own default is another than ours."""
+    named = [side for side in ("key", "value") if draft.properties.get(f"{side}.converter", "").strip()]
+    json = [side for side in named if draft.get(f"publish.{side}") == "json"]
+    if json and draft.get("publish.schemas") is None:
+        names = " and ".join(f"{side}.converter.schemas.enable" for side in json)
+        draft.notes.append(
+            f"property {names} isn't set: events are written without schemas, JsonConverter's own default is "
+            "with them; set it to true for those"
         )
 
 

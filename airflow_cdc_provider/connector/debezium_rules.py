@@ -28,6 +28,7 @@ from airflow_cdc_provider.connector.imported import (
     wrong,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.yaml_file import read_yaml
 
 _JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO_CONVERTER: Final = "io.confluent.connect.avro.AvroConverter"
@@ -120,9 +121,7 @@ def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
     if not file.is_file():
         draft.notes.append(f"property {name} is left out: there is no {value} on this machine")
         return
-    import yaml  # deferred: DAG files that build connectors in Python need no YAML
-
-    node = yaml.safe_load(file.read_text())
+    node = read_yaml(file)
     if not isinstance(node, dict):
         raise wrong(name, "a cassandra.yaml", value)
     if node.get("cdc_enabled") is not True:

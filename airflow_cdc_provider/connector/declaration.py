@@ -28,6 +28,7 @@ from airflow_cdc_provider.options import (
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.yaml_file import read_yaml
 
 SourceOptions = CassandraOptions | MongodbOptions
 SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions]] = {
@@ -252,6 +253,7 @@ class Connector:
             )
         if kind != "cassandra":
             _refuse_cassandras(kind, top.publish)
+        _refuse_other_envelopes(top.publish)
         return cls(
             name=top.name,
             type=kind,
@@ -324,19 +326,27 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
             )
 
 
+def _refuse_other_envelopes(publish: PublishOptions) -> None:
+    """Refuse choices that the events' form doesn't know: who hides a column by a converter counts on it."""
+    others = ("operations", "source", "decimals", "varints", "converters")
+    for name in others if publish.envelope == "datastax" else ("key_in_value",):
+        found = getattr(publish.cassandra, name)
+        if found != getattr(CassandraPublishOptions(), name):
+            raise ConfigurationError(
+                f"option publish.cassandra.{name} says nothing in envelope {publish.envelope}",
+                expected="its default, or another publish.envelope",
+                found=found if isinstance(found, str) else "",  # a converter's settings may hold a salt
+            )
+
+
 def load_connector(path: str | Path) -> Connector:
     """Read a declaration from a YAML file.
 
     Raises:
         ConfigurationError: The file is missing, no YAML, or wrong; the message names the option.
     """
-    import yaml  # deferred: DAG files that build connectors in Python need no YAML
-
-    file = Path(path)
     try:
-        values = yaml.safe_load(file.read_text())
+        values = read_yaml(path)
     except FileNotFoundError as error:
-        raise ConfigurationError(f"there is no connector file {file}") from error
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{file} is no YAML", found=str(error).replace("\n", " ")) from error
+        raise ConfigurationError(f"there is no connector file {path}") from error
     return Connector.from_dict(values)

@@ -136,8 +136,9 @@ def wrong(name: str, expected: str, found: str) -> ConfigurationError:
 
 
 def refusal(name: str, value: str, reason: str) -> ConfigurationError:
-    """Say that a setting can't be followed."""
-    return ConfigurationError(f"property {name} can't be followed", found=repr(value), remedy=reason)
+    """Say that a setting can't be followed; an empty value is not shown."""
+    found = repr(value) if value else ""
+    return ConfigurationError(f"property {name} can't be followed", found=found, remedy=reason)
 
 
 def boolean(name: str, value: str) -> bool:
@@ -219,11 +220,15 @@ def left_out(reason: str) -> Rule:
 
 
 def refused(reason: str, *defaults: str) -> Rule:
-    """Refuse every value but the product's default (or an empty one)."""
+    """Refuse every value but the product's default (or an empty one).
+
+    Where there is no default the value isn't shown: any is refused, and some are secrets (a JAAS
+    configuration, the password of a keystore).
+    """
 
     def apply(draft: Draft, name: str, value: str) -> None:
         if value and value.lower() not in {default.lower() for default in defaults}:
-            raise refusal(name, value, reason)
+            raise refusal(name, value if defaults else "", reason)
 
     shown = " or ".join(f"`{default}`" for default in defaults)
     return Rule("refused", f"{reason}. Accepted: {shown}" if defaults else reason, apply)

@@ -18,6 +18,7 @@ from airflow_cdc_provider.transfer.segments import Segment, segment_number
 from airflow_cdc_provider.transfer.space import Space, measure
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
+from airflow_cdc_provider.yaml_file import read_yaml
 
 ERRORS: Final = "errors"
 """Folder of a landing area for segments that were set apart; it is no node's."""
@@ -51,12 +52,10 @@ class NodeSettings:
         Raises:
             ConfigurationError: It is missing, unreadable or no such file.
         """
-        import yaml
-
         try:
-            values = yaml.safe_load(Path(path).read_text())
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigurationError(f"{path} can't be read", found=" ".join(str(error).split())) from error
+            values = read_yaml(path)
+        except FileNotFoundError as error:
+            raise ConfigurationError(f"{path} can't be read", found=error.strerror or "") from error
         if not isinstance(values, Mapping):
             raise ConfigurationError(f"{path} is no cassandra.yaml", found=type(values).__name__)
         total = _size(values.get("cdc_total_space"), 1) or _size(values.get("cdc_total_space_in_mb"), _MIB)

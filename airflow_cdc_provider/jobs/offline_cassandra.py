@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import yaml
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.cell_times import latest_times
@@ -29,13 +28,14 @@ from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.converters import load_converters
+from airflow_cdc_provider.sources.cassandra.debezium.converters import load_converters, require_columns
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.yaml_file import read_yaml
 
 _ROWS_AT_ONCE: Final = 10_000
 
@@ -51,6 +51,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     captured = [*(source.schemas.tables[name] for name in source.tables()), *source.former_tables()]
     types = EventTypes(choices.decimals, choices.varints)
     converters = load_converters(choices.converters)
+    require_columns(
+        converters, [f"{schema.full_name}.{c.name}" for schema in captured for c in schema.columns]
+    )
     decoders = {bytes.fromhex(schema.id): EventDecoder(schema, types, converters) for schema in captured}
     former = {schema.id for schema in source.former_tables()}
     left_out = {
@@ -176,17 +179,19 @@ def _states(
         "index": cassandra_envelope.event_index(states["change"]),
         "captured": pa.array(source.written_while_captured(codec.schema.id, changes)[change]),
     }
-    return pa.RecordBatch.from_pydict(columns), _order(numbers, change)
+    return pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
 
 
-def _order(numbers: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Number events so that they sort as their changes do among all tables', and as they are inside a change.
+def event_order(records: np.ndarray) -> np.ndarray:
+    """Return numbers that order the events of all tables.
 
     Args:
-        numbers: Of each change of the table, its number among those of all tables.
-        change: Of each event, which change it is of; ascending.
+        records: Per event of one table, in order, the record that it comes from.
+
+    Returns:
+        Numbers by which events of one record keep their order, however many there are: up to 2^32.
     """
-    return numbers[change] * (1 << 32) + np.arange(len(change)) - np.searchsorted(change, change)
+    return records.astype(np.int64) * (1 << 32) + np.arange(len(records))
 
 
 def _excluded(connector: Connector, source: CassandraSource) -> Mapping[str, list[tuple[str, ...]]]:
@@ -262,7 +267,7 @@ def cluster_name(path: Path) -> str:
     """Return the cluster's name by the ``cassandra.yaml`` in the folder or above it, empty without one."""
     for file in (path / "cassandra.yaml", path.parent / "cassandra.yaml"):
         if file.is_file():
-            values = yaml.safe_load(file.read_text())
+            values = read_yaml(file)
             return str(values.get("cluster_name") or "") if isinstance(values, dict) else ""
     return ""
 

@@ -63,6 +63,23 @@ def to_flag(name: str, value: bool | str) -> bool:
     return text == "true"
 
 
+def to_number(name: str, value: float | str | None) -> float | None:
+    """Return a number from itself or from a rendered template's text, None for nothing.
+
+    Raises:
+        ConfigurationError: It is no number, or a negative one.
+    """
+    if value is None or str(value).strip() in ("", "None"):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ConfigurationError(f"{name} is wrong", expected="a number, 0 or more", found=repr(value))
+    return number
+
+
 def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
     """Return a value that is among those allowed.
 

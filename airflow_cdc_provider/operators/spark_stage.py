@@ -19,7 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -212,6 +212,7 @@ class SparkStageOperator(SparkSubmitOperator):
         finally:
             self._folder.forget_connection()
         result = self._judge(self._folder.read_result(), failure, secrets)
+        result = replace(result, findings=[redact(finding, secrets) for finding in result.findings])
         if result.ok or result.offset is not None:
             self.announce(context, connector, result)
         elif result.snapshot is not None:
@@ -222,7 +223,7 @@ class SparkStageOperator(SparkSubmitOperator):
         if not self.keep_run_folder:
             self._folder.remove()
         for finding in result.findings:
-            self.log.warning("%s", redact(finding, secrets))
+            self.log.warning("%s", finding)
         return summary(connector, self.stage, result)
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from airflow_cdc_provider.hooks.failures import for_airflow
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.hooks.state import stored_offset
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.parameters import one_of, to_flag, to_mapping
+from airflow_cdc_provider.operators.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.operators.run_folder import unwritable
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.disposal import load_transfer
 from airflow_cdc_provider.transfer.layout import Source
 from airflow_cdc_provider.transfer.pace import Pace
+from airflow_cdc_provider.transfer.segments import require_host_id
 from airflow_cdc_provider.transfer.stores import FolderStore, Store
 from airflow_cdc_provider.transfer.transfer import (
     AFTER_COMMIT,
@@ -79,7 +80,7 @@ class CommitLogTransferOperator(BaseOperator):
         retry_errors: Bring the segments of the errors folder as they are, for capture to read what is sound
             (templated).
         parallel: Segments brought at once.
-        max_bytes_per_second: Bandwidth, all of them together (templated); None for no limit.
+        max_bytes_per_second: Bandwidth, all of them together (templated); None or 0 for no limit.
     """
 
     template_fields: Sequence[str] = (
@@ -156,8 +157,7 @@ class CommitLogTransferOperator(BaseOperator):
         one_of("layout", self.layout, _LAYOUTS)
         connector = to_connector(self.connector)
         landing = self._landing(connector)
-        if self.after_commit == "archive" and not self.archive:
-            raise ConfigurationError("the archive folder is not known", expected="archive")
+        self._refuse_contradictions()
         if self.after_transfer == self.after_commit == "keep":
             self.log.warning(
                 "Nothing clears %s away: both after_transfer and after_commit are keep. When it is full, "
@@ -183,6 +183,27 @@ class CommitLogTransferOperator(BaseOperator):
             )
         return dict(vars(counts))
 
+    def _refuse_contradictions(self) -> None:
+        """Refuse arguments that would do nothing: who gives an archive doesn't want segments deleted."""
+        if self.after_commit == "archive" and not self.archive:
+            raise ConfigurationError("the archive folder is not known", expected="archive")
+        if self.archive and self.after_commit != "archive":
+            raise ConfigurationError(
+                "nothing would go to the archive",
+                expected="after_commit archive",
+                found=f"archive {self.archive} and after_commit {self.after_commit}",
+            )
+        if not self.cdc_raw and to_flag("retry_errors", self.retry_errors):
+            raise ConfigurationError(
+                "retry_errors needs the place that segments come from",
+                expected="cdc_raw",
+                remedy="without it captured segments are cleared away, and nothing is brought",
+            )
+        if self.ssh_conn_id and (self.cdc_raw or _S3).startswith(_S3):
+            raise ConfigurationError(
+                "ssh_conn_id leads to a folder", expected="a folder as cdc_raw", found=repr(self.cdc_raw)
+            )
+
     def _landing(self, connector: Connector) -> str:
         if not isinstance(connector.source, CassandraOptions):
             raise ConfigurationError(
@@ -195,6 +216,7 @@ class CommitLogTransferOperator(BaseOperator):
             raise ConfigurationError(
                 "the landing folder is not known", expected="landing, or option source.cdc_raw; and host_id"
             )
+        require_host_id(self.host_id)
         if landing.startswith(_S3):
             raise ConfigurationError(
                 "a bucket can't be the landing folder",
@@ -234,7 +256,7 @@ class CommitLogTransferOperator(BaseOperator):
         self, context: Context, connector: Connector, landing: str, source: Source | None
     ) -> TransferCounts:
         offset = to_mapping("offset", self.offset) or stored_offset(context, connector)
-        limit = self.max_bytes_per_second
+        limit = to_number("max_bytes_per_second", self.max_bytes_per_second)
         transfer = Transfer(
             source=source,
             target=self._segments(landing),
@@ -248,7 +270,7 @@ class CommitLogTransferOperator(BaseOperator):
             if self.transfer_class
             else None,
             parallel=self.parallel,
-            pace=Pace(float(limit) if limit else None, self.log.info),
+            pace=Pace(limit or None, self.log.info),
         )
         try:
             return transfer.run()

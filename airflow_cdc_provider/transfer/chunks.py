@@ -90,6 +90,9 @@ class Manifest:
             ends = [0, *(chunk.end for chunk in chunks)]
             sound = values["format"] == _FORMAT and [chunk.begin for chunk in chunks] == ends[:-1]
             manifest = cls(values["index"], values["position"], chunks, bool(values.get("lost")))
+            # Offsets become names of files: nothing but a number may stand there.
+            sound = sound and all(type(number) is int for number in (*ends, manifest.position))
+            sound = sound and (manifest.index is None or isinstance(manifest.index, str))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptInput(
                 f"{name} is no manifest", found=text[:80].decode("ascii", "replace")
@@ -177,8 +180,12 @@ class ChunkedSegments:
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
 
     def give_up(self, segment: Segment) -> bool:
-        """Say in the manifest that there will be no more of a segment."""
-        manifest = replace(self._manifest(segment), lost=True)
+        """Say in the manifest that no more of a segment will come; of a broken manifest nothing is kept."""
+        try:
+            known = self._manifest(segment)
+        except CorruptInput:
+            known = Manifest()
+        manifest = replace(known, lost=True)
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
         return True
 

@@ -34,6 +34,9 @@ class CommitLogTransfer:
         Args:
             log: The segment in the errors folder, None where its bytes could not be had.
             reason: What is wrong with it.
+
+        Raises:
+            Exception: It is logged and counted as failed; the segment stays set apart and isn't told again.
         """
 
 

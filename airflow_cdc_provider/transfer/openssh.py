@@ -27,6 +27,7 @@ from airflow_cdc_provider.transfer.stores import (
 )
 
 _LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+(\d+)\s+\S+\s+\S+\s+\S+\s+(\S+)")
+_FOLDER: Final = re.compile(r"/[\w.,:@%+=~/-]*")
 _NO_CONNECTION: Final = 255
 
 
@@ -37,9 +38,18 @@ class OpenSshStore:
         destination: ``user@host``, as ``sftp`` takes it.
         folder: The folder there, absolute; it and its parent are made if they are missing.
         options: Further options of ``sftp``, for example ``["-P", "2222", "-i", "/etc/cdc/key"]``.
+
+    Raises:
+        ConfigurationError: The folder's name has a meaning in commands of ``sftp``, as a space has.
     """
 
     def __init__(self, destination: str, folder: str, options: Sequence[str] = ()) -> None:
+        if _FOLDER.fullmatch(folder) is None:
+            raise ConfigurationError(
+                "this folder can't be named in a command of sftp",
+                expected="an absolute path of letters, digits and _ . , : @ % + = ~ -",
+                found=repr(folder),
+            )
         self.destination = destination
         self.folder = PurePosixPath(folder)
         self._sockets = tempfile.TemporaryDirectory(prefix="cdc-ssh-")

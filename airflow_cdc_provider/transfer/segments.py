@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+_HOST_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _LOG: Final = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
 _INDEX: Final = re.compile(r"(\d+)(\r?\nCOMPLETED)?\s*")
 _LAST_VERSION_WITHOUT_INDEX: Final = 6
@@ -82,6 +85,19 @@ class Segment:
     def readable(self) -> bool:
         """Whether it holds durable changes."""
         return self.version <= _LAST_VERSION_WITHOUT_INDEX or self.index is not None
+
+
+def require_host_id(host_id: str) -> str:
+    """Return a host id that can be the name of a folder, in a path, a URL and a command of ``sftp``.
+
+    Raises:
+        ConfigurationError: It would lead elsewhere.
+    """
+    if _HOST_ID.fullmatch(host_id) is None:
+        raise ConfigurationError(
+            "host_id is wrong", expected="what SELECT host_id FROM system.local shows", found=repr(host_id)
+        )
+    return host_id
 
 
 def segment_number(name: str) -> tuple[int, int] | None:

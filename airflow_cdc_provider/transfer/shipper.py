@@ -31,6 +31,7 @@ from airflow_cdc_provider.transfer.chunks import DEFAULT_CHUNK_BYTES, ChunkedSeg
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
+from airflow_cdc_provider.transfer.segments import require_host_id
 from airflow_cdc_provider.transfer.space import measure
 from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore, Store
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
@@ -106,7 +107,7 @@ class Settings:
         try:
             return cls(
                 cdc_raw=Path(values["cdc_raw"]),
-                host_id=values["host_id"],
+                host_id=require_host_id(values["host_id"]),
                 target=target,
                 layout=_layout(target, values.get("layout", "")),
                 interval_seconds=values.getfloat("interval_seconds", 10.0),
@@ -144,7 +145,9 @@ class Shipper:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        store = RememberingStore(target_store(settings))
+        store = target_store(settings)
+        if not isinstance(store, FolderStore):  # where each look costs a request
+            store = RememberingStore(store)
         self._target = (
             ChunkedSegments(store, settings.host_id, settings.chunk_bytes)
             if settings.layout == "chunks"
@@ -266,6 +269,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="ship what is there, and end")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
+    stop = threading.Event()
+    if not given.once:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
     try:
         settings = Settings.read(given.config)
         with _alone(given.config):
@@ -274,15 +281,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 counts = shipper.ship()
                 _log.info("%s", " ".join(f"{name}={n}" for name, n in vars(counts).items()))
                 return 1 if counts.failed or counts.errors or counts.lost else 0
-            stop = threading.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stop.set())
             shipper.run(stop)
     except ConfigurationError as error:
         _log.error("%s", error)
         return _EXIT_WRONG
     except CdcError as error:
         _log.error("%s", error)
+        return 1
+    except OSError as error:  # of --once: a folder that can't be written to, a full disk
+        _log.error("%s: %s", error.filename, error.strerror)
         return 1
     return 0
 

@@ -205,11 +205,18 @@ class RememberingStore:
             yield data
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Put a file there."""
+        """Put a file there; a large one is never held as a whole."""
         self._known.pop(name, None)
-        data = b"".join(pieces)
-        self._store.write(name, [data])
-        self._remember(name, data)
+        begin = bytearray()
+
+        def noted() -> Iterator[bytes]:
+            for piece in pieces:
+                if len(begin) <= self._LONGEST_BYTES:
+                    begin.extend(piece)
+                yield piece
+
+        self._store.write(name, noted())
+        self._remember(name, bytes(begin))
 
     def remove(self, name: str) -> None:
         """Remove a file."""

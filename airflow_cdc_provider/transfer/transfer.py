@@ -116,7 +116,7 @@ class Transfer:
         wanted = []
         for segment in listed:
             here = landed.get(segment.name)
-            if segment.complete and self.passed(segment):
+            if (segment.complete or segment.lost) and self.passed(segment):
                 if self.after_commit != "keep":
                     source.remove(segment)
                     counts.deleted += 1
@@ -124,8 +124,8 @@ class Transfer:
                 # No changes yet; or we were killed while removing it, and the copy stands.
                 if here is not None and here.complete and self.after_transfer == "delete":
                     source.remove(segment)
-            elif here is not None and here.index == segment.index:
-                counts.unchanged += 1
+            elif here is not None and (here.index == segment.index or (segment.lost and here.complete)):
+                counts.unchanged += 1  # of a lost one a finished copy was brought from the errors folder
                 self._free(source, segment, counts)
             elif segment.name in apart and apart[segment.name].index == segment.index:
                 self._free(source, segment, counts)
@@ -137,7 +137,8 @@ class Transfer:
             for segment, outcome in outcomes:
                 self._settle(source, segment, outcome, counts)
         for stump in self._stumps(listed, landed):
-            if stump.name not in apart:
+            here = landed.get(stump.name)
+            if stump.name not in apart or here is not None:  # both: we were killed while giving it up
                 self._give_up(source, stump, counts)
 
     def _stumps(self, listed: Sequence[Segment], landed: Mapping[str, Segment]) -> list[Segment]:
@@ -156,7 +157,15 @@ class Transfer:
             and segment.name not in names
             and segment.id < newest
         ]
-        return [*gone, *(segment for segment in listed if segment.lost)]
+        return [
+            *gone,
+            *(segment for segment in listed if segment.lost and not self._retried(segment, landed)),
+        ]
+
+    def _retried(self, stump: Segment, landed: Mapping[str, Segment]) -> bool:
+        """Tell whether capture reads, or has read, what there is of a stump."""
+        here = landed.get(stump.name)
+        return self.passed(stump) or (here is not None and here.complete)
 
     def _give_up(self, source: Source, stump: Segment, counts: TransferCounts) -> None:
         reason = "the node dropped it to make room before its end was brought (cdc_block_writes: false)"
@@ -167,8 +176,10 @@ class Transfer:
         here = self.target.landed().get(stump.name)
         if here is not None and isinstance(self.target, WholeSegments):
             self.errors.bring(here, self.target, here.size_bytes, self.pace)
+            self._note(stump, reason, counts)
             self.target.remove(here)
-        self._note(stump, reason)
+        else:
+            self._note(stump, reason, counts)
         if stump.lost and self.after_transfer == "delete":
             source.remove(stump)
 
@@ -217,11 +228,11 @@ class Transfer:
                 copy = self.errors.store.path / segment.name
             except (CorruptInput, Vanished) as unreadable:
                 _log.error("nor can its bytes be kept: %s", unreadable)
-        self._note(segment, str(error))
+        self._note(segment, str(error), counts)
         if copy is not None:
             self._free(source, segment, counts)
 
-    def _note(self, segment: Segment, reason: str) -> None:
+    def _note(self, segment: Segment, reason: str, counts: TransferCounts) -> None:
         """Write beside a segment that was set apart why it was, and tell the user's class."""
         if self.errors is None:
             return
@@ -229,10 +240,20 @@ class Transfer:
         self.errors.store.write(f"{segment.name}.reason.json", [json.dumps(note).encode()])
         if self.transfer_class is not None:
             kept = isinstance(self.errors.store, FolderStore) and self.errors.store.path / segment.name
-            self.transfer_class.on_error(kept if kept and kept.exists() else None, reason)
+            try:
+                self.transfer_class.on_error(kept if kept and kept.exists() else None, reason)
+            except Exception:  # noqa: BLE001  # the user's own class: the other segments don't wait for it
+                _log.exception("%s failed on %s", type(self.transfer_class).__name__, segment.name)
+                counts.failed += 1
 
     def _bring_errors(self, errors: WholeSegments, counts: TransferCounts) -> None:
         for segment in errors.segments():
+            if self.passed(segment):
+                # Capture wouldn't read it there, and what is captured is cleared away: this is the only copy.
+                _log.warning(
+                    "segment %s stays in the errors folder: it lies before the stored offset", segment.name
+                )
+                continue
             self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
             errors.remove(segment)
             errors.store.remove(f"{segment.name}.reason.json")

@@ -217,6 +217,15 @@ def test_keys_and_values_must_be_written_alike() -> None:
         connector(key_converter_schemas_enable="true", value_converter_schemas_enable="false")
 
 
+def test_a_json_converter_without_its_schemas_setting_is_told_as_its_default_differs() -> None:
+    json_converter = {"value.converter": "org.apache.kafka.connect.json.JsonConverter"}
+    imported = from_debezium({**MONGODB, **json_converter})
+    assert imported.connector.publish.schemas is False
+    assert any("value.converter.schemas.enable isn't set" in note for note in imported.notes)
+    told = from_debezium({**MONGODB, **json_converter, "value.converter.schemas.enable": "false"}).notes
+    assert not any("schemas.enable" in note for note in told)
+
+
 @pytest.mark.covers("CAS-DEPLOY-02")
 def test_cassandras_file_is_known_by_its_names(tmp_path: Path) -> None:
     file = tmp_path / "cdc.properties"

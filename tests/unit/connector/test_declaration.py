@@ -73,6 +73,18 @@ def test_tables_are_selected_by_whole_names() -> None:
             "expected a whole number, found True",
         ),
         ({"snapshot": {"mode": "intial"}}, "Did you mean initial?"),
+        (
+            {"publish": {"envelope": "datastax", "cassandra": {"converters": {"hide": {"columns": ".*"}}}}},
+            "option publish.cassandra.converters says nothing in envelope datastax",
+        ),
+        (
+            {"publish": {"envelope": "datastax", "cassandra": {"decimals": "string"}}},
+            "option publish.cassandra.decimals says nothing in envelope datastax: expected its default",
+        ),
+        (
+            {"publish": {"cassandra": {"key_in_value": True}}},
+            "option publish.cassandra.key_in_value says nothing in envelope debezium",
+        ),
     ],
 )
 def test_wrong_option_is_named_with_what_was_found_and_expected(change: dict[str, Any], message: str) -> None:
@@ -95,6 +107,15 @@ def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
         load_connector(tmp_path / "none.yaml")
     with pytest.raises(ConfigurationError, match="is no YAML"):
         load_connector(broken)
+
+
+@pytest.mark.parametrize("text", ["*hunter2", "!hunter2", "'hunter2' rest", "@hunter2"])
+def test_a_connector_file_that_is_no_yaml_shows_no_password(tmp_path: Path, text: str) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(f"name: shop\nsource:\n  encryption: {{keystore_password: {text}}}\n")
+    with pytest.raises(ConfigurationError, match="is no YAML: found a mistake in line 3") as told:
+        load_connector(broken)
+    assert "hunter2" not in str(told.value)
 
 
 def encrypted(**encryption: Any) -> Connector:

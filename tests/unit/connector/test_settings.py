@@ -303,6 +303,9 @@ def test_the_nodes_configuration_gives_folder_and_cluster(tmp_path: Path) -> Non
     file.write_text("cdc_enabled: false\n")
     with pytest.raises(ConfigurationError, match="doesn't turn on CDC"):
         from_debezium(debezium(cassandra_config=str(file)))
+    file.write_text("cdc_enabled: [\n")
+    with pytest.raises(ConfigurationError, match=r"cassandra\.yaml is no YAML: found a mistake in line 2"):
+        from_debezium(debezium(cassandra_config=str(file)))
 
 
 @pytest.mark.parametrize(
@@ -318,6 +321,16 @@ def test_what_can_not_be_followed_is_refused_with_the_reason(name: str, value: s
     with pytest.raises(ConfigurationError, match=f"property {name} can't be followed") as refused:
         from_debezium({**debezium(), name: value})
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["signal.consumer.sasl.jaas.config", "value.converter.ssl.keystore.password", "predicates.mine.token"],
+)
+def test_what_is_refused_whatever_it_says_is_not_shown_as_it_may_be_a_secret(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"property {name} can't be followed") as refused:
+        from_debezium({**debezium(), name: "hunter2"})
+    assert "hunter2" not in str(refused.value)
 
 
 def test_the_tables_in_the_docs_are_those_of_the_rules() -> None:

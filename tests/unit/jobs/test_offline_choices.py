@@ -350,6 +350,7 @@ def test_columns_are_shown_by_a_converter_of_ones_own() -> None:
         ({"type": "times"}, r"expected package\.module:function"),
         ({"columns": "("}, "are no expression"),
         ({"columns": ""}, "has no columns"),
+        ({"columns": "c_int"}, "converter cents fits no captured column.*found 'c_int'"),
     ],
 )
 def test_converters_that_are_wrong_are_refused(more: dict[str, Any], message: str) -> None:

@@ -149,6 +149,12 @@ def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder:
 
 
 @pytest.mark.covers("CAS-CFG-08")
+def test_no_secret_leaves_by_a_finding(spark_submit: FakeSpark) -> None:
+    spark_submit.answers(findings=[f"login {PASSWORD} is weak"])
+    assert sync().execute(TaskContext())["findings"] == ["login *** is weak"]
+
+
+@pytest.mark.covers("CAS-CFG-08")
 def test_a_crash_without_result_shows_what_spark_printed(spark_submit: FakeSpark) -> None:
     spark_submit.behaves(f"print('java.lang.OutOfMemoryError {PASSWORD}'); sys.exit(137)")
     with pytest.raises(CdcError, match="OutOfMemoryError") as told:

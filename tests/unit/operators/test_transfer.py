@@ -23,8 +23,8 @@ def node(tmp_path: Path) -> Node:
 
 
 def operator(node: Node, tmp_path: Path, **arguments: Any) -> CommitLogTransferOperator:
-    given = {"cdc_raw": str(node.cdc_raw), "landing": str(tmp_path / "landing"), **arguments}
-    return CommitLogTransferOperator(task_id="transfer", connector=DECLARATION, host_id=HOST, **given)
+    given = {"cdc_raw": str(node.cdc_raw), "landing": str(tmp_path / "landing"), "host_id": HOST, **arguments}
+    return CommitLogTransferOperator(task_id="transfer", connector=DECLARATION, **given)
 
 
 def captured(segment: int, *, completed: bool = False) -> dict[str, Any]:
@@ -56,6 +56,12 @@ def test_it_warns_when_nothing_is_cleared_away(
     assert "Nothing clears" not in capsys.readouterr().out
     operator(node, tmp_path, after_transfer="keep", after_commit="keep").execute(TaskContext())
     assert "Cassandra refuses writes to tables with CDC" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limit", [None, "", "None", 0, "0", "0.0", "1e9"])
+def test_no_limit_is_none_or_zero(node: Node, tmp_path: Path, limit: Any) -> None:
+    node.finishes(1, noise(100))
+    assert operator(node, tmp_path, max_bytes_per_second=limit).execute(TaskContext())["copied"] == 1
 
 
 def test_what_others_brought_is_cleared_away_without_a_source(node: Node, tmp_path: Path) -> None:
@@ -106,6 +112,12 @@ def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path
         ({"layout": "heap"}, "option layout is wrong: expected one of whole, chunks"),
         ({"cdc_raw": "/nowhere"}, "can't be read"),
         ({"after_commit": "archive"}, "the archive folder is not known"),
+        ({"archive": "/cold"}, "nothing would go to the archive: expected after_commit archive"),
+        ({"cdc_raw": None, "retry_errors": "True"}, "retry_errors needs the place"),
+        ({"cdc_raw": "s3://bucket/shop", "ssh_conn_id": "node"}, "ssh_conn_id leads to a folder"),
+        ({"host_id": "../billing"}, r"host_id is wrong.*found '\.\./billing'"),
+        ({"host_id": "/etc"}, "host_id is wrong"),
+        ({"max_bytes_per_second": "fast"}, "max_bytes_per_second is wrong: expected a number, 0 or more"),
         ({"landing": "s3://bucket/shop"}, "a bucket can't be the landing folder"),
         ({"cdc_raw": "s3://bucket/shop", "aws_conn_id": "nowhere"}, "there is no connection nowhere"),
         ({"ssh_conn_id": "nowhere"}, "there is no connection nowhere"),

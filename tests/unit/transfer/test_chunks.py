@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.transfer.chunks import Manifest
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from tests.unit.transfer.nodes import Node, chunked, files, noise, whole
@@ -136,6 +138,34 @@ def test_a_segment_that_a_crashed_node_finishes_anew_is_shipped_anew(site: Site)
     assert files(site.landing) == files(site.node.cdc_raw)
 
 
+def test_a_broken_manifest_of_a_segment_that_the_node_dropped_does_not_stop_the_shipper(site: Site) -> None:
+    site.node.grows(1, noise(500))
+    site.ship()
+    (site.bucket / "CommitLog-7-1.json").write_text("{")
+    site.node.log(1).unlink()
+    site.node.log(1).with_name("CommitLog-7-1_cdc.idx").unlink()
+    site.node.grows(2, noise(100))
+    assert [site.ship().lost, site.ship().lost] == [1, 0]
+    assert site.fetch().lost == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chunks": [{"from": 0, "to": "/../../elsewhere", "sha256": ""}]},
+        {"chunks": [{"from": 0, "to": 1.5, "sha256": ""}]},
+        {"position": "0"},
+        {"index": 5},
+        {"format": 2},
+    ],
+)
+def test_a_manifest_of_another_form_is_told_and_names_no_file(wrong: dict[str, Any]) -> None:
+    sound = {"format": 1, "index": "5", "position": 0, "chunks": []}
+    Manifest.from_json("manifest", json.dumps(sound).encode())
+    with pytest.raises(CorruptInput, match="manifest is no manifest"):
+        Manifest.from_json("manifest", json.dumps({**sound, **wrong}).encode())
+
+
 def test_a_segment_removed_while_it_is_fetched_is_counted_as_vanished(site: Site) -> None:
     site.node.finishes(1, noise(3000))
     site.ship()
@@ -174,3 +204,16 @@ def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
     assert counts == [1, 0]
     assert "CommitLog-7-1.log" not in files(site.landing)
     assert files(site.errors)["CommitLog-7-1.log"] == site.node.durable(1), "all that was shipped is kept"
+
+    retried = [site.fetch(after_transfer=after_transfer, retry_errors=True).lost for _ in range(2)]
+    assert retried == [0, 0], "it is not given up anew"
+    landed = files(site.landing)
+    assert landed["CommitLog-7-1.log"] == site.node.durable(1)
+    assert landed["CommitLog-7-1_cdc.idx"].endswith(b"COMPLETED"), "capture reads what there is of it"
+
+    for _ in range(2):
+        cleared = site.fetch(
+            after_transfer=after_transfer, after_commit="delete", passed=lambda segment: segment.id == 1
+        )
+        assert cleared.lost == 0
+    assert "CommitLog-7-1.log" not in files(site.landing)

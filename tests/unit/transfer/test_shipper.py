@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.shipper import Settings, Shipper, main, target_store
-from airflow_cdc_provider.transfer.stores import FolderStore
+from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore
 from tests.conftest import ROOT
 from tests.unit.transfer.nodes import HOST, Node, files, noise
 
@@ -61,6 +61,8 @@ def test_the_example_configuration_can_be_read_and_names_every_option() -> None:
     ("options", "extra", "text"),
     [
         ({"host_id": None}, "", r"lacks an option: expected host_id"),
+        ({"host_id": "../other"}, "", "host_id is wrong"),
+        ({"host_id": "a\n !reboot"}, "", "host_id is wrong"),
         ({"colour": "red"}, "", r"unknown option \[shipper\] colour"),
         ({}, "[colours]\na = 1\n", r"unknown option \[colours\] a"),
         ({"parallel": "many"}, "", "a value in .* is wrong"),
@@ -82,8 +84,44 @@ def test_a_targets_address_leads_to_its_store(config: Config) -> None:
     assert isinstance(ssh, OpenSshStore)
     assert (ssh.destination, str(ssh.folder)) == ("cdc@db1", f"/landing/{HOST}")
     assert ssh.options[:4] == ("-P", "2222", "-i", "/a key")
+    for wrong in ("sftp://db1/my landing", "sftp://db1/landing*"):
+        with pytest.raises(ConfigurationError, match="can't be named in a command of sftp"):
+            target_store(Settings.read(config(target=wrong)))
     with pytest.raises(ConfigurationError, match=r"the target's address is wrong.*found ftp://x"):
         target_store(Settings.read(config(target="ftp://x")))
+
+
+def test_into_a_folder_only_what_is_new_of_a_growing_segment_travels(config: Config, tmp_path: Path) -> None:
+    node = Node(tmp_path / "cdc_raw")
+    shipper = Shipper(Settings.read(config(layout="whole")))
+    node.grows(1, noise(5000))
+    shipper.ship()
+    node.grows(1, noise(200, 1))
+    assert shipper.ship().copied_bytes == 8 + 200
+    assert files(tmp_path / "landing" / HOST)["CommitLog-7-1.log"] == node.durable(1)
+
+
+def test_a_store_that_remembers_small_files_holds_no_large_one(tmp_path: Path) -> None:
+    made: list[int] = []
+    held: list[int] = []
+
+    class Counting(FolderStore):
+        def write(self, name: str, pieces: Iterable[bytes]) -> None:
+            kept = list[bytes]()
+            for piece in pieces:
+                kept.append(piece)
+                held.append(len(made) - len(kept))
+            super().write(name, kept)
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(4):
+            made.append(number)
+            yield noise(50_000, number)
+
+    store = RememberingStore(Counting(tmp_path))
+    store.write("large", pieces())
+    assert held == [0, 0, 0, 0], "each piece is handed on before the next is made"
+    assert b"".join(store.read("large")) == b"".join(pieces())
 
 
 @pytest.mark.covers("CAS-CFG-13", "DSX-AGT-07")
@@ -140,15 +178,14 @@ def test_a_segment_with_a_broken_header_leaves_cdc_raw_if_there_is_a_folder_for_
 
 
 def test_two_shippers_with_one_configuration_do_not_run_at_once(config: Config, tmp_path: Path) -> None:
-    (tmp_path / "cdc_raw").mkdir()
+    Node(tmp_path / "cdc_raw").finishes(1, noise(100))
     path = config()
     command = [sys.executable, "-m", "airflow_cdc_provider.transfer.shipper", "--config", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as first:
         try:
-            deadline = time.monotonic() + 30
-            while main(["--config", str(path), "--once"]) != 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            assert first.stdout is not None
+            assert b"copied=1" in first.stdout.readline(), "it runs"
+            assert main(["--config", str(path), "--once"]) == 2
         finally:
             first.terminate()
         assert first.wait(30) == 0, "SIGTERM ends it in order"
@@ -158,6 +195,15 @@ def test_two_shippers_with_one_configuration_do_not_run_at_once(config: Config, 
 def test_a_missing_folder_ends_it_with_a_remedy(config: Config, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["--config", str(config()), "--once"]) == 2
     assert "run as a user of the group that owns it" in caplog.text
+
+
+def test_a_target_that_is_no_folder_ends_one_round_with_its_name(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Node(tmp_path / "cdc_raw").finishes(1, noise(100))
+    (tmp_path / "landing").write_text("a file")
+    assert main(["--config", str(config()), "--once"]) == 1
+    assert f"{tmp_path / 'landing'}/{HOST}: Not a directory" in caplog.text
 
 
 def test_its_sources_are_python_of_the_nodes() -> None:

@@ -315,6 +315,20 @@ def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_
     assert list(site.errors.glob("CommitLog*")) == []
 
 
+def test_a_segment_set_apart_is_not_brought_again_to_be_cleared_away_unread(site: Site) -> None:
+    site.node.finishes(1, noise(100))
+    site.node.breaks(1)
+    site.transfer(after_transfer="delete").run()
+    apart = files(site.errors)
+    assert "CommitLog-7-1.log" in apart
+
+    site.transfer(retry_errors=True, after_commit="delete", passed=up_to(1)).run()
+
+    assert files(site.errors) == apart, "the offset's floor lies above it, so capture would not read it"
+    site.transfer(retry_errors=True, after_commit="delete").run()
+    assert "CommitLog-7-1.log" in site.landed(), "set back, it does"
+
+
 @pytest.mark.covers("CAS-C41-01")
 def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_lost(site: Site) -> None:
     site.node.grows(1, noise(100))
@@ -337,6 +351,33 @@ def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_los
     assert site.transfer(retry_errors=True).run().lost == 0
     assert site.landed()["CommitLog-7-1.log"] == stump["CommitLog-7-1.log"]
     assert site.landed()["CommitLog-7-1_cdc.idx"] == b"128\nCOMPLETED", "capture reads what there is of it"
+
+
+@pytest.mark.parametrize("last_step", ["WholeSegments.bring", "Transfer._note"])
+def test_a_transfer_killed_while_it_gives_a_segment_up_does_not_hide_the_loss(
+    site: Site, monkeypatch: pytest.MonkeyPatch, last_step: str
+) -> None:
+    site.node.grows(1, noise(100))
+    site.transfer().run()
+    site.node.log(1).unlink()
+    site.node.log(1).with_name("CommitLog-7-1_cdc.idx").unlink()
+    site.node.begins(2)
+    cls, _, method = last_step.partition(".")
+    owner = {"WholeSegments": WholeSegments, "Transfer": Transfer}[cls]
+    real = getattr(owner, method)
+
+    def killed(*arguments: Any) -> Any:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, method, killed)
+        with pytest.raises(KeyboardInterrupt):
+            site.transfer().run()
+
+    assert site.transfer().run().lost == 1
+    assert site.landed() == {}
+    assert site.transfer().run().lost == 0, "once it was told"
 
 
 def test_a_segment_that_may_not_be_read_is_told_with_a_remedy(site: Site) -> None:
@@ -386,6 +427,22 @@ def test_a_class_of_the_users_own_takes_captured_segments_over_and_hears_of_erro
     assert own.told[1:] == [("CommitLog-7-1.log", "success")]
     assert (counts.deleted, counts.failed) == (1, 1)
     assert sorted(site.landed()) == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"], "it is offered again"
+
+
+def test_a_class_that_fails_on_an_error_does_not_keep_the_others(site: Site) -> None:
+    class Deaf(CommitLogTransfer):
+        def on_error(self, log: Path | None, reason: str) -> None:
+            raise ConnectionError("the pager is broken")
+
+    for number in (1, 2, 3):
+        site.node.finishes(number, noise(100, number))
+    site.node.breaks(1)
+
+    counts = site.transfer(transfer_class=Deaf(), after_transfer="delete").run()
+
+    assert (counts.copied, counts.errors, counts.failed) == (2, 1, 1)
+    assert files(site.node.cdc_raw) == {}
+    assert "CommitLog-7-1.log" in files(site.errors)
 
 
 def test_a_class_is_loaded_by_its_dotted_path() -> None:

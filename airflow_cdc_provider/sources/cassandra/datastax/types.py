@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -204,7 +204,21 @@ def _key_texts(keys: pa.Array, cql_type: CqlType) -> pa.Array:
         return keys
     if pa.types.is_integer(keys.type) and cql_type.name not in ("time", "timestamp"):
         return keys.cast(pa.utf8())
-    return pa.array([_java_text(cql_type, key) for key in keys.to_pylist()], pa.utf8())
+    values = keys.cast(_with_days(keys.type)).to_pylist()
+    return pa.array([_java_text(cql_type, key) for key in values], pa.utf8())
+
+
+def _with_days(kind: pa.DataType) -> pa.DataType:
+    """Return a type with numbers for dates: Cassandra's reach further than Python's."""
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_map(kind):
+        return pa.map_(_with_days(kind.key_type), _with_days(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_days(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_days(field.type)) for field in kind])
+    return kind
 
 
 def _java_text(cql_type: CqlType, value: Any) -> str:
@@ -242,8 +256,7 @@ def _java_single(value: float) -> str:
     return _java_floating(value)
 
 
-def _java_date(value: Any) -> str:
-    days = (value - datetime(1970, 1, 1, tzinfo=UTC).date()).days
+def _java_date(days: int) -> str:
     return value_to_json(CqlType("date"), (days + (1 << 31)).to_bytes(4, "big")).strip('"')
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,26 @@ def load_converters(declared: Mapping[str, Mapping[str, Any]]) -> list[tuple[str
         ConfigurationError: A function can't be loaded, or a pattern is none.
     """
     return [(_pattern(name, values), _load(name, values)) for name, values in declared.items()]
+
+
+def require_columns(converters: Sequence[tuple[str, Converter]], columns: Iterable[str]) -> None:
+    """Refuse converters that show no column: one that hides values would hide none.
+
+    Args:
+        converters: What :func:`load_converters` returned.
+        columns: All captured columns, as ``keyspace.table.column``.
+
+    Raises:
+        ConfigurationError: A pattern fits none of them.
+    """
+    known = list(columns)
+    for pattern, converter in converters:
+        if known and not any(re.fullmatch(pattern, column) for column in known):
+            raise ConfigurationError(
+                f"converter {converter.name} fits no captured column",
+                expected="an expression that fits keyspace.table.column as a whole",
+                found=repr(pattern),
+            )
 
 
 def _pattern(name: str, values: Mapping[str, Any]) -> str:
