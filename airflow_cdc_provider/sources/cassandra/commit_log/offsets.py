@@ -6,8 +6,8 @@ Per origin (host id), JSON::
     307939}}
 
 ``floor``   every segment with this id or a lower one was read, or isn't wanted
-``done``    ranges of ids above it that were read to their end; ids on one node follow each other, so there is
-            one range per start of the node, about
+``done``    ranges of ids above it that were read to their end; ids on one node follow each other, so a new
+            range begins with each start of the node, and after each stretch of segments without changes
 ``open``    segments that were read up to a logical position and may hold more; wins over the other two
 ``truncated``  by table, the time (ms) of the last truncation that was captured as the node tells it over CQL;
             absent without one
@@ -15,7 +15,8 @@ Per origin (host id), JSON::
 A segment that is in none of them was not read. So segments may arrive in any order (Cassandra 3 hands them
 over when they are flushed), a segment without an index is read whenever it gets one, and a segment that was
 read and deleted is not read again when a crashed node brings it back. When there are more than
-:data:`MOST_RANGES` ranges, the lowest becomes part of the floor.
+:data:`MOST_RANGES` ranges, the lowest becomes part of the floor: a segment that comes later than so many
+others is taken for read. So a landing area must not get segments that are that old.
 
 A person sets an offset with ``floor`` and ``open`` alone: ``open`` names the position where an entry ends.
 """
@@ -30,7 +31,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Offset
 
 FORMAT: Final = 1
-MOST_RANGES: Final = 32
+MOST_RANGES: Final = 256
 WHOLE: Final = (1 << 63) - 1
 """A segment's position when it was, or may be, read to its end."""
 
