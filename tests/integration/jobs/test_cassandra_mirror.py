@@ -118,7 +118,7 @@ def test_rows_that_never_were_in_the_log_are_found_by_verify_and_brought_by_a_sn
     cassandra_session.execute(insert, (2,))
     cassandra_session.execute(f"ALTER KEYSPACE {keyspace} WITH durable_writes = true")
     cassandra_session.execute(insert, (3,))
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
     run_stage("sync", shop, connection)
     assert spark.table(f"lake.{keyspace}.{keyspace}_plain").count() == 2
 

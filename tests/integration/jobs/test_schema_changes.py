@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -94,7 +93,7 @@ def test_mirror_follows_columns_that_come_go_and_are_renamed(
             )
 
     def synced() -> None:
-        time.sleep(0.5)
+        cassandra_server.roll_segment(cassandra_session)
         outcome = run_stage("sync", shop, connection)
         assert not any(t.undecodable for t in outcome.tables)
         assert not outcome.findings
@@ -146,7 +145,7 @@ def test_table_that_was_dropped_and_made_anew_begins_again(
 
     create("int")
     fill(0, 1)
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
     run_stage("sync", shop, connection)
     assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "reborn") == 5
     # Three more lives between two runs, the first two never seen at the source by any of them.
@@ -157,7 +156,7 @@ def test_table_that_was_dropped_and_made_anew_begins_again(
         fill(90, value)
         run(f"TRUNCATE {name}")
         fill(3, value)
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
     outcome = run_stage("sync", shop, connection)
 
     assert not outcome.findings
@@ -184,7 +183,7 @@ def test_what_was_set_apart_lands_once_its_schema_is_known(
     both = " ".join(f"INSERT INTO {keyspace}.{t} (k, v) VALUES (2, 2);" for t in ("goes", "stays"))
     run(f"BEGIN BATCH {both} APPLY BATCH")
     run(f"DROP TABLE {keyspace}.goes")
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
     with monkeypatch.context() as patched:
         patched.setattr(CassandraSource, "learn", lambda self, records: None)
         outcome = run_stage("sync", shop, connection)
@@ -214,7 +213,7 @@ def test_what_a_merge_could_not_decode_lands_once_the_definition_is_another(
     run(f"CREATE TABLE {keyspace}.grows (k int PRIMARY KEY, v int, n int) WITH cdc = true")
     run(f"INSERT INTO {keyspace}.grows (k, v) VALUES (1, 1)")
     run(f"INSERT INTO {keyspace}.grows (k, n) VALUES (2, 2)")
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
     codec = CassandraSource.codec
 
     def outdated(self: CassandraSource, table: str, memory: Any = None) -> CassandraCodec:
@@ -252,7 +251,7 @@ def test_table_whose_capture_pauses_loses_nothing_and_is_read_again_afterwards(
     name = f"{keyspace}.pauses"
 
     def sync() -> Any:
-        time.sleep(0.5)
+        cassandra_server.roll_segment(cassandra_session)
         return run_stage("sync", shop, connection)
 
     run(f"CREATE TABLE {name} (k int PRIMARY KEY, v int) WITH cdc = true")
@@ -292,13 +291,13 @@ def test_capture_goes_on_while_the_cluster_does_not_answer(
     run = cassandra_session.execute
     run(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v int) WITH cdc = true")
     run(f"INSERT INTO {keyspace}.t (k, v) VALUES (1, 1)")
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
     with pytest.raises(TransientError):
         run_stage("sync", shop, nowhere)
     assert not run_stage("sync", shop, connection).findings
     run(f"INSERT INTO {keyspace}.t (k, v) VALUES (2, 2)")
     run(f"DELETE FROM {keyspace}.t WHERE k = 1")
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
 
     outcome = run_stage("sync", shop, nowhere)
 
@@ -322,7 +321,7 @@ def test_indexes_add_nothing_to_what_is_captured(
     run(f"CREATE CUSTOM INDEX ON {keyspace}.t (w) USING 'StorageAttachedIndex'")
     for k in range(20):
         run(f"INSERT INTO {keyspace}.t (k, v, w) VALUES ({k}, {k % 3}, 'w')")
-    time.sleep(0.5)
+    cassandra_server.roll_segment(cassandra_session)
 
     outcome = run_stage("sync", declaration(keyspace, cassandra_server), connection)
 
