@@ -252,12 +252,13 @@ def test_a_wrong_address_is_named_and_the_next_run_goes_on(
     shop = {**declaration(keyspace, cassandra_server), "tables": [rf"{keyspace}\.plain"]}
     table, mirror = f"{keyspace}.plain", f"{keyspace}.{keyspace}_plain"
     cassandra_session.execute(f"INSERT INTO {table} (id, a) VALUES (1, 'before')")
-    run_stage("sync", shop, connection)
-    cassandra_session.execute(f"INSERT INTO {table} (id, a) VALUES (2, 'after')")
     settle(cassandra_server, cassandra_session)
 
     with pytest.raises(TransientError, match=rf"{connection['host']}', 1\)"):
         run_stage("sync", shop, {**connection, "port": 1})
+    run_stage("sync", shop, connection)
+    cassandra_session.execute(f"INSERT INTO {table} (id, a) VALUES (2, 'after')")
+    settle(cassandra_server, cassandra_session)
     (outcome,) = run_stage("sync", shop, connection).tables
 
     assert (outcome.snapshot_rows, outcome.rows_written) == (0, 1)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
@@ -97,7 +98,12 @@ def check_segments(seed: int, rounds: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(rounds):
                 put_segment(Path(folder), segment, damaged(sound, rng))
-                records, _ = read_all(LogFolder(folder, "host", keys=keys), tables)
+                try:
+                    records, _ = read_all(LogFolder(folder, "host", keys=keys), tables)
+                except ConfigurationError:
+                    # No block was left sound by which a key can be tried, so the key is blamed.
+                    assert keys is not None
+                    continue
                 assert records.num_rows > 0
 
 
