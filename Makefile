@@ -3,6 +3,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+FUZZ_SECONDS := 600
 UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
 
@@ -33,6 +34,9 @@ test-unit: install ## Tests that need no server and no Spark
 test-faults: install ## Long kill and race tests
 	$(PYTEST) -m faults
 
+fuzz: install ## Fuzz the readers of Cassandra's segments for FUZZ_SECONDS (600), led by coverage
+	$(PYTHON) -m tools.fuzz_cassandra --seconds $(FUZZ_SECONDS)
+
 shipper: ## Build dist/cdc-shipper.pyz, the program that ships segments from Cassandra nodes
 	@python3 tools/build_shipper.py
 
@@ -56,4 +60,4 @@ clean: ## Remove what jobs made here: .venv, caches, the demo's data (downloads 
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-faults shipper demo ui features bench lock clean
+.PHONY: help install check format test test-unit test-faults fuzz shipper demo ui features bench lock clean

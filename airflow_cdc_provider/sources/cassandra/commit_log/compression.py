@@ -1,6 +1,10 @@
 """Compressors of sections: what makes plain bytes of a compressed body (reference §3.2).
 
 They go by the simple names of Cassandra's classes. A new one needs nothing but one more line.
+
+Arrow's codecs return as many bytes as were asked for, and what memory holds where a block has fewer. So each
+block's own length is read first: what comes out is the block's alone, and no length that is merely claimed is
+allocated.
 """
 
 from __future__ import annotations
@@ -9,7 +13,11 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.kernels import walker
 
 SectionDecoder = Callable[[bytes, int], bytes]
 """Makes plain bytes of a section's body (without the length that leads it), given their length."""
@@ -18,21 +26,105 @@ UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, zlib.error)
 """What a decoder raises for bytes that aren't what they should be."""
 
 
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+
 def lz4(body: bytes, length: int) -> bytes:
     """Unpack Cassandra's form of LZ4: the plain length, little-endian, then a raw block."""
     if int.from_bytes(body[:4], "little") != length:
         raise ValueError("the two lengths of the block differ")
-    return bytes(pa.Codec("lz4_raw").decompress(body[4:], length, asbytes=True)) if length else b""
+    if not length:
+        return b""
+    return _unpack("lz4_raw", body[4:], length, int(_lz4_length(np.frombuffer(body, np.uint8)[4:])))
 
 
-def _pyarrow(codec: str) -> SectionDecoder:
-    return lambda body, length: bytes(pa.Codec(codec).decompress(body, length, asbytes=True))
+def snappy(body: bytes, length: int) -> bytes:
+    """Unpack a raw Snappy block, which begins with its plain length: 7 bits a byte, the lowest first."""
+    held = 0
+    for place, byte in enumerate(body[:5]):
+        held |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    return _unpack("snappy", body, length, held)
+
+
+def zstd(body: bytes, length: int) -> bytes:
+    """Unpack a Zstandard frame; one that doesn't tell its plain length as a stream, until it ends."""
+    held = _zstd_length(body)
+    if held < 0:
+        with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
+            return bytes(stream.read(length + 1))
+    return _unpack("zstd", body, length, held)
+
+
+def _unpack(codec: str, block: bytes, length: int, held: int) -> bytes:
+    if held != length:
+        raise ValueError(f"a block of {held} bytes where {length} should be")
+    return bytes(pa.Codec(codec).decompress(block, length, asbytes=True))
+
+
+def _zstd_length(body: bytes) -> int:
+    """Read the plain length in a frame's header (RFC 8878, 3.1.1.1), -1 for none."""
+    if body[:4] != _ZSTD_MAGIC or len(body) < 5:
+        raise ValueError("no Zstandard frame")
+    descriptor = body[4]
+    alone = descriptor >> 5 & 1
+    size = (alone, 2, 4, 8)[descriptor >> 6]
+    at = 6 - alone + (0, 1, 2, 4)[descriptor & 3]
+    return int.from_bytes(body[at : at + size], "little") + (256 if size == 2 else 0) if size else -1
+
+
+@walker
+def _lz4_length(block: Bytes) -> Int:
+    """Add up what the sequences of a raw LZ4 block unpack to; -1 if they don't end with it.
+
+    A sequence::
+
+        u4 count of literals, u4 length of the match - 4 | [more of the count] | literals | u16 offset |
+        [more of the length]
+
+    15 goes on in bytes of 255 up to one that isn't. The last sequence ends after its literals.
+    """
+    end = len(block)
+    at = np.int64(0)
+    total = np.int64(0)
+    while at < end:
+        token = np.int64(block[at])
+        count, at = _lz4_number(block, at + 1, end, token >> 4)
+        if at < 0 or count > end - at:
+            return np.int64(-1)
+        at += count
+        total += count
+        if at == end:
+            return total
+        if end - at < 2:
+            return np.int64(-1)
+        count, at = _lz4_number(block, at + 2, end, token & 15)
+        if at < 0:
+            return np.int64(-1)
+        total += count + 4
+    return np.int64(-1)
+
+
+@walker
+def _lz4_number(block: Bytes, at: Int, end: Int, first: Int) -> tuple[Int, Int]:
+    """Read what may go on after four bits: the number, and the place after it or -1."""
+    number = np.int64(first)
+    more = number == 15
+    while more:
+        if at >= end:
+            return number, np.int64(-1)
+        byte = np.int64(block[at])
+        number += byte
+        at += 1
+        more = byte == 255
+    return number, np.int64(at)
 
 
 DECODERS: Final[dict[str, SectionDecoder]] = {
     "LZ4Compressor": lz4,
-    "SnappyCompressor": _pyarrow("snappy"),
-    "ZstdCompressor": _pyarrow("zstd"),
+    "SnappyCompressor": snappy,
+    "ZstdCompressor": zstd,
     "DeflateCompressor": lambda body, length: zlib.decompressobj().decompress(body, length + 1),
     "NoopCompressor": lambda body, length: body[:length],
 }

@@ -236,9 +236,18 @@ def read_descriptor(data: bytes, path: str) -> Descriptor:
                         expected=f"one of {', '.join(map(str, VERSIONS))} (Cassandra 3.0 to 5.0)",
                         found=str(version),
                     )
-                parameters = json.loads(data[_HEADER.size : end]) if length else {}
-                return Descriptor(version, segment, parameters, end + 4)
+                return Descriptor(version, segment, _parameters(data[_HEADER.size : end], path), end + 4)
     raise CorruptInput(f"the header of segment {path} is broken", expected="one whose checksum is right")
+
+
+def _parameters(text: bytes, path: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise CorruptInput(f"the header of segment {path} is broken", expected="parameters as a JSON object")
+    return found
 
 
 class SegmentBytes:

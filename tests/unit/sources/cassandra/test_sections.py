@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
     Damage,
@@ -65,17 +69,26 @@ def test_plain_sections_stand_at_their_file_offsets(tmp_path: Path) -> None:
     assert chain.end == chain.sections[-1].end
 
 
-@pytest.mark.parametrize(
-    ("name", "compress"),
-    [
-        ("LZ4Compressor", lambda b: struct.pack("<i", len(b)) + bytes(pa.Codec("lz4_raw").compress(b))),
-        ("SnappyCompressor", lambda b: bytes(pa.Codec("snappy").compress(b))),
-        ("ZstdCompressor", lambda b: bytes(pa.Codec("zstd").compress(b))),
-        ("DeflateCompressor", zlib.compress),
-        ("NoopCompressor", lambda b: b),
-        ("org.apache.cassandra.io.compress.DeflateCompressor", zlib.compress),
-    ],
-)
+def zstd_stream(data: bytes) -> bytes:
+    """A frame that doesn't tell its plain length."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+COMPRESSORS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("LZ4Compressor", lambda b: struct.pack("<i", len(b)) + bytes(pa.Codec("lz4_raw").compress(b))),
+    ("SnappyCompressor", lambda b: bytes(pa.Codec("snappy").compress(b))),
+    ("ZstdCompressor", lambda b: bytes(pa.Codec("zstd").compress(b))),
+    ("ZstdCompressor", zstd_stream),
+    ("DeflateCompressor", zlib.compress),
+    ("NoopCompressor", lambda b: b),
+    ("org.apache.cassandra.io.compress.DeflateCompressor", zlib.compress),
+]
+
+
+@pytest.mark.parametrize(("name", "compress"), COMPRESSORS)
 def test_compressed_sections_are_unpacked_and_positions_are_logical(
     tmp_path: Path, name: str, compress: Callable[[bytes], bytes]
 ) -> None:
@@ -88,6 +101,35 @@ def test_compressed_sections_are_unpacked_and_positions_are_logical(
         assert section.position == position + 8
         position = section.end
         assert section.end - section.position == len(plain(mutations))
+
+
+@pytest.mark.parametrize(("name", "compress"), COMPRESSORS[:-1])
+@given(data=st.lists(st.binary(min_size=1, max_size=20) | st.just(b"again " * 60), min_size=1).map(b"".join))
+def test_a_block_is_unpacked_if_it_holds_as_many_bytes_as_are_claimed(
+    name: str, compress: Callable[[bytes], bytes], data: bytes
+) -> None:
+    block = compress(data)
+    assert DECODERS[name](block, len(data)) == data
+    for claimed in (max(len(data) - 1, 1), len(data) + 1, len(data) + 1000, 1 << 29):
+        if claimed == len(data):
+            continue
+        if name == "LZ4Compressor":
+            block = struct.pack("<i", claimed) + block[4:]
+        try:
+            found = DECODERS[name](block, claimed)
+        except UNREADABLE:
+            continue
+        # What comes out is the block's own, so that the wrong length is seen.
+        assert len(found) != claimed or name == "NoopCompressor"
+        assert data.startswith(found)
+
+
+@given(st.binary(max_size=200), st.integers(0, 1 << 20))
+def test_any_bytes_are_unpacked_to_what_they_hold_or_refused(block: bytes, length: int) -> None:
+    for name, decode in DECODERS.items():
+        lead = struct.pack("<i", length) if name == "LZ4Compressor" else b""
+        with suppress(*UNREADABLE):
+            assert decode(lead + block, length) == decode(lead + block, length)
 
 
 def test_section_that_cannot_be_unpacked_is_damage_and_the_next_is_read(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,12 @@ def test_header_that_is_cut_off_is_corrupt() -> None:
 def test_other_versions_are_refused_by_name(version: int) -> None:
     with pytest.raises(ConfigurationError, match=str(version)):
         read_descriptor(header(ID, version), "path")
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"7", b'"x"', b"\xff", b"[" * 60_000])
+def test_header_whose_parameters_are_no_object_is_corrupt(text: bytes) -> None:
+    words = struct.pack(">iIIi", 7, 5, 0, len(text))
+    crc = zlib.crc32(text, zlib.crc32(words))
+    data = struct.pack(">iqH", 7, 5, len(text)) + text + struct.pack(">I", crc)
+    with pytest.raises(CorruptInput, match="parameters as a JSON object"):
+        read_descriptor(data, "path")
