@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.secrets import is_reference
+from airflow_cdc_provider.secrets import environment_variable, is_reference
 
 T = TypeVar("T")
 
@@ -82,13 +83,53 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
         if name in values:
             if spec.metadata.get("secret") and not isinstance(values[name], str):
                 raise ConfigurationError(f"option {place} is wrong", expected="text, in quotes if need be")
-            built[name] = _value(hints[name], values[name], place)
+            given = values[name]
+            if not spec.metadata.get("secret"):  # a secret's reference is resolved where it is needed
+                given = from_environment(hints[name], given, place)
+            built[name] = _value(hints[name], given, place)
             _check(spec, built[name], place)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ConfigurationError(
                 f"option {place} is missing", expected=str(spec.metadata.get("doc", "a value"))
             )
     return cls(**built)
+
+
+def from_environment(hint: Any, value: object, place: str) -> object:
+    """Return an option's value; for ``${env:NAME}`` what that variable of this process holds.
+
+    Args:
+        hint: The option's type. A text is taken as it is, anything else as YAML.
+        value: What the declaration gives.
+        place: The option's name, for messages.
+
+    Raises:
+        ConfigurationError: There is no such variable, or it holds no YAML.
+    """
+    variable = environment_variable(value) if isinstance(value, str) else ""
+    if not variable:
+        return value
+    text = os.environ.get(variable)
+    if text is None:
+        raise ConfigurationError(
+            f"option {place} names an environment variable that is not set",
+            expected=variable,
+            remedy="set it wherever the declaration is read: Airflow's workers and DAG processor, the CLI",
+        )
+    if hint is str or (typing.get_origin(hint) is typing.Literal and not _is_number(typing.get_args(hint))):
+        return text
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:  # whose text shows the content
+        raise ConfigurationError(
+            f"option {place} is wrong", expected="YAML", found=f"environment variable {variable}"
+        ) from None
+
+
+def _is_number(choices: Sequence[object]) -> bool:
+    return not all(isinstance(choice, str) for choice in choices)
 
 
 def to_plain(options: object) -> Any:

@@ -2,7 +2,8 @@
 
 =================  ==================================================================
 ``${env:NAME}``    environment variable of the process that needs it, a job's driver
-``${file:PATH}``   a file with mode 0600 or a mounted secret; a newline at its end is no part of it
+``${file:PATH}``   a mounted secret or a file with mode 0600 (:func:`read_private`); a newline at its
+                   end is no part of it
 anything else      the secret itself: fit for a laptop, shown nowhere
 =================  ==================================================================
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -25,6 +27,12 @@ def is_reference(value: str) -> bool:
     return _REFERENCE.fullmatch(value) is not None
 
 
+def environment_variable(value: str) -> str:
+    """Return the variable that ``${env:NAME}`` names; empty for anything else."""
+    match = _REFERENCE.fullmatch(value)
+    return match.group(2) if match and match.group(1) == "env" else ""
+
+
 def resolve_secret(value: str, option: str) -> str:
     """Return a secret, wherever it is.
 
@@ -33,7 +41,7 @@ def resolve_secret(value: str, option: str) -> str:
         option: The option's name, for errors.
 
     Raises:
-        ConfigurationError: Nothing is there, or the file can be read by others.
+        ConfigurationError: Nothing is there, or the file is not private.
     """
     match = _REFERENCE.fullmatch(value)
     if match is None:
@@ -52,26 +60,54 @@ def resolve_secret(value: str, option: str) -> str:
 
 
 def read_private(path: str, what: str) -> str:
-    """Read a file that only its owner may read.
+    """Read a file that is kept private: by its mode, or by whoever mounted it.
+
+    ==========================================================  =======================================
+    on a file system mounted read-only                          any mode: a mounted secret, as of
+                                                                Kubernetes, Docker or systemd
+    0600, 0400                                                  fine, whoever the owner is
+    0640, 0440, of another owner                                fine: that one gave us the right
+    others may read it, or group or others may write to it      refused
+    ==========================================================  =======================================
 
     Args:
         path: The file.
         what: What it holds, for errors: "the job's connection".
 
     Raises:
-        ConfigurationError: There is no such file, or others may read it too.
+        ConfigurationError: There is no such file, it can't be read, or it is not private.
     """
     file = Path(path)
     if not file.is_file():
         raise ConfigurationError(
             f"{what} is missing", expected=f"file {file}", remedy="the driver must see that path"
         )
-    mode = file.stat().st_mode & 0o777
-    if mode & 0o077:
+    try:
+        with file.open() as opened:
+            status, mount = os.fstat(opened.fileno()), os.fstatvfs(opened.fileno())
+            text = opened.read()
+    except PermissionError as error:
         raise ConfigurationError(
-            f"file {file} with {what} can be read by others",
-            expected="mode 0600",
-            found=oct(mode),
-            remedy=f"chmod 600 {file}",
+            f"file {file} with {what} can't be read",
+            expected=f"a file that user id {os.geteuid()} may read",
+            found=error.strerror or str(error),
+        ) from error
+    mode = stat.S_IMODE(status.st_mode)
+    mounted = bool(mount.f_flag & os.ST_RDONLY)
+    if not mounted and (reason := _not_private(mode, own=status.st_uid == os.geteuid())):
+        raise ConfigurationError(
+            f"file {file} with {what} {reason}",
+            expected="mode 0600; or 0640 and another owner; or a read-only mount",
+            found=f"mode 0{mode:o}, owner {status.st_uid}",
+            remedy=f"chmod 600 {file}, as its owner",
         )
-    return file.read_text()
+    return text
+
+
+def _not_private(mode: int, *, own: bool) -> str:
+    """Tell why a file's mode leaves a secret open; empty if it doesn't."""
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be changed by others"
+    if mode & stat.S_IROTH or (own and mode & stat.S_IRGRP):
+        return "can be read by others"
+    return ""

@@ -20,6 +20,7 @@ from airflow_cdc_provider.connector.debezium_rules import CASSANDRA, MONGODB
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, wrong
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.mongodb.selection import server_applies
 
 _CLASSES: Final = {
@@ -60,46 +61,6 @@ def from_debezium(properties: Mapping[str, str]) -> Imported:
         find_rule(name, RULES[draft.type]).apply(draft, name, value.strip())
     _finish(draft)
     return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    r"""Read Java's properties format: separators ``=``, ``:``, space; ``\`` to go on; ``\uXXXX``; ``#``."""
-    properties: dict[str, str] = {}
-    logical = ""
-    for line in text.splitlines():
-        stripped = line.lstrip(" \t\f")
-        if not logical and (not stripped or stripped[0] in "#!"):
-            continue
-        logical += stripped
-        if (len(logical) - len(logical.rstrip("\\"))) % 2:
-            logical = logical[:-1]
-            continue
-        name, value = _split_property(logical)
-        properties[name] = value
-        logical = ""
-    if logical:
-        name, value = _split_property(logical)
-        properties[name] = value
-    return properties
-
-
-_PROPERTY: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
-_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _split_property(line: str) -> tuple[str, str]:
-    match = _PROPERTY.fullmatch(line)
-    assert match is not None  # the expression matches every text
-    return _unescape(match[1]), _unescape(match[2])
-
-
-def _unescape(text: str) -> str:
-    def one(match: re.Match[str]) -> str:
-        code = match[1]
-        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(one, text)
 
 
 def _source_type(properties: Mapping[str, str]) -> str:

@@ -352,7 +352,9 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "cassandra.username": _CONNECTION,
     "cassandra.password": _CONNECTION,
     "cassandra.ssl.enabled": _CONNECTION,
-    "cassandra.ssl.config.path": _CONNECTION,
+    "cassandra.ssl.config.path": left_out(
+        "name the same file as tls_config_file in the extra of the Airflow connection"
+    ),
     "cassandra.driver.*": _CONNECTION,
     "cassandra.cluster.name": option("source.cluster"),
     "cdc.dir.poll.interval.ms": left_out("the sensor's poke interval or the DAG's schedule does it"),

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import (
+    from_environment,
     literal_secrets,
     option,
     parse,
@@ -150,6 +151,12 @@ class CassandraPublishOptions:
     varints: Literal["long", "precise", "string"] = option(
         "How varints are shown in envelope debezium (varint.handling.mode)", "long"
     )
+    frozen: Literal["structured", "bytes"] = option(
+        "How columns of frozen lists, sets, maps and user-defined types are shown in envelope debezium: by "
+        "their parts, as Debezium's code writes them; or as bytes, which its page says: the value as "
+        "Cassandra stores it",
+        "structured",
+    )
     converters: Mapping[str, Mapping[str, Any]] = option(
         "Functions that show columns of envelope debezium otherwise: type (package.module:function), "
         "columns (a regular expression on keyspace.table.column), schema_name, and settings of its own",
@@ -244,7 +251,7 @@ class Connector:
         """
         top = parse(_Declaration, values)
         source = dict(top.source)
-        kind = source.pop("type", None)
+        kind: Any = from_environment(str, source.pop("type", None), "source.type")
         if kind not in SOURCE_OPTIONS:
             raise ConfigurationError(
                 "option source.type is wrong",
@@ -328,7 +335,7 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
 
 def _refuse_other_envelopes(publish: PublishOptions) -> None:
     """Refuse choices that the events' form doesn't know: who hides a column by a converter counts on it."""
-    others = ("operations", "source", "decimals", "varints", "converters")
+    others = ("operations", "source", "decimals", "varints", "frozen", "converters")
     for name in others if publish.envelope == "datastax" else ("key_in_value",):
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):

@@ -13,16 +13,7 @@ from urllib.parse import unquote
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_cdc_provider.exceptions import (
-    CdcError,
-    ConfigurationError,
-    OffsetMissing,
-    PositionLost,
-    error_from_text,
-)
-
-PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing)
-"""Errors that stay until a person changes something."""
+from airflow_cdc_provider.exceptions import PERMANENT, CdcError, error_from_text
 
 _IN_URI: Final = re.compile(r"://[^/@:]*:([^@/]+)@")
 _SECRET_NAMES: Final = ("password", "secret", "token", "passphrase", "private_key", "api_key")

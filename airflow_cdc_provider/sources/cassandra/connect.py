@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.sources.cassandra.tls import tls_context, wants_tls
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -26,7 +27,8 @@ def open_session(
     Args:
         connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
             ``login``, ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``,
-            ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``.
+            ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``, and
+            keystores as :mod:`.tls` names them.
         timeout_seconds: How long to wait for one answer.
         raw_results: Results are pages of bytes (:mod:`.raw_results`), and the driver loads no metadata.
 
@@ -53,8 +55,8 @@ def open_session(
         options["auth_provider"] = PlainTextAuthProvider(
             connection["login"], connection.get("password") or ""
         )
-    if extra.get("tls"):
-        options["ssl_context"] = _tls(extra)
+    if wants_tls(extra):
+        options["ssl_context"] = tls_context(extra)
     if raw_results:
         from airflow_cdc_provider.sources.cassandra.raw_results import RawProtocolHandler, raw_pages
 
@@ -141,11 +143,12 @@ def translated(error: BaseException, doing: str) -> CdcError:
                 found=_first_line(cause),
                 remedy="grant the role SELECT on the keyspace: GRANT SELECT ON KEYSPACE ... TO ...",
             )
-        if isinstance(cause, ssl.SSLError):
+        # The driver makes an OSError of an SSLError, with its number, 1: as if connecting were not permitted.
+        if isinstance(cause, (ssl.SSLError, PermissionError)):
             return ConfigurationError(
                 f"{doing} failed: TLS doesn't fit",
                 found=_first_line(cause),
-                remedy="look at the connection's extra: tls, tls_ca_file, tls_check_hostname",
+                remedy="look at the connection's extra: tls_ca_file, trustStore.location, tls_check_hostname",
             )
         if isinstance(cause, (driver.InvalidRequest, driver.UnsupportedOperation)):
             return ConfigurationError(f"{doing} was refused by the cluster", found=_first_line(cause))
@@ -158,20 +161,3 @@ def translated(error: BaseException, doing: str) -> CdcError:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def _tls(extra: Mapping[str, Any]) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=extra.get("tls_ca_file"))
-        context.check_hostname = bool(extra.get("tls_check_hostname", True))
-        if extra.get("tls_certificate_file"):
-            context.load_cert_chain(
-                extra["tls_certificate_file"], extra.get("tls_key_file"), extra.get("tls_key_password")
-            )
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(
-            "the connection's TLS files can't be used",
-            expected="PEM files that this machine can read (executors too)",
-            found=str(error),
-        ) from error
-    return context

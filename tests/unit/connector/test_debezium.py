@@ -9,9 +9,9 @@ from airflow_cdc_provider.connector.debezium import (
     RULES,
     from_debezium,
     load_debezium_properties,
-    parse_properties,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions

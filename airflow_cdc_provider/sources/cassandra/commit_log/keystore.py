@@ -92,21 +92,21 @@ def read_secret_keys(path: str, password: str, key_password: str) -> SecretKeys:
                 opened[alias] = key
             else:
                 closed.append(alias)
-    except (_Malformed, RecursionError) as error:
+    except (Malformed, RecursionError) as error:
         raise ConfigurationError(f"keystore {path} can't be read", found=str(error)) from error
     return SecretKeys(opened, tuple(closed))
 
 
-class _Malformed(Exception):
+class Malformed(Exception):
     """The bytes are not what the format says."""
 
 
 def _sealed_keys(body: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield alias and sealed object of each secret key."""
-    reader = _JavaReader(body, 4)
+    reader = JavaReader(body, 4)
     version, count = reader.number(4), reader.number(4)
     if version not in (1, 2):
-        raise _Malformed(f"version {version}")
+        raise Malformed(f"version {version}")
     for _ in range(count):
         tag, alias = reader.number(4), reader.text()
         reader.take(8)
@@ -119,13 +119,13 @@ def _sealed_keys(body: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
         elif tag == _SECRET:
             sealed = reader.stream()
             if not isinstance(sealed, dict):
-                raise _Malformed(f"secret key {alias} is no object")
+                raise Malformed(f"secret key {alias} is no object")
             yield alias, sealed
         else:
-            raise _Malformed(f"entry {alias} of unknown kind {tag}")
+            raise Malformed(f"entry {alias} of unknown kind {tag}")
 
 
-def _skip_certificate(reader: _JavaReader, version: int) -> None:
+def _skip_certificate(reader: JavaReader, version: int) -> None:
     if version > 1:
         reader.text()
     reader.take(reader.number(4))
@@ -138,10 +138,10 @@ def _unseal(sealed: Mapping[str, Any], password: str) -> bytes:
 
     algorithm = sealed.get("sealAlg")
     if algorithm != "PBEWithMD5AndTripleDES":
-        raise _Malformed(f"a key is sealed by {algorithm}")
+        raise Malformed(f"a key is sealed by {algorithm}")
     content, parameters = sealed.get("encryptedContent"), sealed.get("encodedParams")
     if not isinstance(content, bytes) or not isinstance(parameters, bytes) or not content or len(content) % 8:
-        raise _Malformed("a sealed key is incomplete")
+        raise Malformed("a sealed key is incomplete")
     secret = _derive(password, *_salt_and_rounds(parameters))
     decryptor = Cipher(TripleDES(secret[:24]), modes.CBC(secret[24:])).decryptor()
     plain = decryptor.update(content) + decryptor.finalize()
@@ -149,23 +149,23 @@ def _unseal(sealed: Mapping[str, Any], password: str) -> bytes:
     if not 1 <= padding <= 8 or plain[-padding:] != bytes([padding]) * padding:
         return b""
     try:
-        key = _JavaReader(plain[:-padding], 0).stream()
-    except _Malformed:
+        key = JavaReader(plain[:-padding], 0).stream()
+    except Malformed:
         return b""  # the one padding of 256 that was right by chance
     # SecretKeySpec has it as key, KeyRep, by which other classes travel, as encoded.
     found = key.get("key") or key.get("encoded") if isinstance(key, dict) else None
     if not isinstance(found, bytes):
-        raise _Malformed("a key without bytes")
+        raise Malformed("a key without bytes")
     return found
 
 
 def _salt_and_rounds(parameters: bytes) -> tuple[bytes, int]:
     """Read DER: SEQUENCE of OCTET STRING (8 bytes) and INTEGER."""
     if parameters[:1] != b"\x30" or parameters[2:4] != b"\x04\x08" or parameters[12:13] != b"\x02":
-        raise _Malformed("a key's salt can't be read")
+        raise Malformed("a key's salt can't be read")
     rounds = int.from_bytes(parameters[14 : 14 + parameters[13]], "big")
     if not 0 < rounds <= _MOST_ROUNDS:
-        raise _Malformed(f"a key with {rounds} rounds of its password")
+        raise Malformed(f"a key with {rounds} rounds of its password")
     return parameters[4:12], rounds
 
 
@@ -201,7 +201,7 @@ class _Class:
     base: _Class | None
 
 
-class _JavaReader:
+class JavaReader:
     """Reads Java's ``DataOutput`` and serialised objects: an object becomes a dict of its fields."""
 
     def __init__(self, data: bytes, at: int) -> None:
@@ -213,7 +213,7 @@ class _JavaReader:
         """Return the next bytes."""
         end = self._at + length
         if length < 0 or end > len(self._data):
-            raise _Malformed(f"it is cut off at byte {self._at}")
+            raise Malformed(f"it is cut off at byte {self._at}")
         found = self._data[self._at : end]
         self._at = end
         return found
@@ -229,7 +229,7 @@ class _JavaReader:
     def stream(self) -> Any:
         """Return the one object of a stream that begins here."""
         if self.take(4) != _STREAM:
-            raise _Malformed("no serialised object where one should be")
+            raise Malformed("no serialised object where one should be")
         self._handles = []
         return self._content()
 
@@ -240,7 +240,7 @@ class _JavaReader:
         if tag == _REFERENCE:
             handle = self.number(4) - _FIRST_HANDLE
             if not 0 <= handle < len(self._handles):
-                raise _Malformed("a reference to nothing")
+                raise Malformed("a reference to nothing")
             return self._handles[handle]
         if tag == _CLASS:
             return self._class()
@@ -255,7 +255,7 @@ class _JavaReader:
             return self._enum()
         if tag == _BLOCK:
             return self.take(self.number(1))
-        raise _Malformed(f"unexpected element {tag:#x} of a serialised object")
+        raise Malformed(f"unexpected element {tag:#x} of a serialised object")
 
     def _class(self) -> _Class:
         name, _ = self.text(), self.take(8)
@@ -268,7 +268,7 @@ class _JavaReader:
             if kind in "[L":
                 self._content()
             elif kind not in _PRIMITIVES:
-                raise _Malformed(f"field {field} of unknown type")
+                raise Malformed(f"field {field} of unknown type")
             fields.append((kind, field))
         self._skip_to_end()
         base = self._class_or_null()
@@ -278,7 +278,7 @@ class _JavaReader:
     def _class_or_null(self) -> _Class | None:
         found = self._content()
         if found is not None and not isinstance(found, _Class):
-            raise _Malformed("no class where one should be")
+            raise Malformed("no class where one should be")
         return found
 
     def _object(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class _JavaReader:
             described = described.base
         for one in reversed(line):
             if one.flags & 0xF not in (_SERIALISABLE, _SERIALISABLE | _WRITES_MORE):
-                raise _Malformed(f"class {one.name} writes itself in a way of its own")
+                raise Malformed(f"class {one.name} writes itself in a way of its own")
             for kind, name in one.fields:
                 values[name] = self._content() if kind in "[L" else self._primitive(kind)
             if one.flags & _WRITES_MORE:

@@ -1,0 +1,203 @@
+"""TLS of connections to a cluster: from PEM files, or from settings in the names that Debezium has for them.
+
+Debezium keeps them in a properties file, which ``cassandra.ssl.config.path`` names. They may stand in such a
+file (``tls_config_file``) or in a connection's extra:
+
+=========================  ==========================================================================
+``keyStore.location``      keystore with the client's key and certificate, where nodes demand one
+``keyStore.password``      its password, and its key's
+``keyStore.type``          ``JKS`` by default; what the file is, it says itself
+``keyManager.algorithm``   ``SunX509`` by default; ``PKIX`` and ``NewSunX509`` do the same here
+``trustStore.location``    keystore with the authorities' or the nodes' certificates; ``trustStore.password``,
+                           ``trustStore.type`` and ``trustManager.algorithm`` likewise
+``cipherSuites``           the only suites to use, with commas, in Java's or OpenSSL's names; default: all
+=========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.properties_file import parse_properties
+from airflow_cdc_provider.sources.cassandra.java_keystores import Keystore, read_keystore
+
+_DEFAULTS: Final = {
+    "keyStore.location": "",
+    "keyStore.password": "",
+    "keyStore.type": "JKS",
+    "keyManager.algorithm": "SunX509",
+    "trustStore.location": "",
+    "trustStore.password": "",
+    "trustStore.type": "JKS",
+    "trustManager.algorithm": "SunX509",
+    "cipherSuites": "",
+}
+_TYPES: Final = ("JKS", "PKCS12", "JCEKS")
+_ALGORITHMS: Final = ("SunX509", "NewSunX509", "PKIX")
+_RENEGOTIATION: Final = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
+"""No suite, but what Java says in its place; OpenSSL says it by itself."""
+_OF_TLS_1_3: Final = frozenset(
+    {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
+)
+
+
+def wants_tls(extra: Mapping[str, Any]) -> bool:
+    """Tell whether a connection's extra asks for TLS: by ``tls``, else by naming a keystore or their file."""
+    if "tls" in extra:
+        return bool(extra["tls"])
+    return any(extra.get(name) for name in ("tls_config_file", "keyStore.location", "trustStore.location"))
+
+
+def tls_context(extra: Mapping[str, Any]) -> ssl.SSLContext:
+    """Build the context of a connection.
+
+    Args:
+        extra: The connection's extra: ``tls_ca_file``, ``tls_certificate_file``, ``tls_key_file``,
+            ``tls_key_password``, ``tls_check_hostname``; and the module's settings, there or in the file that
+            ``tls_config_file`` names. What stands in the extra wins.
+
+    Raises:
+        ConfigurationError: A file can't be used, a password is wrong, or a setting is unknown.
+    """
+    settings = _settings(extra)
+    try:
+        context = _trusting(extra, settings)
+        context.check_hostname = bool(extra.get("tls_check_hostname", True))
+        _identify(context, extra, settings)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            "the connection's TLS files can't be used",
+            expected="PEM files that this machine can read (executors too)",
+            found=str(error),
+        ) from error
+    if settings["cipherSuites"]:
+        _limit(context, [name.strip() for name in settings["cipherSuites"].split(",") if name.strip()])
+    return context
+
+
+def _settings(extra: Mapping[str, Any]) -> dict[str, str]:
+    settings = dict(_DEFAULTS)
+    path = extra.get("tls_config_file")
+    if path:
+        try:
+            told = parse_properties(Path(path).read_text("latin-1"))  # what java.util.Properties reads
+        except OSError as error:
+            raise ConfigurationError(
+                f"tls_config_file {path} can't be read", found=str(error.strerror)
+            ) from None
+        if unknown := sorted(set(told) - set(_DEFAULTS)):
+            raise ConfigurationError(
+                f"{path} has settings that TLS doesn't know",
+                expected=", ".join(_DEFAULTS),
+                found=", ".join(unknown),
+            )
+        settings |= told
+    settings |= {name: str(extra[name]) for name in _DEFAULTS if extra.get(name)}
+    for name, allowed in (("Store.type", _TYPES), ("Manager.algorithm", _ALGORITHMS)):
+        for side in ("key", "trust"):
+            if settings[side + name].upper() not in map(str.upper, allowed):
+                raise ConfigurationError(
+                    f"{side}{name} is wrong",
+                    expected=f"one of {', '.join(allowed)}",
+                    found=settings[side + name],
+                )
+    return settings
+
+
+def _trusting(extra: Mapping[str, Any], settings: Mapping[str, str]) -> ssl.SSLContext:
+    if not settings["trustStore.location"]:
+        return ssl.create_default_context(cafile=extra.get("tls_ca_file"))
+    store = _open(settings, "trustStore")
+    trusted = store.trusted or store.chain
+    if not trusted:
+        raise ConfigurationError(
+            f"trustStore {settings['trustStore.location']} holds no certificate",
+            expected="those of the nodes, or of the authority that signed them",
+        )
+    context = ssl.create_default_context(cadata="".join(map(ssl.DER_cert_to_PEM_cert, trusted)))
+    # As Java: what a trust store holds is trusted, be it an authority's or a node's own.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if extra.get("tls_ca_file"):
+        context.load_verify_locations(extra["tls_ca_file"])
+    return context
+
+
+def _identify(context: ssl.SSLContext, extra: Mapping[str, Any], settings: Mapping[str, str]) -> None:
+    if extra.get("tls_certificate_file"):
+        context.load_cert_chain(
+            extra["tls_certificate_file"], extra.get("tls_key_file"), extra.get("tls_key_password")
+        )
+    elif settings["keyStore.location"]:
+        store = _open(settings, "keyStore")
+        if not store.key:
+            raise ConfigurationError(
+                f"keyStore {settings['keyStore.location']} holds no private key",
+                expected="the client's key with its certificate",
+            )
+        _load(context, store)
+
+
+def _open(settings: Mapping[str, str], name: str) -> Keystore:
+    return read_keystore(settings[f"{name}.location"], settings[f"{name}.password"], name)
+
+
+def _load(context: ssl.SSLContext, store: Keystore) -> None:
+    """Give a context its key: it takes files alone, so the key lies in one for a moment, encrypted."""
+    from cryptography.hazmat.primitives import serialization as form
+
+    word = secrets.token_hex(16)
+    key = form.load_der_private_key(store.key, None).private_bytes(
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(word.encode())
+    )
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(key + "".join(map(ssl.DER_cert_to_PEM_cert, store.chain)).encode())
+        file.flush()
+        context.load_cert_chain(file.name, password=word)
+
+
+def _limit(context: ssl.SSLContext, suites: list[str]) -> None:
+    """Allow some suites alone; those of TLS 1.3 all or none, as Python can't choose among them."""
+    suites = [name for name in suites if name != _RENEGOTIATION]
+    newest = _OF_TLS_1_3 & set(suites)
+    if newest and newest != _OF_TLS_1_3:
+        raise ConfigurationError(
+            "cipherSuites names some suites of TLS 1.3, and Python can't choose among them",
+            expected=f"all of {', '.join(sorted(_OF_TLS_1_3))}, or none: then TLS 1.2 is used",
+            found=", ".join(sorted(newest)),
+        )
+    older = [openssl_name(name) for name in suites if name not in _OF_TLS_1_3]
+    if not newest:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if not older:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return
+    try:
+        context.set_ciphers(":".join(older))
+    except ssl.SSLError:
+        known: set[str] = set()
+    else:
+        known = {suite["name"] for suite in context.get_ciphers()}
+    if unknown := [name for name in older if name not in known]:
+        raise ConfigurationError(
+            f"cipherSuites names what OpenSSL doesn't know: {', '.join(unknown)}",
+            expected="names as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or OpenSSL's own",
+        )
+
+
+def openssl_name(suite: str) -> str:
+    """Return OpenSSL's name of a suite of TLS 1.2: Java's is ``TLS_<exchange>_WITH_<cipher>_<hash>``."""
+    exchange, separator, rest = suite.removeprefix("TLS_").removeprefix("SSL_").partition("_WITH_")
+    if not separator:
+        return suite
+    cipher = rest.replace("AES_128", "AES128").replace("AES_256", "AES256").replace("_CBC", "")
+    if cipher.startswith("CHACHA20"):
+        cipher = "CHACHA20_POLY1305"
+    name = cipher if exchange == "RSA" else f"{exchange}_{cipher}"
+    return name.replace("_", "-")

@@ -1,0 +1,188 @@
+"""Connections to a real node that demands TLS and a client's certificate, by Java's keystores and by PEM."""
+
+from __future__ import annotations
+
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+from airflow_cdc_provider.sources.cassandra.java_keystores import read_keystore
+
+pytestmark = pytest.mark.integration
+
+WORD = "word-of-the-stores"
+AES_256 = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+
+
+def keytool(*arguments: str) -> None:
+    told = subprocess.run(["keytool", *arguments], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+@dataclass
+class Secured:
+    """A node that takes no client without a certificate, and the client's stores."""
+
+    host: str
+    port: int
+    folder: Path
+
+    def store(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def java(self, kind: str = "jks", **more: str) -> dict[str, str]:
+        """Return settings in Debezium's names."""
+        return {
+            "keyStore.location": self.store(f"client.{kind}"),
+            "keyStore.password": WORD,
+            "trustStore.location": self.store(f"nodes.{kind}"),
+            "trustStore.password": WORD,
+            **more,
+        }
+
+    def ask(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> tuple[bool, str]:
+        """Test the connection by the hook, as the button of Airflow's form does."""
+        values = {"conn_type": "cdc_cassandra", "host": self.host, "port": self.port, "extra": dict(extra)}
+        monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(values))
+        return CassandraCdcHook("secured").test_connection()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    from server_kit import CassandraServer
+
+    folder = tmp_path_factory.mktemp("stores")
+    for name in ("node", "client"):
+        for kind in ("jks", "p12"):
+            store = ["-keystore", str(folder / f"{name}.{kind}"), "-storepass", WORD]
+            if kind == "jks":
+                keytool(
+                    *("-genkeypair", "-alias", name, "-keyalg", "RSA", "-dname", f"CN={name}"),
+                    *(
+                        "-ext",
+                        "san=ip:127.0.0.1",
+                        "-validity",
+                        "2",
+                        "-storetype",
+                        "JKS",
+                        "-keypass",
+                        WORD,
+                        *store,
+                    ),
+                )
+                keytool("-exportcert", "-alias", name, "-file", str(folder / f"{name}.der"), *store)
+            else:
+                source = ["-srckeystore", str(folder / f"{name}.jks"), "-srcstorepass", WORD]
+                target = ["-destkeystore", str(folder / f"{name}.p12"), "-deststorepass", WORD]
+                keytool("-importkeystore", *source, *target, "-deststoretype", "PKCS12")
+    for name, alias in (("nodes", "node"), ("clients", "client")):
+        for kind, form in (("jks", "JKS"), ("p12", "PKCS12"), ("jceks", "JCEKS")):
+            keytool(
+                *("-importcert", "-noprompt", "-alias", alias, "-file", str(folder / f"{alias}.der")),
+                *("-keystore", str(folder / f"{name}.{kind}"), "-storepass", WORD, "-storetype", form),
+            )
+    options = {
+        "enabled": True,
+        "optional": False,
+        "require_client_auth": True,
+        "keystore": str(folder / "node.jks"),
+        "keystore_password": WORD,
+        "truststore": str(folder / "clients.jks"),
+        "truststore_password": WORD,
+    }
+    with CassandraServer(settings={"client_encryption_options": options}) as server:
+        yield Secured(server.host, server.port, folder)
+
+
+@pytest.mark.covers("CAS-DEPLOY-06", "CAS-CFG-10")
+def test_debeziums_settings_file_opens_a_connection(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ssl.properties"
+    more = {
+        "keyStore.type": "JKS",
+        "trustStore.type": "JKS",
+        "keyManager.algorithm": "SunX509",
+        "trustManager.algorithm": "SunX509",
+        "cipherSuites": AES_256,
+    }
+    file.write_text("".join(f"{name}={value}\n" for name, value in secured.java(**more).items()))
+    good, text = secured.ask(monkeypatch, {"tls": True, "tls_config_file": str(file)})
+    assert good, text
+    with CassandraCdcHook("secured") as session:
+        pool = next(iter(session._pools.values()))
+        (connection, *_) = pool.get_connections()
+        assert connection._socket.cipher()[0] == "ECDHE-RSA-AES256-GCM-SHA384", "the only suite it names"
+        assert connection._socket.version() == "TLSv1.2"
+
+
+@pytest.mark.covers("CAS-DEPLOY-06")
+@pytest.mark.parametrize("kind", ["jks", "p12"])
+def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    good, text = secured.ask(monkeypatch, secured.java(kind))
+    assert good, text
+    good, text = secured.ask(
+        monkeypatch, {**secured.java(kind), "trustStore.location": secured.store("nodes.jceks")}
+    )
+    assert good, text
+
+
+@pytest.mark.covers("CAS-DEPLOY-06")
+def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, own, nodes = (str(tmp_path / name) for name in ("key.pem", "own.pem", "nodes.pem"))
+    store = ["openssl", "pkcs12", "-in", secured.store("client.p12"), "-passin", f"pass:{WORD}", "-nodes"]
+    subprocess.run([*store, "-nocerts", "-out", key], check=True, capture_output=True)
+    subprocess.run([*store, "-nokeys", "-out", own], check=True, capture_output=True)
+    der = ["openssl", "x509", "-inform", "DER", "-in", secured.store("node.der"), "-out", nodes]
+    subprocess.run(der, check=True, capture_output=True)
+    pem = {"tls": True, "tls_ca_file": nodes, "tls_certificate_file": own, "tls_key_file": key}
+    good, text = secured.ask(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
+    assert good, text
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS doesn't fit|got no answer"),
+        ({"trustStore.location": "clients.jks"}, "failed: TLS doesn't fit"),
+        (
+            {"keyStore.password": "s3cr3t-other"},
+            r"keyStore .* can't be opened: expected its password, as keyStore\.password",
+        ),
+        ({"trustStore.location": "nowhere.jks"}, "trustStore .* can't be read: found No such file"),
+        ({"cipherSuites": "TLS_NO_SUCH_WITH_SUITE"}, "OpenSSL doesn't know: NO-SUCH-SUITE"),
+        ({"cipherSuites": "TLS_AES_256_GCM_SHA384"}, "Python can't choose among them"),
+        ({"keyStore.type": "BKS"}, "keyStore.type is wrong: expected one of JKS, PKCS12, JCEKS"),
+    ],
+)
+@pytest.mark.covers("CAS-DEPLOY-06")
+def test_what_does_not_fit_is_told_without_a_secret(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
+) -> None:
+    changed = {n: secured.store(v) if v and n.endswith("location") else v for n, v in change.items()}
+    good, text = secured.ask(monkeypatch, {**secured.java(), **changed})
+    assert not good
+    assert re.search(told, text), text
+    assert WORD not in text
+    assert "s3cr3t" not in text
+
+
+def test_any_bit_of_a_keystore_that_is_changed_is_told(secured: Secured, tmp_path: Path) -> None:
+    data = (secured.folder / "client.jks").read_bytes()
+    for place in range(0, len(data), 97):
+        damaged = tmp_path / "damaged.jks"
+        damaged.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(ConfigurationError):
+            read_keystore(str(damaged), WORD, "keyStore")

@@ -1,0 +1,117 @@
+"""Every option of a declaration may come from an environment variable."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.declaration import SOURCE_OPTIONS, _Declaration
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+
+def options(cls: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """List the paths of all options, with types and defaults."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from options(hint, (*path, field.name))
+        elif not field.metadata.get("secret"):
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            yield (*path, field.name), hint, default
+
+
+def values(hint: Any, default: Any) -> list[Any]:
+    """Return the default and others, right or wrong."""
+    if typing.get_origin(hint) is typing.Literal:
+        return list(typing.get_args(hint))
+    given = [] if default in (dataclasses.MISSING, None) else [default]
+    samples: dict[Any, list[Any]] = {bool: [True, False], int: [3, -5], float: [2.5, 4], str: ["shop.a.b"]}
+    if hint in samples:
+        return [*given, *samples[hint]]
+    if typing.get_origin(hint) is tuple:
+        return [list(one) for one in given] + [["shop.a.b"], []]
+    if typing.get_origin(hint) is Mapping or "apping" in str(hint):
+        return [dict(one) for one in given] + [{"a.b": "c"}]
+    return [*given, 7]
+
+
+ALL = [
+    pytest.param(kind, path, value, id=f"{kind}-{'.'.join(path)}-{value}")
+    for kind, source in SOURCE_OPTIONS.items()
+    for path, hint, default in (
+        *options(_Declaration),
+        *((("source", *path), hint, default) for path, hint, default in options(source)),
+    )
+    if path != ("source",)
+    for value in values(hint, default)
+]
+
+
+def declared(kind: str, path: tuple[str, ...], value: Any) -> Connector | str:
+    """Return the connector, or the error, of a declaration with one option."""
+    declaration: dict[str, Any] = {"name": "shop", "source": {"type": kind}}
+    inner = declaration
+    for name in path[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[path[-1]] = value
+    try:
+        return Connector.from_dict(declaration)
+    except ConfigurationError as error:
+        return error.message
+
+
+@pytest.mark.covers("DSX-AGT-04")
+@pytest.mark.parametrize(("kind", "path", "value"), ALL)
+def test_an_option_from_the_environment_is_the_option(
+    kind: str, path: tuple[str, ...], value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_OPTION", value if isinstance(value, str) else yaml.safe_dump(value))
+    found = declared(kind, path, "${env:THE_OPTION}")
+    assert found == declared(kind, path, value)
+
+
+def test_all_options_are_among_them_and_most_values_are_right() -> None:
+    every: list[Any] = [param.values for param in ALL]
+    assert len({(kind, path) for kind, path, _ in every}) > 100
+    right = [one for one in every if isinstance(declared(*one), Connector)]
+    assert len(right) > len(ALL) * 0.8
+
+
+def test_a_variable_that_is_not_set_is_told_with_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with pytest.raises(ConfigurationError, match=r"option snapshot\.mode .* not set: expected NOT_SET"):
+        Connector.from_dict(
+            {"name": "a", "source": {"type": "cassandra"}, "snapshot": {"mode": "${env:NOT_SET}"}}
+        )
+
+
+def test_the_type_and_whole_parts_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KIND", "cassandra")
+    monkeypatch.setenv("TABLES", "['shop\\..*', 'x.y']")
+    monkeypatch.setenv("LAKE", "{catalog: lake, merge: {min_pending_ratio: 0.5}}")
+    found = Connector.from_dict(
+        {
+            "name": "a",
+            "source": {"type": "${env:KIND}"},
+            "tables": "${env:TABLES}",
+            "lake": "${env:LAKE}",
+        }
+    )
+    assert (found.type, found.tables) == ("cassandra", (r"shop\..*", "x.y"))
+    assert found.lake.merge.min_pending_ratio == 0.5
+
+
+def test_a_secret_stays_a_reference_which_the_job_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_SECRET", "hush")
+    encryption = {"keystore": "/k", "keystore_password": "${env:THE_SECRET}"}
+    found = Connector.from_dict({"name": "a", "source": {"type": "cassandra", "encryption": encryption}})
+    assert found.to_dict()["source"]["encryption"]["keystore_password"] == "${env:THE_SECRET}"
+    assert found.secrets == {}
