@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,8 @@ from airflow_cdc_provider.hooks.source import CdcHook
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
+    from airflow_cdc_provider.sources.cassandra.cdc_flag import FlagChange
+
 
 class CassandraCdcHook(CdcHook):
     """A Cassandra cluster.
@@ -17,7 +20,9 @@ class CassandraCdcHook(CdcHook):
     Args:
         cassandra_conn_id: The connection: contact points with commas as host, port, login and password; as
             extra ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``, ``tls_key_file``
-            and ``tls_check_hostname``; ``keystore_password`` and ``key_password`` of encrypted commit logs.
+            and ``tls_check_hostname``, or Java's keystores by ``tls_config_file``, ``keyStore.location``,
+            ``trustStore.location`` and so on (docs/airflow.md); ``keystore_password`` and ``key_password`` of
+            encrypted commit logs.
 
     Example::
 
@@ -71,6 +76,40 @@ class CassandraCdcHook(CdcHook):
         if isinstance(policy, dict) and policy.get("local_dc"):
             extra.setdefault("local_datacenter", policy["local_dc"])
         return {**values, "extra": extra}
+
+    def captured_tables(self) -> list[str]:
+        """List the tables that have ``cdc = true``, as ``keyspace.table``, sorted."""
+        from airflow_cdc_provider.sources.cassandra.cdc_flag import captured_tables
+
+        return captured_tables(self.get_conn())
+
+    def matching_tables(self, patterns: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
+        """List the tables that patterns name, as in a declaration; none is a view or Cassandra's own.
+
+        Raises:
+            ConfigurationError: A pattern names no table.
+        """
+        from airflow_cdc_provider.sources.cassandra.cdc_flag import matching_tables
+
+        return matching_tables(self.get_conn(), patterns, exclude)
+
+    def switch_cdc(self, tables: Sequence[str], *, enabled: bool) -> FlagChange:
+        """Switch ``cdc`` of tables on or off where it is not so yet, and wait until all nodes know it.
+
+        Args:
+            tables: Names from :meth:`matching_tables`.
+            enabled: Whether it is to be on.
+
+        Returns:
+            Which tables were altered, and which were so already.
+
+        Raises:
+            ConfigurationError: The role may not alter them, or nodes don't capture at all.
+            TransientError: Nodes don't agree on the schema; calling again goes on.
+        """
+        from airflow_cdc_provider.sources.cassandra.cdc_flag import switch_cdc
+
+        return switch_cdc(self.get_conn(), tables, enabled=enabled)
 
     def describe_server(self) -> str:
         """Name the cluster and its release."""

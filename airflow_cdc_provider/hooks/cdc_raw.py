@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -108,15 +108,25 @@ def list_segments(folder: str, node: str = "") -> list[Segment]:
     return sorted(found, key=lambda segment: (segment.host, segment.id))
 
 
-def measure_nodes(folder: str, total_bytes: int | None = None) -> list[Space]:
+def measure_nodes(
+    folder: str,
+    total_bytes: int | None = None,
+    node: str = "",
+    unread: Callable[[Segment], bool] | None = None,
+) -> list[Space]:
     """Measure each node's room, the fullest node first.
 
     Args:
         folder: As for :func:`node_folders`.
         total_bytes: What a node allows; None for Cassandra's own rule, the lesser of 4096 MiB and an eighth
             of the volume.
+        node: Host id of the node whose segments lie directly in the folder.
+        unread: Tells of a segment whether it holds changes that were not captured; None where that isn't
+            known.
     """
-    measured = [measure(path, total_bytes, host) for host, path in node_folders(folder).items()]
+    measured = [
+        measure(path, total_bytes, host or node, unread) for host, path in node_folders(folder).items()
+    ]
     return sorted(measured, key=lambda space: space.used_ratio, reverse=True)
 
 

@@ -109,8 +109,10 @@ class StreamFolder:
     def failure(self, health: Health, max_lag_seconds: float | None = None) -> CdcError | None:
         """Return what is wrong with the application, None if nothing is."""
         name = self.path.parent.name
+        text = str(health.state.get("error", ""))
+        if health.status == "running" and text:
+            return error_from_text(text) or CdcError(text)
         if health.status == "failed":
-            text = str(health.state.get("error", ""))
             told = error_from_text(text)
             if told is None or isinstance(told, TransientError):
                 # Transient for the application, which tried again; for who watches, it has ended.

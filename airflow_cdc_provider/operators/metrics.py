@@ -65,8 +65,9 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
     Stats.incr("cdc.origin.errors", origin.errors, tags=tags)
     if origin.position is not None:
         Stats.gauge("cdc.origin.position", origin.position, tags=tags)
-    if origin.latency_seconds is not None:
-        Stats.gauge("cdc.origin.latency_seconds", origin.latency_seconds, tags=tags)
+    for name in ("latency_seconds", "latency_p50_seconds", "latency_p99_seconds"):
+        if (seconds := getattr(origin, name)) is not None:
+            Stats.gauge(f"cdc.origin.{name}", seconds, tags=tags)
 
 
 def _tags(connector: Connector) -> dict[str, str]:

@@ -212,13 +212,20 @@ class SparkStageOperator(SparkSubmitOperator):
         finally:
             self._folder.forget_connection()
         result = self._judge(self._folder.read_result(), failure, secrets)
-        result = replace(result, findings=[redact(finding, secrets) for finding in result.findings])
+        result = replace(
+            result,
+            findings=[redact(finding, secrets) for finding in result.findings],
+            tables=[replace(table, error=redact(table.error, secrets)) for table in result.tables],
+        )
         if result.ok or result.offset is not None:
             self.announce(context, connector, result)
         elif result.snapshot is not None:
             emit_snapshot(connector, result.snapshot)
         self._forget_submission(context)
         if not result.ok and not self.accepts(result):
+            if result.tables and self.do_xcom_push:
+                # What was done for the other tables; a failed task returns nothing.
+                context["ti"].xcom_push("return_value", summary(connector, self.stage, result))
             raise error_of(result.error_code, redact(result.error, secrets))
         if not self.keep_run_folder:
             self._folder.remove()
@@ -349,6 +356,7 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "offset": _small(result.offset),
         "tables": {table.table: table_numbers(table) for table in result.tables},
         "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
+        "passed_over": dict(result.passed_over),
         "snapshot": _snapshot_numbers(result.snapshot),
         "seconds": dict(result.seconds),
         "findings": list(result.findings),

@@ -36,6 +36,8 @@ _GAUGES: Final = (
     "seconds_to_full",
     "segments",
     "oldest_seconds",
+    "unread_segments",
+    "oldest_unread_seconds",
 )
 
 
@@ -43,8 +45,8 @@ class CdcRawSpaceSensor(ObservingSensor):
     """Waits until ``cdc_raw`` is fuller than a limit, or will soon be: time to capture before writes fail.
 
     XCom: ``used_bytes``, ``total_bytes``, ``used_ratio``, ``bytes_per_second``, ``seconds_to_full``,
-    ``segments``, ``oldest_seconds``, ``host`` of the node beyond a limit. The same numbers are gauges
-    ``cdc.cdc_raw.*``.
+    ``segments``, ``oldest_seconds``, ``host`` of the node beyond a limit; with ``connector`` also
+    ``unread_segments`` and ``oldest_unread_seconds``. The same numbers are gauges ``cdc.cdc_raw.*``.
 
     Args:
         cdc_raw: A node's ``cdc_raw``, or a folder with one per node (templated); default: what
@@ -56,6 +58,12 @@ class CdcRawSpaceSensor(ObservingSensor):
         max_used_bytes: Done at this number of bytes (templated); None for no such limit.
         min_seconds_to_full: Done when it will be full in less than this, at the rate of the last quarter of
             an hour (templated); None for no such limit.
+        connector: The connector whose stored offset tells which segments were captured, its declaration as a
+            mapping, or the path of its YAML file (templated); None leaves that unknown.
+        host_id: The node whose segments lie directly in the folder, as the offset calls it (templated);
+            default: the connector's ``source.node``.
+        max_unread_seconds: Done when the oldest segment that was not captured to its end is older than this
+            (templated); needs ``connector``; None for no such limit.
         kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
     """
 
@@ -65,7 +73,11 @@ class CdcRawSpaceSensor(ObservingSensor):
         "max_used_ratio",
         "max_used_bytes",
         "min_seconds_to_full",
+        "connector",
+        "host_id",
+        "max_unread_seconds",
     )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
 
     def __init__(
         self,
@@ -76,15 +88,21 @@ class CdcRawSpaceSensor(ObservingSensor):
         max_used_ratio: float | str | None = 0.5,
         max_used_bytes: int | str | None = None,
         min_seconds_to_full: float | str | None = None,
+        connector: ConnectorLike | None = None,
+        host_id: str | None = None,
+        max_unread_seconds: float | str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**(kwargs if connector is None else with_state(connector, kwargs)))
         self.cdc_raw = cdc_raw
         self.cassandra_yaml = cassandra_yaml
         self.total_space_bytes = total_space_bytes
         self.max_used_ratio = max_used_ratio
         self.max_used_bytes = max_used_bytes
         self.min_seconds_to_full = min_seconds_to_full
+        self.connector = connector
+        self.host_id = host_id
+        self.max_unread_seconds = max_unread_seconds
 
     def trigger(self, context: Context) -> CdcRawSpaceTrigger:
         """Return the trigger, never faster than the node's own checks."""
@@ -104,19 +122,35 @@ class CdcRawSpaceSensor(ObservingSensor):
                 "the cdc_raw folder is not known",
                 expected="cdc_raw, or cassandra_yaml with cdc_raw_directory",
             )
-        if self.max_used_ratio is None and self.max_used_bytes is None and self.min_seconds_to_full is None:
+        limits = ("max_used_ratio", "max_used_bytes", "min_seconds_to_full", "max_unread_seconds")
+        if all(getattr(self, limit) is None for limit in limits):
+            raise ConfigurationError("there is no limit to wait for", expected=" or ".join(limits))
+        connector = None if self.connector is None else _cassandra(self.connector)
+        if connector is None and self.max_unread_seconds is not None:
             raise ConfigurationError(
-                "there is no limit to wait for",
-                expected="max_used_ratio, max_used_bytes or min_seconds_to_full",
+                "max_unread_seconds needs the offset that tells what was captured", expected="connector"
             )
+        source = connector.source if connector else None
+        declared = source.node if isinstance(source, CassandraOptions) else ""
         return CdcRawSpaceTrigger(
             cdc_raw=folder,
             total_space_bytes=total,
             max_used_ratio=None if self.max_used_ratio is None else float(self.max_used_ratio),
             max_used_bytes=None if self.max_used_bytes is None else int(self.max_used_bytes),
             min_seconds_to_full=None if self.min_seconds_to_full is None else float(self.min_seconds_to_full),
+            max_unread_seconds=None if self.max_unread_seconds is None else float(self.max_unread_seconds),
+            connector=connector.name if connector else "",
+            node=self.host_id or declared,
             poll_seconds=max(self.poke_interval, at_least),
         )
+
+    def given(self, context: Context) -> Given:
+        """Read the stored offset, if a connector is given."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        if self.connector is None:
+            return Given()
+        return Given(offset=stored_offset(context, _cassandra(self.connector)))
 
     def seen(self, value: Mapping[str, Any]) -> None:
         """Emit gauges."""
@@ -160,7 +194,7 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger
 
-        connector = self._cassandra()
+        connector = _cassandra(self.connector)
         options = connector.source
         assert isinstance(options, CassandraOptions)
         folder = self.cdc_raw or options.cdc_raw
@@ -180,14 +214,15 @@ class CdcRawNewSegmentsSensor(ObservingSensor):
         """Read the stored offset."""
         from airflow_cdc_provider.triggers.observing import Given
 
-        return Given(offset=stored_offset(context, self._cassandra()))
+        return Given(offset=stored_offset(context, _cassandra(self.connector)))
 
-    def _cassandra(self) -> Connector:
-        connector = to_connector(self.connector)
-        if connector.type != "cassandra":
-            raise ConfigurationError(
-                f"connector {connector.name} has no segments",
-                expected="source.type cassandra",
-                found=connector.type,
-            )
-        return connector
+
+def _cassandra(given: ConnectorLike) -> Connector:
+    connector = to_connector(given)
+    if connector.type != "cassandra":
+        raise ConfigurationError(
+            f"connector {connector.name} has no segments",
+            expected="source.type cassandra",
+            found=connector.type,
+        )
+    return connector

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,9 @@ class Space:
         segment_bytes: Size of the largest: the node takes a new one only while there is room for it.
         oldest_seconds: Age of the oldest segment, None if there is none.
         bytes_per_second: How fast segments with changes of CDC tables came lately, None with less than two.
+        unread_segments: Segments with changes that were not captured to their end, None where it isn't known
+            which were.
+        oldest_unread_seconds: Age of the oldest of them, None if there is none or it isn't known.
         host: The node's host id, empty where the folder doesn't name it.
     """
 
@@ -44,6 +47,8 @@ class Space:
     segment_bytes: int
     oldest_seconds: float | None
     bytes_per_second: float | None = None
+    unread_segments: int | None = None
+    oldest_unread_seconds: float | None = None
     host: str = ""
 
     @property
@@ -78,13 +83,20 @@ class Space:
         }
 
 
-def measure(folder: Path, total_bytes: int | None = None, host: str = "") -> Space:
+def measure(
+    folder: Path,
+    total_bytes: int | None = None,
+    host: str = "",
+    unread: Callable[[Segment], bool] | None = None,
+) -> Space:
     """Measure one node's folder; files may vanish meanwhile.
 
     Args:
         folder: The node's ``cdc_raw``.
         total_bytes: What the node allows; None for Cassandra's own rule, see :func:`default_total_bytes`.
         host: The node's host id.
+        unread: Tells of a segment whether it holds changes that were not captured; None where that isn't
+            known.
 
     Raises:
         OSError: The folder can't be read.
@@ -93,15 +105,22 @@ def measure(folder: Path, total_bytes: int | None = None, host: str = "") -> Spa
     store = FolderStore(folder)
     segments = WholeSegments(store, host).segments()
     now = time.time()
+    waiting = None if unread is None else [segment for segment in segments if unread(segment)]
     return Space(
         used_bytes=sum(item.size_bytes for item in store.items() if item.name.startswith("CommitLog-")),
         total_bytes=total_bytes or default_total_bytes(folder),
         segments=len(segments),
         segment_bytes=max((segment.size_bytes for segment in segments), default=0),
-        oldest_seconds=max((max(now - segment.modified, 0.0) for segment in segments), default=None),
+        oldest_seconds=_oldest_seconds(segments, now),
         bytes_per_second=bytes_per_second(segments, now),
+        unread_segments=None if waiting is None else len(waiting),
+        oldest_unread_seconds=_oldest_seconds(waiting or (), now),
         host=host,
     )
+
+
+def _oldest_seconds(segments: Sequence[Segment], now: float) -> float | None:
+    return max((max(now - segment.modified, 0.0) for segment in segments), default=None)
 
 
 def bytes_per_second(segments: Sequence[Segment], now: float) -> float | None:

@@ -27,6 +27,8 @@ AfterTransfer = Literal["keep", "delete"]
 AFTER_COMMIT: Final = ("keep", "delete", "archive")
 AFTER_TRANSFER: Final = ("keep", "delete")
 
+_DROPPED: Final = "the node dropped it to make room before its end was brought (cdc_block_writes: false)"
+
 _log = logging.getLogger(__name__)
 
 
@@ -168,18 +170,17 @@ class Transfer:
         return self.passed(stump) or (here is not None and here.complete)
 
     def _give_up(self, source: Source, stump: Segment, counts: TransferCounts) -> None:
-        reason = "the node dropped it to make room before its end was brought (cdc_block_writes: false)"
-        _log.error("segment %s is lost: %s", stump.name, reason)
+        _log.error("segment %s is lost: %s", stump.name, _DROPPED)
         counts.lost += 1
         if self.target.give_up(stump) or self.errors is None:
             return
         here = self.target.landed().get(stump.name)
         if here is not None and isinstance(self.target, WholeSegments):
             self.errors.bring(here, self.target, here.size_bytes, self.pace)
-            self._note(stump, reason, counts)
+            self._note(stump, _DROPPED, counts)
             self.target.remove(here)
         else:
-            self._note(stump, reason, counts)
+            self._note(stump, _DROPPED, counts)
         if stump.lost and self.after_transfer == "delete":
             source.remove(stump)
 
@@ -236,7 +237,13 @@ class Transfer:
         """Write beside a segment that was set apart why it was, and tell the user's class."""
         if self.errors is None:
             return
-        note = {"segment": segment.name, "host": segment.host, "reason": reason, "at": time.time()}
+        note = {
+            "segment": segment.name,
+            "host": segment.host,
+            "reason": reason,
+            "lost": reason == _DROPPED,
+            "at": time.time(),
+        }
         self.errors.store.write(f"{segment.name}.reason.json", [json.dumps(note).encode()])
         if self.transfer_class is not None:
             kept = isinstance(self.errors.store, FolderStore) and self.errors.store.path / segment.name
@@ -256,7 +263,8 @@ class Transfer:
                 continue
             self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
             errors.remove(segment)
-            errors.store.remove(f"{segment.name}.reason.json")
+            if not _tells_loss(errors, segment):  # capture marks the tables by the note
+                errors.store.remove(f"{segment.name}.reason.json")
             counts.copied += 1
 
     def _clear_captured(self, counts: TransferCounts) -> None:
@@ -281,6 +289,14 @@ class Transfer:
                     return
         target.remove(segment)
         counts.deleted += 1
+
+
+def _tells_loss(errors: WholeSegments, segment: Segment) -> bool:
+    """Tell whether the note beside a segment says that the node dropped it."""
+    try:
+        return bool(json.loads(b"".join(errors.store.read(f"{segment.name}.reason.json"))).get("lost"))
+    except (Vanished, ValueError):
+        return False
 
 
 def _finished(segment: Segment) -> Segment:

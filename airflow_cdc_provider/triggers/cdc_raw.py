@@ -7,6 +7,7 @@ import asyncio
 from airflow_cdc_provider.hooks.cdc_raw import list_segments, measure_nodes
 from airflow_cdc_provider.hooks.commit_log_offset import is_news
 from airflow_cdc_provider.hooks.state import stored_offset_async
+from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.space import Space
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 
@@ -21,6 +22,10 @@ class CdcRawSpaceTrigger(ObservingTrigger):
         max_used_bytes: Fire at this number of bytes, None for no limit.
         min_seconds_to_full: Fire when it will be full in less than this, at the rate at which segments came
             lately; None for no limit.
+        max_unread_seconds: Fire when the oldest segment that was not captured to its end is older than this;
+            None for no limit.
+        connector: Name of the connector whose stored offset tells what was captured; empty for none.
+        node: Host id of the node whose segments lie directly in ``cdc_raw``.
         poll_seconds: Pause between looks.
     """
 
@@ -32,6 +37,9 @@ class CdcRawSpaceTrigger(ObservingTrigger):
         max_used_ratio: float | None = None,
         max_used_bytes: int | None = None,
         min_seconds_to_full: float | None = None,
+        max_unread_seconds: float | None = None,
+        connector: str = "",
+        node: str = "",
         poll_seconds: float = 60.0,
     ) -> None:
         super().__init__(
@@ -41,25 +49,41 @@ class CdcRawSpaceTrigger(ObservingTrigger):
             max_used_ratio=max_used_ratio,
             max_used_bytes=max_used_bytes,
             min_seconds_to_full=min_seconds_to_full,
+            max_unread_seconds=max_unread_seconds,
+            connector=connector,
+            node=node,
         )
         self.cdc_raw = cdc_raw
         self.total_space_bytes = total_space_bytes
         self.max_used_ratio = max_used_ratio
         self.max_used_bytes = max_used_bytes
         self.min_seconds_to_full = min_seconds_to_full
+        self.max_unread_seconds = max_unread_seconds
+        self.connector = connector
+        self.node = node
+
+    async def given(self) -> Given:
+        """Read the stored offset, if a connector is given."""
+        return Given(offset=await stored_offset_async(self.connector)) if self.connector else Given()
 
     async def observe(self, given: Given) -> Observation:
         """Measure each node; tell of one beyond a limit, else of the fullest."""
-        nodes = await asyncio.to_thread(measure_nodes, self.cdc_raw, self.total_space_bytes)
+
+        def unread(segment: Segment) -> bool:
+            return is_news(segment, given.offset)
+
+        known = unread if self.connector else None
+        nodes = await asyncio.to_thread(measure_nodes, self.cdc_raw, self.total_space_bytes, self.node, known)
         beyond = next((space for space in nodes if self._is_beyond(space)), None)
         return Observation(beyond is not None, (beyond or nodes[0]).to_dict())
 
     def _is_beyond(self, space: Space) -> bool:
-        left = space.seconds_to_full
+        left, age = space.seconds_to_full, space.oldest_unread_seconds
         return (
             (self.max_used_ratio is not None and space.used_ratio >= self.max_used_ratio)
             or (self.max_used_bytes is not None and space.used_bytes >= self.max_used_bytes)
             or (self.min_seconds_to_full is not None and left is not None and left < self.min_seconds_to_full)
+            or (self.max_unread_seconds is not None and age is not None and age > self.max_unread_seconds)
         )
 
 

@@ -124,3 +124,13 @@ def test_a_cdc_raw_that_will_soon_be_full_is_brought_away(
     assert outcome.value("bring")["deleted"] >= 2
     left = list_segments(str(cassandra_server.cdc_raw))
     assert not any(segment.complete for segment in left), "the node has its room back"
+
+
+def test_a_capture_is_begun_anew_on_request(airflow: Airflow, shop: Any, landed: Callable[[], None]) -> None:
+    landed()
+    airflow.run("scheduled_sync").succeeded()
+    # The server is shared: segments may hold changes of other tests' tables.
+    outcome = airflow.run("rebootstrap_cassandra", clear_segments=False).succeeded()
+    assert outcome.value("again")["rebootstrapped"] == ["shop.customers", "shop.orders"]
+    snapshot = outcome.value("sync")["snapshot"]
+    assert snapshot["rows_by_table"]["shop.orders"] >= 50, "read anew"

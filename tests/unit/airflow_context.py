@@ -59,9 +59,12 @@ class TaskContext(_Context):
         self.assets = ByName(Store)
         self.events = ByName(OutletEvent)
         self.task_state = Store()
+        self.xcom: dict[str, Any] = {}
         super().__init__(
             dag_run=SimpleNamespace(dag_id="shop_dag", run_id=run_id),
-            ti=SimpleNamespace(task_id=task_id, map_index=-1, start_date=datetime.now(UTC)),
+            ti=SimpleNamespace(
+                task_id=task_id, map_index=-1, start_date=datetime.now(UTC), xcom_push=self.xcom.__setitem__
+            ),
             asset_state_store=self.assets,
             task_state_store=self.task_state,
             outlet_events=self.events,

@@ -68,10 +68,10 @@ def test_a_snapshot_is_running_aborted_or_completed(
     assert stats.gauges["cdc.snapshot.seconds", ""] == shot.seconds
 
 
-@pytest.mark.covers("CAS-METRIC-07", "CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11")
+@pytest.mark.covers("CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11")
 def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
     nodes = (
-        OriginResult("node-1", "CommitLog-7-5.log", 123, 40, 2, 0.5),
+        OriginResult("node-1", "CommitLog-7-5.log", 123, 40, 2, 0.5, 0.1, 0.4),
         OriginResult("node-2", mutations=1),
     )
     emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=nodes, snapshot=COMPLETED))
@@ -83,6 +83,23 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
     assert stats.counts["cdc.origin.mutations", "node-1"] == 40
     assert stats.counts["cdc.origin.errors", "node-1"] == 2
     assert stats.counts["cdc.origin.mutations", "node-2"] == 1
+
+
+@pytest.mark.covers("CAS-LIM-01")
+def test_latency_is_in_gauges_and_in_xcom(stats: Recorder) -> None:
+    nodes = (
+        OriginResult(
+            "node-1", mutations=40, latency_seconds=9.0, latency_p50_seconds=1.0, latency_p99_seconds=8.0
+        ),
+        OriginResult("node-2", mutations=40),
+    )
+    result = JobResult(ok=True, origins=nodes, changes=80)
+    emit_metrics(CONNECTOR, "sync", result)
+    seconds = [stats.gauges[f"cdc.origin.latency{name}_seconds", "node-1"] for name in ("_p50", "_p99", "")]
+    assert seconds == [1.0, 8.0, 9.0]
+    assert ("cdc.origin.latency_p50_seconds", "node-2") not in stats.gauges
+    xcom = summary(CONNECTOR, "sync", result)
+    assert xcom["origins"]["node-1"]["latency_p99_seconds"] == 8.0
 
 
 @pytest.mark.covers("CAS-METRIC-01", "CAS-METRIC-03", "CAS-METRIC-05", "CAS-METRIC-08")

@@ -115,6 +115,30 @@ def test_result_becomes_xcom_events_and_state(spark_submit: FakeSpark) -> None:
     assert state["tables"]["shop.orders"]["rows_written"] == 20
 
 
+def test_a_table_that_failed_fails_the_task_which_still_tells_of_the_others(spark_submit: FakeSpark) -> None:
+    why = f"shop.bad: opened with {PASSWORD}"
+    bad = {"table": "shop.bad", "error_code": "CONFIGURATION", "error": f"[CDC-CONFIGURATION] {why}"}
+    spark_submit.answers(
+        1,
+        **{**RESULT, "tables": [*RESULT["tables"], bad]},
+        ok=False,
+        error_code="CONFIGURATION",
+        error=f"[CDC-CONFIGURATION] 1 of 3 tables could not be merged: {why}",
+    )
+    context = TaskContext()
+
+    with pytest.raises(AirflowFailException, match=r"1 of 3 tables .* shop\.bad: opened with \*\*\*"):
+        sync().execute(context)
+
+    told = context.xcom["return_value"]
+    assert told["tables"]["shop.orders"] == {"rows_written": 20, "merged_through": 4}
+    assert told["tables"]["shop.bad"]["error"] == "[CDC-CONFIGURATION] shop.bad: opened with ***"
+    assert context.assets.found["cdc/shop/changes"].values["tables"]["shop.bad"]["error_code"]
+    with pytest.raises(AirflowFailException):
+        sync(do_xcom_push=False).execute(context := TaskContext())
+    assert not context.xcom
+
+
 @pytest.mark.parametrize("code", ["CONFIGURATION", "POSITION-LOST", "OFFSET-MISSING"])
 def test_what_a_person_must_change_fails_without_retry(spark_submit: FakeSpark, code: str) -> None:
     spark_submit.answers(1, ok=False, error_code=code, error=f"[CDC-{code}] the oplog is too short")

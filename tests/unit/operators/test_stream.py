@@ -55,6 +55,16 @@ def folder(spark_submit: FakeSpark, work_folder: Path) -> Iterator[StreamFolder]
     found.request_stop()
 
 
+def test_a_table_that_a_person_must_look_at_is_told_while_the_application_runs(
+    folder: StreamFolder, spark_submit: FakeSpark
+) -> None:
+    why = "[CDC-CONFIGURATION] 1 of 2 tables could not be merged: shop.bad: a column _cdc_x"
+    spark_submit.behaves(APPLICATION.replace('"error": ""', f'"error": "{why}"'))
+    with pytest.raises(AirflowFailException, match=r"shop\.bad: a column _cdc_x"):
+        stream(wait=True).execute(TaskContext())
+    assert folder.health(900).status == "running", "the other tables follow"
+
+
 def test_an_application_is_started_once_and_then_adopted(
     folder: StreamFolder, spark_submit: FakeSpark
 ) -> None:

@@ -184,7 +184,6 @@ def test_a_segment_removed_while_it_is_fetched_is_counted_as_vanished(site: Site
     assert files(site.landing) == {}
 
 
-@pytest.mark.covers("CAS-C41-01")
 @pytest.mark.parametrize("after_transfer", ["delete", "keep"])
 def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
     site: Site, after_transfer: Any

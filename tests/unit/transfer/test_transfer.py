@@ -136,7 +136,6 @@ def test_growing_segments_are_brought_again_and_unchanged_ones_are_not(site: Sit
     assert not any("-3" in name for name in site.landed()), "a segment without changes stays where it is"
 
 
-@pytest.mark.covers("CAS-LIM-01")
 def test_segments_of_cassandra_3_arrive_whole_and_need_no_idx(site: Site) -> None:
     from tests.unit.sources.cassandra.commit_logs import header
 
@@ -329,7 +328,6 @@ def test_a_segment_set_apart_is_not_brought_again_to_be_cleared_away_unread(site
     assert "CommitLog-7-1.log" in site.landed(), "set back, it does"
 
 
-@pytest.mark.covers("CAS-C41-01")
 def test_a_segment_that_the_node_drops_before_its_end_was_brought_is_told_as_lost(site: Site) -> None:
     site.node.grows(1, noise(100))
     site.transfer().run()

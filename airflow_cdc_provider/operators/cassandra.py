@@ -1,0 +1,104 @@
+"""The operator that switches change data capture of Cassandra's tables, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+from airflow_cdc_provider.hooks.failures import for_airflow
+from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators.parameters import to_flag, to_tables
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+
+
+class CassandraTableCdcOperator(BaseOperator):
+    """Switches ``cdc`` of tables on or off, and alters only those where it is not so yet.
+
+    A table is altered once all nodes agree on the schema, and the task ends when all nodes that are up know
+    it. XCom: ``changed`` and ``unchanged``, each a list of tables, and ``cdc``.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        enabled: Whether ``cdc`` is to be on (templated).
+        tables: Tables as a declaration names them: regular expressions on ``keyspace.table``, anchored; a
+            list, or text with commas or a JSON list (templated). Default: the connector's own ``tables``.
+            Its ``exclude_tables`` are left out in any case.
+        source_conn_id: Connection of the cluster in place of the declared one (templated). Its role needs
+            ``ALTER`` on the tables.
+
+    Example::
+
+        CassandraTableCdcOperator(task_id="on", connector="shop.yaml", tables=["shop.orders"])
+    """
+
+    template_fields: Sequence[str] = ("connector", "tables", "enabled", "source_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        enabled: bool | str = True,
+        tables: Sequence[str] | str = (),
+        source_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.connector = connector
+        self.enabled = enabled
+        self.tables = tables
+        self.source_conn_id = source_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Switch once.
+
+        Raises:
+            AirflowFailException: A pattern names no table, a table can't be captured, or the role may not
+                alter it. Tables altered before stay so.
+            CdcError: What a retry may get over: nodes that don't answer, or don't agree on the schema.
+        """
+        try:
+            return self._switch()
+        except CdcError as error:
+            raise for_airflow(error) from None
+
+    def _switch(self) -> dict[str, Any]:
+        connector = to_connector(self.connector)
+        enabled = to_flag("enabled", self.enabled)
+        hook = cassandra_hook(connector, self.source_conn_id)
+        try:
+            patterns = to_tables(self.tables) or connector.tables
+            done = hook.switch_cdc(hook.matching_tables(patterns, connector.exclude_tables), enabled=enabled)
+        finally:
+            hook.close()
+        word = "on" if enabled else "off"
+        self.log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "nowhere")
+        self.log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "nowhere")
+        return {"cdc": enabled, "changed": list(done.changed), "unchanged": list(done.unchanged)}
+
+
+def cassandra_hook(connector: Connector, conn_id: str | None) -> CassandraCdcHook:
+    """Return the hook of a connector whose source is Cassandra.
+
+    Raises:
+        ConfigurationError: Its source is another, or there is no connection.
+    """
+    hook = hook_for(connector, conn_id) if connector.type == "cassandra" else None
+    if not isinstance(hook, CassandraCdcHook):
+        raise ConfigurationError(
+            f"connector {connector.name} has no tables of Cassandra",
+            expected="source.type cassandra",
+            found=connector.type,
+        )
+    return hook

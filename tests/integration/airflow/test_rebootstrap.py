@@ -1,0 +1,162 @@
+"""A capture that was stopped for so long that its node refuses writes: begun anew, and nothing is missing."""
+
+from __future__ import annotations
+
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_cdc_provider.assets import changes_asset
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.operators.rebootstrap import CassandraRebootstrapOperator
+from airflow_cdc_provider.sensors.cassandra import CdcRawSpaceSensor
+from server_kit import create_keyspace
+from tests.integration.full_node import CAP_MIB, FullNode, full_node
+from tests.integration.jobs.conftest import RunStage, run_stage  # noqa: F401  # a fixture
+from tests.integration.jobs.equality import assert_mirror_equals_table
+from tests.unit.airflow_context import TaskContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FullNode]:
+    with full_node(tmp_path / "landing") as made:
+        values = {"conn_type": "cdc_cassandra", "host": made.server.host, "port": made.server.port}
+        monkeypatch.setenv("AIRFLOW_CONN_CASSANDRA_QUOTA", json.dumps(values))
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+        )
+        monkeypatch.setenv("AIRFLOW__CDC__WORK_FOLDER", str(tmp_path / "work"))
+        yield made
+
+
+def declaration(node: FullNode, spark: SparkSession) -> dict[str, Any]:
+    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+    return {
+        "name": "stopped",
+        "source": {
+            "type": "cassandra",
+            "conn_id": "cassandra_quota",
+            "cdc_raw": str(node.server.cdc_raw),
+            "node": node.server.host_id,
+        },
+        "tables": [r"quota\..*"],
+        "lake": {
+            "catalog": "lake",
+            "namespace": "stopped",
+            "catalog_options": {"type": "hadoop", "warehouse": str(warehouse)},
+        },
+    }
+
+
+def flag(node: FullNode, table: str = "orders") -> bool:
+    query = "SELECT cdc FROM system_schema.tables WHERE keyspace_name = 'quota' AND table_name = %s"
+    return bool(node.session.execute(query, (table,)).one().cdc)
+
+
+@pytest.mark.covers("CAS-FAULT-07")
+def test_a_node_that_refuses_writes_is_told_of_and_begun_anew(
+    spark: SparkSession,
+    run_stage: RunStage,  # noqa: F811  # the fixture
+    node: FullNode,
+    iceberg_jar: Path,
+) -> None:
+    shop = declaration(node, spark)
+    connection = {"host": node.server.host, "port": node.server.port}
+    node.write(3)
+    first = run_stage("sync", shop, connection)
+    assert first.ok
+
+    # The capture stops for long.
+    node.write_until_refused()
+    context = TaskContext()
+    stored = {"connector": "stopped", "source": "cassandra", "offset": first.offset}
+    context.assets[changes_asset("stopped")].set("offset", stored)
+
+    def look(**limit: Any) -> Any:
+        sensor = CdcRawSpaceSensor(
+            task_id="full",
+            connector=shop,
+            cdc_raw=str(node.server.cdc_raw),
+            total_space_bytes=CAP_MIB << 20,
+            deferrable=False,
+            **limit,
+        )
+        return sensor.poke(context)
+
+    seen = look(max_used_ratio=0.7)
+    assert seen.is_done
+    assert 0.7 < seen.xcom_value["used_ratio"] <= 1
+    assert seen.xcom_value["unread_segments"] >= CAP_MIB - 1
+    assert seen.xcom_value["oldest_unread_seconds"] > 0
+    assert look(max_used_ratio=None, max_unread_seconds=0).is_done
+    assert not look(max_used_ratio=None, max_unread_seconds=3600).is_done
+
+    again = CassandraRebootstrapOperator(task_id="again", connector=shop, jars=str(iceberg_jar))
+    told = again.execute(context)
+
+    assert told["rebootstrapped"] == ["quota.orders"]
+    assert told["segments_removed"] >= CAP_MIB - 1
+    assert told["offset"] is None, "the position is forgotten"
+    assert flag(node), "cdc is on again"
+    node.write_again(5)
+    last = run_stage("sync", shop, connection)
+    assert last.snapshot is not None
+    assert last.snapshot.rows == node.written, "the table is read anew"
+    node.write(5)
+    node.server.roll_segment(node.session)
+    run_stage("sync", shop, connection)
+    rows = assert_mirror_equals_table(spark, node.session, "stopped.quota_orders", "quota.orders")
+    assert rows == node.written, "each write that the node took is there"
+
+
+@pytest.mark.covers("CAS-FAULT-07")
+def test_a_try_that_failed_half_way_is_gone_on_with_and_others_tables_keep_their_segments(
+    spark: SparkSession, node: FullNode, iceberg_jar: Path
+) -> None:
+    shop = declaration(node, spark)
+    node.session.execute("CREATE TABLE quota.never (id int PRIMARY KEY)")
+    create_keyspace(node.session, "other")
+    node.session.execute("CREATE TABLE other.orders (id int PRIMARY KEY) WITH cdc = true")
+
+    def operator() -> CassandraRebootstrapOperator:
+        return CassandraRebootstrapOperator(task_id="again", connector=shop, jars=str(iceberg_jar))
+
+    with pytest.raises(AirflowFailException, match=r"not this connector's.*cdc = true of other\.orders"):
+        operator().execute(TaskContext())
+    assert flag(node), "nothing was switched"
+
+    node.session.execute("ALTER TABLE other.orders WITH cdc = false")
+    node.write(3)
+    for changes, what, others in (
+        ({"snapshot": {"mode": "never"}}, "nothing would read the tables anew", {}),
+        ({}, "there is no Spark connection", {"conn_id": "spark_nowhere"}),
+        ({}, "folder /nowhere can't be read", {"cdc_raw": "/nowhere"}),
+    ):
+        unfit = CassandraRebootstrapOperator(
+            task_id="again", connector={**shop, **changes}, jars=str(iceberg_jar), **others
+        )
+        with pytest.raises(AirflowFailException, match=what):
+            unfit.execute(TaskContext())
+        assert flag(node), "nothing was switched"
+
+    failing = CassandraRebootstrapOperator(
+        task_id="again", connector=shop, jars=str(iceberg_jar), application="/nowhere.py"
+    )
+    with pytest.raises((CdcError, AirflowFailException)):
+        failing.execute(TaskContext(run_id="first"))
+    assert not flag(node), "the failed try left it off"
+
+    told = operator().execute(TaskContext())
+    assert told["rebootstrapped"] == ["quota.orders"]
+    assert (flag(node), flag(node, "never")) == (True, False), "only what was captured at first is again"

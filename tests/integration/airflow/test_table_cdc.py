@@ -1,0 +1,139 @@
+"""Switching cdc of tables on a real node: idempotent, told, and refused with the reason."""
+
+from __future__ import annotations
+
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
+
+import json
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+from airflow_cdc_provider.operators.cassandra import CassandraTableCdcOperator
+from tests.unit.airflow_context import TaskContext
+
+if TYPE_CHECKING:
+    from server_kit import CassandraServer
+
+pytestmark = pytest.mark.integration
+
+
+class Shop:
+    """A keyspace of one's own on a real node, and the operator on it."""
+
+    def __init__(self, session: Any, keyspace: str) -> None:
+        self.session = session
+        self.keyspace = keyspace
+
+    def switch(self, *tables: str, enabled: bool = True, exclude: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Run the operator; names of tables without their keyspace."""
+        declaration = {
+            "name": "shop",
+            "source": {"type": "cassandra", "conn_id": "cassandra_shop"},
+            "tables": [self.pattern(".*")],
+            "exclude_tables": [self.pattern(one) for one in exclude],
+        }
+        operator = CassandraTableCdcOperator(
+            task_id="switch",
+            connector=declaration,
+            tables=[self.pattern(one) if "." not in one else one for one in tables],
+            enabled=enabled,
+        )
+        found: dict[str, Any] = operator.execute(TaskContext())
+        prefix = f"{self.keyspace}."
+        return {
+            name: [one.removeprefix(prefix) for one in value] if isinstance(value, list) else value
+            for name, value in found.items()
+        }
+
+    def pattern(self, table: str) -> str:
+        return rf"{self.keyspace}\.{table}" if table != ".*" else rf"{self.keyspace}\..*"
+
+    def versions(self) -> set[Any]:
+        """Return the versions of the schema that nodes have: an ALTER makes a new one."""
+        return {row.schema_version for row in self.session.execute("SELECT schema_version FROM system.local")}
+
+    def captured(self) -> list[str]:
+        with_keyspace = CassandraCdcHook("cassandra_shop")
+        try:
+            found = with_keyspace.captured_tables()
+        finally:
+            with_keyspace.close()
+        prefix = f"{self.keyspace}."
+        return [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
+
+
+@pytest.fixture
+def shop(
+    cassandra_server: CassandraServer, cassandra_session: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shop]:
+    values = {"conn_type": "cassandra", "host": cassandra_server.host, "port": cassandra_server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_CASSANDRA_SHOP", json.dumps(values))
+    name = f"k{random.randrange(10**9)}"
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
+    for table in ("orders", "customers", '"MixedCase"'):
+        cassandra_session.execute(f"CREATE TABLE {name}.{table} (id int PRIMARY KEY, region int)")
+    cassandra_session.execute(
+        f"CREATE MATERIALIZED VIEW {name}.by_region AS SELECT * FROM {name}.orders "
+        "WHERE region IS NOT NULL AND id IS NOT NULL PRIMARY KEY (region, id)"
+    )
+    yield Shop(cassandra_session, name)
+    cassandra_session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.mark.covers("CAS-SETUP-05")
+def test_cdc_is_switched_where_it_is_not_so_yet_and_nothing_else_is_altered(shop: Shop) -> None:
+    assert shop.captured() == []
+    assert shop.switch("orders") == {"cdc": True, "changed": ["orders"], "unchanged": []}
+    assert shop.captured() == ["orders"]
+
+    assert shop.switch()["changed"] == ["MixedCase", "customers"], "the connector's tables, but for the view"
+    assert shop.captured() == ["MixedCase", "customers", "orders"]
+
+    before = shop.versions()
+    again = shop.switch("orders", "customers")
+    assert again == {"cdc": True, "changed": [], "unchanged": ["customers", "orders"]}
+    assert shop.versions() == before, "no ALTER for tables that are so already"
+
+    off = shop.switch(".*", enabled=False, exclude=("customers",))
+    assert off == {"cdc": False, "changed": ["MixedCase", "orders"], "unchanged": []}
+    assert shop.captured() == ["customers"]
+
+
+@pytest.mark.covers("CAS-SETUP-05")
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("by_region", "is a materialized view: its cdc can't be switched.*capture the table that it is of"),
+        ("system.local", "tables of Cassandra's own"),
+        (r"system_auth\.roles", "tables of Cassandra's own"),
+        ("order", r"no table matches .*Did you mean k\d+\.orders\?"),
+    ],
+)
+def test_what_is_no_table_of_ones_own_is_refused_with_the_reason(shop: Shop, table: str, text: str) -> None:
+    before = shop.versions()
+    with pytest.raises(AirflowFailException, match=text):
+        shop.switch("orders", table)
+    assert shop.captured() == [], "nothing is altered before all patterns are understood"
+    assert shop.versions() == before
+
+
+@pytest.mark.covers("CAS-SETUP-05")
+def test_a_cluster_that_does_not_capture_takes_the_alter_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from server_kit import CassandraServer, create_keyspace
+
+    with CassandraServer(settings={"cdc_enabled": False}) as server:
+        values = {"conn_type": "cassandra", "host": server.host, "port": server.port}
+        monkeypatch.setenv("AIRFLOW_CONN_CASSANDRA_SHOP", json.dumps(values))
+        session = server.connect()
+        create_keyspace(session, "deaf")
+        session.execute("CREATE TABLE deaf.orders (id int PRIMARY KEY, region int)")
+        with pytest.raises(AirflowFailException, match=r"cdc_enabled: true in cassandra\.yaml of every node"):
+            Shop(session, "deaf").switch("orders")
