@@ -21,14 +21,19 @@ _CONNECTOR = _argument(
     required=True,
     help="The connector's YAML, or a Debezium .properties file",
 )
-_INPUT = _argument(
-    "--input",
-    metavar="PATH",
-    required=True,
-    help=(
-        "The recording. Cassandra: a folder of commit-log segments and idx files (plain or .gz). "
-        "MongoDB: a file or folder of change events as BSON; snapshot.DB.COLL.bson holds snapshot documents"
-    ),
+_RECORDING = (
+    "The recording. Cassandra: a folder of commit-log segments and idx files (plain or .gz). "
+    "MongoDB: a file or folder of change events as BSON; snapshot.DB.COLL.bson holds snapshot documents"
+)
+_INPUT = _argument("--input", metavar="PATH", required=True, help=_RECORDING)
+_EVENTS_INPUT = _argument("--input", metavar="PATH", default="", help=_RECORDING)
+_FROM_LAKE = _argument(
+    "--from-lake",
+    action="store_true",
+    help="Cassandra: instead of a recording, the changes and snapshot rows that were captured to the lake",
+)
+_AFTER_BATCH = _argument(
+    "--after-batch", metavar="N", type=int, default=0, help="With --from-lake: only batches after this one"
 )
 _SCHEMA = _argument(
     "--schema",
@@ -45,7 +50,9 @@ _AT = _argument(
 _TABLE = _argument(
     "--table", metavar="NAME", default="", help="Only this keyspace.table or database.collection"
 )
-
+_EVENTS_TABLE = _argument(
+    "--table", metavar="NAME", default="", help="With --from-lake: only this keyspace.table"
+)
 
 _OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")
 _FILE = _argument("--file", metavar="FILE", required=True, help="File that holds the offset as JSON")
@@ -76,9 +83,9 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
             subcommands=(
                 ActionCommand(
                     name="events",
-                    help="Print a recording's events, one JSON object a line",
+                    help="Print the events of a recording or of what was captured, one JSON object a line",
                     func=_offline("events"),
-                    args=(_CONNECTOR, _INPUT, _SCHEMA, _AT),
+                    args=(_CONNECTOR, _EVENTS_INPUT, _FROM_LAKE, _AFTER_BATCH, _SCHEMA, _AT, _EVENTS_TABLE),
                 ),
                 ActionCommand(
                     name="rows",

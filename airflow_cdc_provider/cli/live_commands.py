@@ -1,7 +1,8 @@
 """``airflow cdc check``, ``lag`` and ``offsets``: a connector against its source and its lake.
 
 ``check`` asks the source alone. The others read or change the offset, which lives in the lake, so they run
-the job stage ``offsets`` in a Spark application on this machine, with the jars of ``[cdc] spark_jars`` and
+the job stage ``offsets`` in a Spark application on this machine (``airflow cdc events --from-lake`` likewise
+the stage ``events``), with the jars of ``[cdc] spark_jars`` and
 whatever ``spark-defaults.conf`` says.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from airflow_cdc_provider.cli.running import command, read_connector
 from airflow_cdc_provider.connector import Connector
@@ -114,7 +116,36 @@ def _print(value: object) -> None:
 
 
 def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str, ...] = ()) -> Any:
-    """Run the stage ``offsets`` here and return its result."""
+    return _run("offsets", connector, options, tables)
+
+
+def print_events(connector: Connector, now_ns: int, after_batch: int, tables: tuple[str, ...]) -> None:
+    """Print the events of what a connector's changes table holds; on stderr what was left out.
+
+    Args:
+        connector: The declaration.
+        now_ns: When events are built and TTLs are judged, ns since 1970.
+        after_batch: Batches up to this one are left out.
+        tables: Only these; empty for all.
+    """
+    with tempfile.TemporaryDirectory(prefix="cdc-events-") as folder:
+        lines = Path(folder) / "events.jsonl"
+        options = {"path": str(lines), "now_ns": now_ns, "after_batch": after_batch}
+        result = _run("events", connector, options, tables)
+        with lines.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.flush()
+    for line in result.findings:
+        sys.stderr.write(f"{line}\n")
+
+
+def _run(
+    stage: Literal["offsets", "events"],
+    connector: Connector,
+    options: Mapping[str, Any],
+    tables: tuple[str, ...] = (),
+) -> Any:
+    """Run a stage here and return its result."""
     from airflow_cdc_provider.hooks.failures import error_of, redact
     from airflow_cdc_provider.hooks.source import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
@@ -131,7 +162,7 @@ def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str
             reference = folder.write_connection(values)
         folder.write_spec(
             JobSpec(
-                "offsets",
+                stage,
                 connector.without_secrets().to_dict(),
                 str(folder.result_path),
                 reference,

@@ -1,4 +1,4 @@
-"""``airflow cdc events`` and ``airflow cdc rows``: recordings, without a server."""
+"""``airflow cdc events`` and ``airflow cdc rows``: recordings, without a server; events of the lake too."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_cdc_provider.cli.running import command, read_connector
-
-_SHOWN_PLACES = 20
+from airflow_cdc_provider.cli.live_commands import print_events
+from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
 
 
 @command
 def events(args: Namespace) -> None:
-    """Print a recording's events in publishing order."""
+    """Print the events of a recording, or of what was captured, in publishing order."""
     from airflow_cdc_provider.jobs import offline
 
+    if args.from_lake == bool(args.input):
+        raise wrong_usage("either --input PATH or --from-lake is required: --input is a recording")
+    if args.from_lake:
+        if args.schema:
+            raise wrong_usage("--schema is for recordings: the lake holds the schema's history")
+        tables = (args.table,) if args.table else ()
+        print_events(read_connector(args.connector), _now_ns(args), args.after_batch, tables)
+        return
+    if args.table or args.after_batch:
+        raise wrong_usage("--table and --after-batch go with --from-lake")
     _print(args, offline.event_lines)
 
 
@@ -34,18 +43,14 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
     from airflow_cdc_provider.jobs import offline
 
     connector = read_connector(args.connector)
-    now_ns = time.time_ns() if args.at is None else args.at * 1_000_000_000
-    recording = offline.Recording(Path(args.input), args.schema, now_ns, getattr(args, "table", ""))
+    recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
     damage = offline.Damage(strict=connector.source.advanced.strict)
     for lines in lines_of(connector, recording, damage):
         sys.stdout.buffer.write(offline.text_of(lines))
     sys.stdout.flush()
-    if damage.places:
-        for place in damage.places[:_SHOWN_PLACES]:
-            sys.stderr.write(f"left out: {place}\n")
-        if len(damage.places) > _SHOWN_PLACES:
-            sys.stderr.write(f"left out: and {len(damage.places) - _SHOWN_PLACES} more\n")
-        sys.stderr.write(f"summary: {len(damage.places)} places of the input were left out\n")
-    if counted := +damage.skipped:
-        counts = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(counted.items()))
-        sys.stderr.write(f"skipped: {counts}\n")
+    for line in damage.told():
+        sys.stderr.write(f"{line}\n")
+
+
+def _now_ns(args: Namespace) -> int:
+    return time.time_ns() if args.at is None else int(args.at) * 1_000_000_000

@@ -34,6 +34,12 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
     return run
 
 
+def wrong_usage(message: str) -> SystemExit:
+    """Say on stderr what is wrong with the arguments and return what ends the command as argparse does."""
+    sys.stderr.write(f"error: {message}\n")
+    return SystemExit(2)
+
+
 def _keep_logs_out_of_the_output() -> None:
     """Send what Airflow would log to stdout to stderr: stdout is for the command's own lines."""
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr

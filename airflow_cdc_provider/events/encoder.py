@@ -146,12 +146,15 @@ def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
     written = value.write(envelope.value, envelope.destination)
     if envelope.absent and converters.value == "json":
         written = pc.fill_null(written, pa.scalar(envelope.absent, written.type))
+    keys = key.write(envelope.key, envelope.destination)
+    if len(order) > count:
+        keys, written = keys.take(index), written.take(pa.array(order, mask=is_tombstone))
     columns = [
         index,
         topics.take(destination),
         pa.nulls(len(order), pa.int32()),
-        key.write(envelope.key, envelope.destination).take(index),
-        written.take(pa.array(order, mask=is_tombstone)),
+        keys,
+        written,
         _headers(envelope).take(index),
         *(side.texts.take(destination) for side in (key, value) if side.texts is not None),
     ]

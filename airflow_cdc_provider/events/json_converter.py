@@ -8,6 +8,7 @@ escapes), bytes in base64, floating-point numbers by Java's rules and their NaN 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -72,10 +73,8 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     if kind == "struct":
         if schema.omit_nulls:
             return _where_valid(column, _without_nulls(schema, column))
-        parts: list[pa.Array | str] = []
-        for number, (name, field) in enumerate(schema.fields):
-            parts += [("{" if number == 0 else ",") + _member(name), to_json(field, column.field(number))]
-        text = join(*parts, "}") if parts else pa.repeat(pa.scalar("{}", _TEXT), len(column))
+        pieces = _merged(_pieces(schema, column))
+        text = join(*pieces) if len(pieces) > 1 else pa.repeat(pa.scalar("".join(pieces), _TEXT), len(column))
         return _where_valid(column, text)
     if kind == "array" and schema.items:
         return _joined(column, to_json(schema.items, column.values), "[", "]")
@@ -93,6 +92,48 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     if kind in ("float", "double"):
         return _floats(column)
     return column.cast(_TEXT)
+
+
+def _pieces(schema: ConnectSchema, column: pa.Array) -> Iterator[pa.Array | str]:
+    """Yield what a struct's text is joined of; structs inside it that have no null take part piece by piece.
+
+    Each join copies all that it joins, and what is constant in a batch is written once.
+    """
+    if not schema.fields:
+        yield "{}"
+        return
+    for number, (name, field) in enumerate(schema.fields):
+        yield ("{" if number == 0 else ",") + _member(name)
+        values = column.field(number)
+        if field.type == "struct" and not field.omit_nulls and not values.null_count:
+            yield from _pieces(field, values)
+        elif field.type == "string" and (constant := _constant(values)) is not None:
+            yield quote(pa.array([constant]))[0].as_py()
+        else:
+            yield to_json(field, values)
+    yield "}"
+
+
+def _merged(pieces: Iterator[pa.Array | str]) -> list[pa.Array | str]:
+    """Put constants together that stand side by side."""
+    merged: list[pa.Array | str] = []
+    for piece in pieces:
+        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
+
+
+def _constant(values: pa.Array) -> str | None:
+    """Return what all rows of a text column are, None if they differ or one is null."""
+    if not len(values) or values.null_count:
+        return None
+    first = values[0]
+    # A column that differs does so soon, as a rule.
+    if values[-1] != first or not pc.all(pc.equal(values.slice(0, 16), first)).as_py():
+        return None
+    return first.as_py() if pc.all(pc.equal(values, first)).as_py() else None
 
 
 def _without_nulls(schema: ConnectSchema, column: pa.Array) -> pa.Array:

@@ -25,6 +25,7 @@ _MODULES: Final = {
     "cassandra": "airflow_cdc_provider.jobs.offline_cassandra",
     "mongodb": "airflow_cdc_provider.jobs.offline_mongodb",
 }
+_SHOWN_PLACES: Final = 20
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Damage:
     Args:
         strict: Raise at the first such place.
         places: Where and why, one text each.
-        skipped: Events that were left out on purpose, by kind; ``t`` are truncations, which have no event.
+        skipped: Events that were left out on purpose, by kind; ``t`` are truncations, which have no event,
+            ``copy`` what another node's log had told.
     """
 
     strict: bool
@@ -52,6 +54,19 @@ class Damage:
                 f"{place}: {reason}", remedy="set source.advanced.strict: false to leave such places out"
             )
         self.places.append(f"{place}: {reason}")
+
+    def told(self) -> list[str]:
+        """Return lines for people: the first places, how many there are, and what was skipped."""
+        lines = [f"left out: {place}" for place in self.places[:_SHOWN_PLACES]]
+        if len(self.places) > _SHOWN_PLACES:
+            lines.append(f"left out: and {len(self.places) - _SHOWN_PLACES} more")
+        if self.places:
+            lines.append(f"summary: {len(self.places)} places of the input were left out")
+        if counted := +self.skipped:
+            lines.append(
+                "skipped: " + ", ".join(f"{n} of kind {kind}" for kind, n in sorted(counted.items()))
+            )
+        return lines
 
 
 @dataclass(frozen=True)

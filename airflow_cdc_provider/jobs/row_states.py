@@ -1,13 +1,17 @@
 """The state of rows right after each change of them: what events with whole rows are made of.
 
 Changes are reconciled one after the other as the database would: a change with an older write time than what
-is there leaves the row as it is. Changes of different partitions don't meet, so each round takes the next
-change of every partition at once.
+is there leaves the row as it is. Changes that don't meet are reconciled at once, in one round: those of
+different rows. A change of statics, or a deletion of a range or partition, meets every other of its
+partition. So a row that is written again and again takes a round for each time, a partition of many rows
+does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +28,9 @@ from airflow_cdc_provider.changes.contribution import (
     UPSERT,
 )
 from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells
+
+_ROUNDS_APART: Final = 32
+"""After so many rounds the chunks of what is known are made one."""
 
 ROW_STATE_SCHEMA: Final = pa.schema(
     [
@@ -71,23 +78,32 @@ def row_states(
     Returns:
         Batch of :data:`ROW_STATE_SCHEMA`, in the order of the changes.
     """
-    keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-    rounds = _rounds(keys, changes)
+    names = _names(contributions)
+    rounds, whole = _rounds(contributions, changes, names)
     by_name = pa.array([ROW] if clustered else [ROW, PARTITION_DELETION], pa.int8())
     states = [ROW_STATE_SCHEMA.empty_table()]
-    known = CONTRIBUTION_SCHEMA.empty_table()
-    live = LIVE_ROW_SCHEMA.empty_table()
-    for number in range(int(rounds.max(initial=-1)) + 1):
-        places = np.flatnonzero(rounds == number)
+    known = CONTRIBUTION_SCHEMA.empty_table().append_column("name", pa.array([], pa.binary()))
+    live = LIVE_ROW_SCHEMA.empty_table().append_column("name", pa.array([], pa.binary()))
+    order = np.argsort(rounds, kind="stable")
+    starts = np.searchsorted(rounds[order], np.arange(int(rounds.max(initial=-1)) + 2))
+    for number in range(len(starts) - 1):
+        places = order[starts[number] : starts[number + 1]]
         part = contributions.take(pa.array(places))
-        touched = pc.unique(part["key"])
-        mine, others = _split(known, touched)
-        before, resting = _split(live, touched)
-        after = reconcile_cells(_current(pa.concat_tables([mine, part])), now_seconds, rules)
+        touched = _Touched(
+            pc.unique(part["key"]),
+            pc.unique(part["key"].filter(pa.array(whole[places]))),
+            pc.unique(names.take(pa.array(places))),
+        )
+        mine, others = _split(known, touched, pc.not_equal(known["scope"], ROW))
+        before, resting = _split(live, touched, live["state"].is_null())
+        met = pa.concat_tables([mine.drop_columns("name"), part])
+        after = reconcile_cells(_current(met), now_seconds, rules)
         states.append(_told(part, changes[places], after, by_name))
-        states.append(_removed(part, changes[places], before, after, by_name))
-        known = pa.concat_tables([others, after.side, _as_contributions(after.live)])
-        live = pa.concat_tables([resting, after.live])
+        states.append(_removed(part, changes[places], before.drop_columns("name"), after, by_name))
+        known = pa.concat_tables([others, _named(after.side), _named(_as_contributions(after.live))])
+        live = pa.concat_tables([resting, _named(after.live)])
+        if number % _ROUNDS_APART == 0:
+            known, live = known.combine_chunks(), live.combine_chunks()
     table = pa.concat_tables(states).combine_chunks()
     order = np.argsort(table["change"].to_numpy(), kind="stable")
     (batch,) = table.take(pa.array(order)).combine_chunks().to_batches() or [_nothing()]
@@ -98,22 +114,62 @@ def _nothing() -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=ROW_STATE_SCHEMA)
 
 
-def _rounds(keys: npt.NDArray[np.int64], changes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Number the changes of each key."""
+def _rounds(
+    contributions: pa.Table, changes: npt.NDArray[np.int64], names: pa.Array
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Number the round of each contribution, and tell whether its change meets its whole partition.
+
+    One of another generation than those before it meets the whole too: one of the two was truncated.
+    """
+    keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy()
+    of_row = names.dictionary_encode().indices.to_numpy().tolist()
+    scopes = contributions["scope"].to_numpy()
+    generations = contributions["generation"].to_numpy()
+    rounds = np.zeros(len(keys), np.int64)
+    whole = np.zeros(len(keys), np.bool_)
     order = np.lexsort((changes, keys))
-    key, change = keys[order], changes[order]
-    new_key = np.concatenate([[True], key[1:] != key[:-1]])[: len(key)]
-    new_change = np.concatenate([[True], change[1:] != change[:-1]])[: len(key)] | new_key
-    number = np.cumsum(new_change)
-    first = np.maximum.accumulate(np.where(new_key, number, 0))
-    rounds = np.empty(len(keys), np.int64)
-    rounds[order] = number - first
-    return rounds
+    new_key = np.concatenate([[True], keys[order][1:] != keys[order][:-1]])[: len(keys)]
+    new_change = np.concatenate([[True], changes[order][1:] != changes[order][:-1]])[: len(keys)] | new_key
+    starts = [*np.flatnonzero(new_change).tolist(), len(keys)]
+    last: dict[int, int] = {}
+    floor, top, generation = 0, -1, 0
+    for start, stop in pairwise(starts):
+        places = order[start:stop]
+        if new_key[start]:
+            last, floor, top, generation = {}, 0, -1, int(generations[places[0]])
+        apart = bool((scopes[places] == ROW).all() and (generations[places] == generation).all())
+        rows = [of_row[place] for place in places]
+        number = max(floor, *(last.get(row, -1) + 1 for row in rows)) if apart else top + 1
+        if not apart:
+            floor, generation = number + 1, max(generation, int(generations[places].max()))
+        top = max(top, number)
+        last.update(dict.fromkeys(rows, number))
+        rounds[places], whole[places] = number, not apart
+    return rounds, whole
 
 
-def _split(table: pa.Table, keys: pa.Array) -> tuple[pa.Table, pa.Table]:
-    ours = pc.is_in(table["key"], value_set=keys)
+@dataclass(frozen=True)
+class _Touched:
+    """What a round is about: partitions, those of them that it is about as a whole, and rows by name."""
+
+    keys: pa.Array
+    whole: pa.Array
+    names: pa.Array
+
+
+def _split(table: pa.Table, touched: _Touched, of_partition: pa.ChunkedArray) -> tuple[pa.Table, pa.Table]:
+    """Part what a round meets from the rest; what is not of one row belongs to every row of its partition."""
+    ours = pc.or_(
+        pc.or_(
+            pc.is_in(table["name"], value_set=touched.names), pc.is_in(table["key"], value_set=touched.whole)
+        ),
+        pc.and_(of_partition, pc.is_in(table["key"], value_set=touched.keys)),
+    )
     return table.filter(ours), table.filter(pc.invert(ours))
+
+
+def _named(table: pa.Table) -> pa.Table:
+    return table.append_column("name", _names(table))
 
 
 def _current(contributions: pa.Table) -> pa.Table:

@@ -183,7 +183,7 @@ def _source(
         "ts_ms": pa.array(events["ts_us"].to_numpy(zero_copy_only=False) // 1000)
         if current
         else events["ts_us"],
-        "snapshot": pa.repeat("false", count) if current else pa.repeat(pa.scalar(False), count),
+        "snapshot": pc.if_else(events["snapshot"], "true", "false") if current else events["snapshot"],
         "db": pa.repeat("NULL", count),
         "sequence": pa.nulls(count, pa.utf8()),
         "ts_us": events["ts_us"],

@@ -14,6 +14,7 @@ from datetime import date, timedelta
 import numpy as np
 import pyarrow as pa
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.cql.java_floating import java_floating
 from airflow_cdc_provider.sources.cql.native_rows import Native, native_rows
 from airflow_cdc_provider.sources.cql.programs import OPS
@@ -24,11 +25,18 @@ from airflow_cdc_provider.sources.cql.types import fixed_length
 
 
 def rows_to_json(table: TableSchema, rows: pa.RecordBatch) -> Iterator[str]:
-    """Show live rows (``LIVE_ROW_SCHEMA``), one text each."""
+    """Show live rows (``LIVE_ROW_SCHEMA``), one text each.
+
+    Raises:
+        CorruptInput: A key, a state or a value breaks its format.
+    """
     names = [(c.name, json_string(_column_name(c.name)), c.type) for c in table.columns]
-    for values in native_rows(table, rows):
-        shown = (f"{name}: {value_to_json(cql_type, values[key])}" for key, name, cql_type in names)
-        yield "{" + ", ".join(shown) + "}"
+    try:
+        for values in native_rows(table, rows):
+            shown = (f"{name}: {value_to_json(cql_type, values[key])}" for key, name, cql_type in names)
+            yield "{" + ", ".join(shown) + "}"
+    except (ArithmeticError, LookupError, ValueError, struct.error) as error:
+        raise CorruptInput(f"a row of {table.full_name} can't be shown", found=str(error)) from error
 
 
 def value_to_json(cql_type: CqlType, value: Native) -> str:

@@ -117,7 +117,7 @@ def test_logs_stay_out_of_the_output(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("events", "--connector", "none.yaml", "--input", "x"), 1, "error: [CDC-CONFIGURATION] there is no"),
-        (("events", "--connector", "none.yaml"), 2, "required: --input"),
+        (("events", "--connector", "none.yaml"), 2, "either --input PATH or --from-lake is required"),
     ],
 )
 def test_failures_have_one_message_and_their_exit_code(

@@ -4,6 +4,7 @@ import base64
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import bson
 import pytest
@@ -30,7 +31,15 @@ def arguments(tmp_path: Path, data: bytes, *, strict: bool = False) -> Namespace
     )
     stream = tmp_path / "stream.bson"
     stream.write_bytes(data)
-    return Namespace(connector=str(connector), input=str(stream), schema="", at=1_800_000_000)
+    return Namespace(
+        connector=str(connector),
+        input=str(stream),
+        from_lake=False,
+        after_batch=0,
+        table="",
+        schema="",
+        at=1_800_000_000,
+    )
 
 
 def test_events_are_lines_of_json(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -95,7 +104,15 @@ def test_debeziums_own_example_runs_on_local_files(
     connector.write_text(EXAMPLE)
     schema = str(recording / "schema.cql")
     offline_commands.events(
-        Namespace(connector=str(connector), input=str(recording / "cdc_raw"), schema=schema, at=1_800_000_000)
+        Namespace(
+            connector=str(connector),
+            input=str(recording / "cdc_raw"),
+            from_lake=False,
+            after_batch=0,
+            table="",
+            schema=schema,
+            at=1_800_000_000,
+        )
     )
     out, err = capfdbinary.readouterr()
     records = [json.loads(line) for line in out.splitlines()]
@@ -103,3 +120,21 @@ def test_debeziums_own_example_runs_on_local_files(
     assert {record["topic"].split(".")[0] for record in records} == {"test_prefix"}
     assert base64.b64decode(records[0]["key"]) == b"\x02\x02"  # the key 1 in Avro, in a union with null
     assert b"there is no /usr/local/etc/cassandra/cassandra.yaml" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"input": "", "from_lake": False}, "either --input PATH or --from-lake is required"),
+        ({"from_lake": True}, "either --input PATH or --from-lake is required"),
+        ({"table": "shop.c"}, "go with --from-lake"),
+        ({"after_batch": 3}, "go with --from-lake"),
+        ({"input": "", "from_lake": True, "schema": "schema.cql"}, "--schema is for recordings"),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        offline_commands.events(Namespace(**{**vars(arguments(tmp_path, insert(1))), **given}))
+    assert words in capsys.readouterr().err

@@ -72,7 +72,6 @@ def without_variables(text: str) -> str:
     "CAS-EVT-16",
     "CAS-D3X-09",
     "CAS-TYPE-26",
-    "CAS-UNSUP-03",
     "DSX-EVT-04",
     "DSX-EVT-11",
     "DSX-CON-07",

@@ -100,7 +100,7 @@ def headers(form: str) -> list[Descriptor]:
     return found
 
 
-@pytest.mark.covers("CAS-C50-07", "CAS-C50-03", "CAS-UNSUP-03")
+@pytest.mark.covers("CAS-C50-07", "CAS-C50-03")
 @pytest.mark.parametrize(("version", "name"), COMPRESSED)
 def test_every_compressor_is_read_in_every_version(version: str, name: str) -> None:
     form = f"{version}-{name.lower()}"
@@ -136,8 +136,13 @@ def test_a_log_of_a_cluster_that_is_upgrading_neither_mapped_nor_direct_is_read(
     assert_rows_equal_select("v8-standard")
 
 
-@pytest.mark.parametrize(("form", "version"), [("v6-plain", 6), ("v7-4.0", 7), ("v7-4.1", 7)])
-def test_logs_of_earlier_releases_are_read(form: str, version: int) -> None:
+@pytest.mark.covers("CAS-D3X-01")
+@pytest.mark.parametrize(
+    ("form", "version"),
+    [("v6-plain", 6), ("v7-4.0", 7), ("v7-4.1", 7), ("v7-mmap", 7), ("v8-standard", 8)],
+    ids=["3.11", "4.0", "4.1", "5.0", "5.0-upgrading"],
+)
+def test_logs_of_every_release_from_3_11_on_are_read(form: str, version: int) -> None:
     assert {header.version for header in headers(form)} == {version}
     assert_rows_equal_select(form)
 
@@ -150,7 +155,7 @@ def test_ties_go_by_the_rules_of_the_release_that_wrote_them() -> None:
     assert rows_of("v6-plain", rules="4.0").rows["shop.ties"] == of_4
 
 
-@pytest.mark.covers("CAS-LIM-01", "CAS-C40-01")
+@pytest.mark.covers("CAS-C40-01")
 def test_segments_of_3_11_arrive_whole_once_they_are_flushed_also_after_a_crash() -> None:
     for form in ("v6-plain", "v6-killed"):
         assert list((FORMS / form / "cdc_raw").glob("*.idx")) == []

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.cell_row import Cell, CellRow, read_cell_row, write_cell_row
 from airflow_cdc_provider.changes.cell_times import latest_times
@@ -16,7 +18,9 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
+from airflow_cdc_provider.jobs import row_states as row_states_module
 from airflow_cdc_provider.jobs.row_states import row_states
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
 
 
 class Changes:
@@ -135,6 +139,78 @@ def test_what_was_truncated_does_not_come_back() -> None:
     changes = Changes().write("p", "a", "1", 10).delete("p", ROW, 5, "b", generation=1)
     changes.write("p", "b", "2", 20, generation=1).write("p", "c", "3", 30, generation=0)
     assert [state[2:4] for state in changes.states()] == [("a", "1"), ("", None), ("b", "2"), ("c", None)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pq"),
+            st.sampled_from("abc"),
+            st.sampled_from(["write"] * 6 + ["row", "range", "partition", "static", "newer"]),
+            st.integers(1, 6),
+        ),
+        max_size=14,
+    )
+)
+def test_rows_that_are_reconciled_at_once_end_as_one_after_the_other(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
+    def build(count: int) -> Changes:
+        changes, generation = Changes(), 0
+        for number, (key, row, what, time) in enumerate(steps[:count]):
+            more: dict[str, Any] = {"generation": generation, "change": number}
+            if what == "write":
+                changes.write(key, row, f"v{number}", time, **more)
+            elif what == "row":
+                changes.delete(key, ROW, time, row, **more)
+            elif what == "range":
+                changes.delete(key, RANGE_DELETION, time, row, clustering_end=b"z", **more)
+            elif what == "partition":
+                changes.delete(key, PARTITION_DELETION, time, **more)
+            elif what == "static":
+                changes.static(key, f"s{number}", time)
+                changes.rows[-1]["generation"], changes.numbers[-1] = generation, number
+            else:
+                generation += 1
+        return changes
+
+    found = build(len(steps)).states()
+    one_by_one = []
+    for count in range(1, len(steps) + 1):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(row_states_module, "_rounds", one_round_each)
+            one_by_one += [state for state in build(count).states() if state[0] == count - 1]
+    assert sorted(map(repr, found)) == sorted(map(repr, one_by_one))
+
+
+def one_round_each(
+    contributions: pa.Table, changes: np.ndarray, names: pa.Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Put each change in a round of its own that meets whole partitions."""
+    del contributions, names
+    return changes - changes.min(initial=0), np.ones(len(changes), np.bool_)
+
+
+def test_a_partition_of_many_rows_takes_as_many_rounds_as_its_busiest_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reconciled: list[int] = []
+
+    def counted(contributions: pa.Table, *settings: Any) -> Any:
+        reconciled.append(contributions.num_rows)
+        return reconcile_cells(contributions, *settings)
+
+    monkeypatch.setattr(row_states_module, "reconcile_cells", counted)
+    changes = Changes()
+    for number in range(2000):
+        changes.write("hot", f"row{number % 1000}", f"v{number}", number, change=number)
+    for number in range(2000, 2050):
+        changes.write("hot", "row7", f"v{number}", number, change=number)
+    states = changes.states()
+    assert [state[3] for state in states] == [f"v{number}" for number in range(2050)]
+    assert len(reconciled) == 52
+    assert max(reconciled[2:]) <= 2, "a row is reconciled without the others of its partition"
 
 
 def test_nothing_gives_nothing() -> None:

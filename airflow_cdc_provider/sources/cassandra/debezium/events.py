@@ -8,6 +8,11 @@ What the parts of an update become::
     static row                                    u, clustering columns null
     range deletion                                r, with both ends
     partition deletion                            d, clustering columns null
+    row of a snapshot                             i, with all columns
+    static row of a snapshot                      u, clustering columns null, with all static columns
+
+What settles a doubt (:mod:`airflow_cdc_provider.lake.doubts`) is a record of a snapshot too, but no event: it
+repeats what the log has told.
 
 A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires
 or was deleted) and ``set``.
@@ -35,7 +40,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
-from airflow_cdc_provider.changes.record import CHANGE as CHANGE_KIND
+from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cassandra.debezium.converters import Converter
 from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts
@@ -56,7 +61,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     UPPER,
     Sink,
 )
-from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, segments_and_ends, snapshot_columns
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection
@@ -76,9 +81,10 @@ class CassandraEvents:
     """What became of changes.
 
     Args:
-        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``file`` and ``pos`` of
-            the entry, ``ts_us`` (greatest write time of the update), ``key`` (struct of the key columns),
-            ``after`` (struct of cells: key columns, regular and static ones), ``range_start``, ``range_end``.
+        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``snapshot``, ``file``
+            and ``pos`` of the entry (of a snapshot's row empty and -1), ``ts_us`` (greatest write time of the
+            update), ``key`` (struct of the key columns), ``after`` (struct of cells: key columns, regular and
+            static ones), ``range_start``, ``range_end``.
             Fields carry the names of their Connect schemas as metadata.
         undecodable: Input rows left out because they are broken.
         reasons: A text for each of them.
@@ -113,8 +119,9 @@ class EventDecoder:
                 if re.fullmatch(pattern, f"{schema.full_name}.{column.name}"):
                     self._converters.setdefault(column.name, converter)
         self._program: Program = compile_tables([schema])
-        self._projection = Projection(schema, self._types.lake)
-        self._cells = order_as_driver((*schema.regular, *schema.static))
+        self._shown = self._types.shown(schema)
+        self._projection = Projection(self._shown, self._types.lake)
+        self._cells = order_as_driver((*self._shown.regular, *self._shown.static))
         self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
         for slot, column in enumerate(self._cells):
             self._slots[column.id] = slot
@@ -126,12 +133,15 @@ class EventDecoder:
         return converter.field(field) if converter else field
 
     def decode(self, changes: pa.RecordBatch) -> CassandraEvents:
-        """Decode changes of the table; other kinds than ``change`` give no event.
+        """Decode changes of the table; other kinds than ``change`` and ``snapshot`` give no event.
 
         Args:
             changes: Batch of ``CHANGE_SCHEMA``.
         """
-        chosen = np.flatnonzero(pc.equal(changes["kind"], CHANGE_KIND).to_numpy(zero_copy_only=False))
+        holds_data = pc.is_in(changes["kind"], value_set=pa.array(DATA_KINDS))
+        chosen = np.flatnonzero(holds_data.to_numpy(zero_copy_only=False))
+        if len(chosen) == len(changes):
+            return self._decode(changes)
         found = self._decode(changes.take(pa.array(chosen)))
         rows = pa.array(chosen).take(found.events["row"])
         return replace(
@@ -183,6 +193,10 @@ class EventDecoder:
         removes = (scope == PARTITION_DELETION) | ((scope == ROW) & facts.deleted)
         says = (scope == STATIC) | ((scope == ROW) & (~facts.deleted | facts.survives))
         is_range = scope == RANGE_DELETION
+        snapshot = data[offsets[:-1]] == SNAPSHOT_TAG
+        settles = snapshot[change] & ~facts.selected
+        removes, says, is_range = removes & ~settles, says & ~settles, is_range & ~settles
+        listed = self._listed(changes, np.unique(change[facts.selected]))
         order = np.repeat(np.arange(len(rows)), removes.astype(int) + says + is_range)
         second = np.concatenate([[False], order[1:] == order[:-1]])
         event = _Event(
@@ -196,12 +210,12 @@ class EventDecoder:
         op[event.scope == RANGE_DELETION] = "r"
         latest = np.full(len(changes), np.iinfo(np.int64).min)
         np.maximum.at(latest, change, facts.latest)
-        keys = (*self.schema.partition_key, *self.schema.clustering)
+        keys = (*self._shown.partition_key, *self._shown.clustering)
         key_fields = [self._field(c.name, c) for c in keys]
         key_values = [values[c.name].take(index) for c in keys]
         after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
         after += [
-            self._cell(c, slot, values[c.name].take(index), facts, order, event)
+            self._cell(c, slot, values[c.name].take(index), facts, order, event, listed[change[order], slot])
             for slot, c in enumerate(self._cells)
         ]
         names = [c.name for c in (*keys, *self._cells)]
@@ -213,6 +227,7 @@ class EventDecoder:
             [
                 of_change,
                 pa.array(op, pa.utf8()),
+                pa.array(snapshot).take(of_change),
                 files.take(of_change),
                 ends.take(of_change),
                 pa.array(latest[change[order]]),
@@ -221,7 +236,7 @@ class EventDecoder:
                 starts,
                 stops,
             ],
-            ["row", "op", "file", "pos", "ts_us", "key", "after", "range_start", "range_end"],
+            ["row", "op", "snapshot", "file", "pos", "ts_us", "key", "after", "range_start", "range_end"],
         )
 
     def _values(
@@ -232,17 +247,15 @@ class EventDecoder:
         keys = changes.column("key").take(pa.array(rows[:, CHANGE]))
 
         def shown(states: NDArray[np.uint8]) -> pa.RecordBatch:
-            state = binary_array(states, ends)
-            nothing = pa.scalar(None, state.type)
             live = {
                 "key": keys,
-                "state": pc.if_else(pa.array(rows[:, SCOPE] == ROW), state, nothing),
-                "static_state": pc.if_else(pa.array(rows[:, SCOPE] == STATIC), state, nothing),
+                "state": binary_array(states, ends, rows[:, SCOPE] == ROW),
+                "static_state": binary_array(states, ends, rows[:, SCOPE] == STATIC),
             }
             return self._projection.project(pa.RecordBatch.from_pydict(live))
 
         whole = shown(facts.states)
-        arrays = {c.name: self._types.array(whole.column(c.name), c.type) for c in self.schema.columns}
+        arrays = {c.name: self._types.array(whole.column(c.name), c.type) for c in self._shown.columns}
         dead_keys = [
             column
             for slot, column in enumerate(self._cells)
@@ -256,6 +269,17 @@ class EventDecoder:
         for name, converter in self._converters.items():
             arrays[name] = converter.array(arrays[name])
         return arrays
+
+    def _listed(self, changes: pa.RecordBatch, selected: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which columns each change was asked for: a snapshot's rows tell of those without value too."""
+        listed = np.zeros((len(changes), max(len(self._cells), 1)), np.bool_)
+        slots = {column.name: slot for slot, column in enumerate(self._cells)}
+        numbers, names = snapshot_columns(changes.column("payload").take(pa.array(selected)))
+        of_names = np.zeros((len(names), listed.shape[1]), np.bool_)
+        for number, columns in enumerate(names):
+            of_names[number, [slots[name] for name in columns if name in slots]] = True
+        listed[selected] = of_names[numbers]
+        return listed
 
     def _key_cell(self, column: Column, values: pa.Array, event: _Event) -> pa.Array:
         clustering = column.kind == "clustering"
@@ -272,9 +296,10 @@ class EventDecoder:
         facts: Facts,
         order: NDArray[np.int64],
         event: _Event,
+        listed: NDArray[np.bool_],
     ) -> pa.Array:
         live, dead = facts.live[order, slot], facts.dead[order, slot]
-        present = (live > 0) | (dead > 0) | facts.emptied[order, slot]
+        present = (live > 0) | (dead > 0) | facts.emptied[order, slot] | listed
         field = self._field("value", column)
         collection = column.type.multi_cell and column.type.name in ("list", "set", "map")
         if collection and column.name not in self._converters:
@@ -342,11 +367,23 @@ def _cell_struct(
 def _places(
     changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> tuple[pa.Array, pa.Array]:
-    """Name each change's segment file, and the logical position where its entry ends."""
-    positions = [Position.unpack(position) for position in changes.column("position").to_pylist()]
-    versions = data[offsets[:-1]].tolist() if positions else []
-    files = [f"CommitLog-{v}-{p.segment}.log" for v, p in zip(versions, positions, strict=True)]
-    return pa.array(files, pa.utf8()), pa.array([p.end for p in positions], pa.int64())
+    """Name each change's segment file, and the logical position where its entry ends.
+
+    A row of a snapshot is in no file, which Debezium tells by an empty name and -1.
+    """
+    if not len(changes):
+        return pa.array([], pa.utf8()), pa.array([], pa.int64())
+    versions = data[offsets[:-1]]
+    logged = np.flatnonzero(versions != SNAPSHOT_TAG)
+    segments, ends = np.zeros(len(changes), np.uint64), np.full(len(changes), -1, np.int64)
+    segments[logged], ends[logged] = segments_and_ends(changes.column("position").take(pa.array(logged)))
+    # Changes come in the order of the log, a segment's one after the other.
+    new = np.concatenate([[True], (segments[1:] != segments[:-1]) | (versions[1:] != versions[:-1])])
+    names = [
+        "" if versions[i] == SNAPSHOT_TAG else f"CommitLog-{versions[i]}-{segments[i]}.log"
+        for i in np.flatnonzero(new)
+    ]
+    return pa.array(names, pa.utf8()).take(pa.array(np.cumsum(new) - 1)), pa.array(ends)
 
 
 def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:

@@ -14,12 +14,15 @@ from airflow_cdc_provider.changes.cells import (
     CELL_EXPIRING,
     CELL_HEADER_BYTES,
     CELL_TOMBSTONE,
+    NEVER,
     ROW_DELETION,
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
+    ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.cassandra.decoding.sink import STATE_END, Sink
+from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cql.schema import Column
 
 
@@ -36,6 +39,8 @@ class Facts:
     ``emptied``   whether the collection was deleted whole
     ``expires``, ``expiry``  whether all live cells expire in the same second, and which
     ``dead_at``   greatest write time of dead cells
+    ``selected``  whether it was read by a SELECT; such a row passes for inserted. Its time of reading is the
+                  latest of a row that shows no write time
     """
 
     states: NDArray[np.uint8]
@@ -50,6 +55,7 @@ class Facts:
     expires: NDArray[np.bool_]
     expiry: NDArray[np.int64]
     dead_at: NDArray[np.int64]
+    selected: NDArray[np.bool_]
 
 
 _SIMPLE: Final = 0
@@ -91,6 +97,7 @@ def collect_facts(
         expires=np.zeros(size, np.bool_),
         expiry=np.zeros(size, np.int64),
         dead_at=np.zeros(size, np.int64),
+        selected=np.zeros(len(rows), np.bool_),
     )
     _collect(
         sink.states,
@@ -109,6 +116,7 @@ def collect_facts(
         facts.expires,
         facts.expiry,
         facts.dead_at,
+        facts.selected,
     )
     return facts
 
@@ -139,6 +147,7 @@ def _collect(  # type: ignore[no-untyped-def]
     expires,
     expiry,
     dead_at,
+    selected,
 ):
     """Walk all cell rows twice: count and compare, then mark in ``states`` what is to pass for live.
 
@@ -157,6 +166,8 @@ def _collect(  # type: ignore[no-untyped-def]
             if not deleted[row] or time > deleted_at[row]:
                 inserted[row] = True
                 survives[row] = True
+        elif flags & ROW_UNCERTAIN and _little(plain, begin + 16, 8) == NEVER:
+            selected[row], inserted[row], survives[row] = True, True, True
         count = _little(plain, begin + 44, 4)
         first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
         at = first
@@ -183,6 +194,8 @@ def _collect(  # type: ignore[no-untyped-def]
                         expires[row, slot] = False
                     live[row, slot] += 1
             at = after
+        if selected[row] and latest[row] <= UNKNOWN_TIME:
+            latest[row] = _little(plain, begin + 8, 8)
         at = first
         for _ in range(count):
             column, mark = _little(plain, at, 2), plain[at + 2]

@@ -17,6 +17,8 @@ duration            int64 ns with months of 30 days, ``io.debezium.time.NanoDura
 inet                text with a slash before the address
 uuid, timeuuid      text, ``io.debezium.data.Uuid``
 tuple, UDT          struct; Debezium can't read tables with UDTs
+frozen<...>         as the same type unfrozen; Debezium's page says bytes, its code (3.4) writes arrays and
+                    maps. ``bytes``: the value as Cassandra stores it
 =================== ================================================================================
 
 Exact values are in the mirror. What is precise is optional here; Debezium's schema forbids null, so it fails
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -37,7 +39,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.sources.cql.exact_values import decimals, integers
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, NativeType, field_names
-from airflow_cdc_provider.sources.cql.schema import CqlType
+from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 
 CONNECT_NAME: Final = b"connect.name"
 """Metadata of a field: the name of its Connect schema; its version follows after a colon, if it has one."""
@@ -48,6 +50,9 @@ CONNECT_PARAMETERS: Final = b"connect.parameters"
 
 Decimals = Literal["double", "precise", "string"]
 Varints = Literal["long", "precise", "string"]
+Frozen = Literal["structured", "bytes"]
+
+_FROZEN_TYPES: Final = ("list", "set", "map", "udt")
 
 _SCALARS: Final = {
     "ascii": pa.utf8(),
@@ -136,10 +141,25 @@ class EventTypes:
     Args:
         decimals: How decimals are shown (``decimal.handling.mode``).
         varints: How varints are shown (``varint.handling.mode``).
+        frozen: How columns of frozen collections and UDTs are shown: by their parts as the table above says,
+            or as the value's own bytes.
     """
 
     decimals: Decimals = "double"
     varints: Varints = "long"
+    frozen: Frozen = "structured"
+
+    def shown(self, schema: TableSchema) -> TableSchema:
+        """Return a table whose columns have the types that events show; inside a type nothing changes."""
+        if self.frozen == "structured":
+            return schema
+        columns = (
+            replace(column, type=CqlType("blob"))
+            if column.type.frozen and column.type.name in _FROZEN_TYPES
+            else column
+            for column in schema.columns
+        )
+        return replace(schema, columns=tuple(columns))
 
     @property
     def lake(self) -> LakeTypes:

@@ -4,8 +4,10 @@ import json
 import random
 import struct
 
+import pyarrow as pa
 import pytest
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.json_text import rows_to_json, value_to_json
 from airflow_cdc_provider.sources.cql.schema import CqlType
@@ -57,3 +59,14 @@ def test_names_that_need_quotes_in_cql_have_them_inside_the_json() -> None:
     assert text == r'{"\"Key\"": 1, "v": null}'
     udt = CqlType("udt", (CqlType("int"),), True, ("F",), "k.u")
     assert value_to_json(udt, struct.pack(">ii", 4, 7)) == r'{"\"F\"": 7}'
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(b"\0\7\1\2", None), (b"\0\1x\0\0", None), (b"\0\1x\0", b"\0\0\0")]
+)
+def test_row_that_breaks_its_format_is_corrupt_and_named(key: bytes, value: bytes | None) -> None:
+    table = parse_cql("CREATE TABLE k.t (a blob, b blob, v double, PRIMARY KEY ((a, b)))").tables["k.t"]
+    rows = live_rows(table, [{"a": b"x", "b": b"y", "v": value}])
+    rows = rows.set_column(rows.schema.get_field_index("key"), "key", pa.array([key], pa.binary()))
+    with pytest.raises(CorruptInput, match=r"k\.t can't be shown"):
+        list(rows_to_json(table, rows))

@@ -1,0 +1,99 @@
+"""The events stage: writes what the changes table holds as events, one JSON object a line, to a file.
+
+It is for looking at captured changes and rows of snapshots in the form that ``publish`` asks for: the same
+decoder and encoder as for recordings, on the records that a capture or a snapshot committed. It changes
+nothing in the lake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_records
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.offline import Damage, text_of
+from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+
+_KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
+_ROWS_AT_ONCE: Final = 10_000
+_ROWS_TOGETHER: Final = 200_000
+
+
+def events(context: JobContext) -> JobResult:
+    """Write the events of batches, oldest first: of a batch each feed's in the order of its log.
+
+    Options of the spec: ``path`` (the file, on the driver's machine), ``after_batch`` (events of batches up
+    to this one are left out; default 0), ``now_ns`` (when events are built and TTLs are judged). With tables
+    in the spec only theirs. A write that several nodes logged has an event from each of them.
+
+    Returns:
+        A result whose findings name what was left out and why.
+
+    Raises:
+        ConfigurationError: Nothing was captured, or the source has no events from the lake.
+        CorruptInput: A record can't be decoded and the source is strict.
+    """
+    source, options = context.source, context.spec.options
+    if not isinstance(source, CassandraSource):
+        raise ConfigurationError(
+            "events can't be shown from the lake",
+            expected="a connector of type cassandra",
+            found=context.connector.type,
+            remedy="give a recording as --input",
+        )
+    if not context.changes.table.exists():
+        raise ConfigurationError(
+            f"there is no table {context.connector.changes_table} to show events of",
+            remedy="run a capture or sync first",
+        )
+    context.learn()
+    after = int(options.get("after_batch", 0))
+    if after and context.connector.publish.envelope == "datastax":
+        raise ConfigurationError(
+            "events with whole rows need all batches that there are",
+            expected="no --after-batch in envelope datastax",
+            found=str(after),
+        )
+    through = context.changes.state().batch
+    damage = Damage(strict=context.connector.source.advanced.strict)
+    settings = EventSettings(
+        context.connector,
+        source,
+        source.options.cluster or cluster_name(Path(source.options.cdc_raw)) or source.cluster_name(),
+        int(options.get("now_ns", time.time_ns())),
+    )
+    target = Path(options["path"])
+    partial = target.with_name(target.name + ".part")
+    with partial.open("wb") as file:
+        for lines in lines_of_records(settings, _records(context, after, through), damage):
+            file.write(text_of(lines))
+    partial.replace(target)
+    log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
+    return JobResult(ok=True, findings=tuple(damage.told()))
+
+
+def _records(context: JobContext, after: int, through: int) -> Iterator[pa.RecordBatch]:
+    """Read batch after batch, small ones together: as much at once as fits a driver's memory."""
+    tables = context.tables() if context.spec.tables else None
+    rows = context.changes.pending(after, through, tables=tables, kinds=_KINDS)
+    counts = sorted((row["batch"], row["count"]) for row in rows.groupBy("batch").count().collect())
+    together: list[int] = []
+    size = 0
+    for batch, count in [*counts, (None, _ROWS_TOGETHER)]:
+        if together and size + count > _ROWS_TOGETHER:
+            part = rows.where(rows["batch"].between(together[0], together[-1]))
+            ordered = part.orderBy("batch", "origin", "position").select(*record.CHANGE_SCHEMA.names)
+            yield from ordered.toArrow().cast(record.CHANGE_SCHEMA).to_batches(max_chunksize=_ROWS_AT_ONCE)
+            together, size = [], 0
+        if batch is not None:
+            together.append(batch)
+            size += count
