@@ -8,7 +8,7 @@ leads the message, so that the class can be told again after Spark has turned th
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Final
 
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
 
@@ -97,6 +97,9 @@ class OffsetMissing(CdcError):
 
     code = "OFFSET-MISSING"
 
+
+PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing)
+"""Errors that stay until a person changes something; another try may get over all others."""
 
 _CLASSES: dict[str, type[CdcError]] = {
     cls.code: cls

@@ -28,7 +28,14 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [_modules("hooks.cassandra", "hooks.mongodb")],
         "operators": [
-            _modules("operators.stages", "operators.check", "operators.stream", "operators.transfer")
+            _modules(
+                "operators.stages",
+                "operators.cassandra",
+                "operators.check",
+                "operators.rebootstrap",
+                "operators.stream",
+                "operators.transfer",
+            )
         ],
         "sensors": [_modules("sensors.cassandra", "sensors.mongodb", "sensors.stream")],
         "triggers": [_modules("triggers.cdc_raw", "triggers.mongodb", "triggers.stream")],
@@ -84,6 +91,28 @@ _CASSANDRA = {
         "tls_key_password": {
             "label": "TLS key password",
             "schema": _SECRET,
+        },
+        "tls_config_file": {
+            "label": "TLS settings file",
+            "description": "Properties file of Debezium (cassandra.ssl.config.path): keystores, suites.",
+            "schema": _TEXT,
+        },
+        "trustStore.location": {
+            "label": "TLS trust store",
+            "description": "Java keystore with the nodes' certificates or their authority's: JKS or PKCS12.",
+            "schema": _TEXT,
+        },
+        "trustStore.password": {"label": "TLS trust store password", "schema": _SECRET},
+        "keyStore.location": {
+            "label": "TLS key store",
+            "description": "Java keystore with the client's key and certificate, where nodes demand one.",
+            "schema": _TEXT,
+        },
+        "keyStore.password": {"label": "TLS key store password", "schema": _SECRET},
+        "cipherSuites": {
+            "label": "TLS cipher suites",
+            "description": "The only ones to use, with commas, in Java's or OpenSSL's names; empty for all.",
+            "schema": _TEXT,
         },
         "keystore_password": {
             "label": "Commit log keystore password",

@@ -11,13 +11,14 @@ from airflow_cdc_provider.changes.cells import (
     ROW_DELETION,
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
+    ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.text_kernels import binary_slices
 
 
 def latest_times(states: object) -> npt.NDArray[np.int64]:
-    """Return the greatest write time in each cell row, in us.
+    """Return the greatest write time in each cell row, in us; of a row without any the time of its reading.
 
     Args:
         states: Binary array of cell rows that a decoder wrote, none null.
@@ -42,6 +43,8 @@ def _read_times(data: Bytes, starts: Bytes, ends: Bytes, times: Bytes) -> None:
         while at + CELL_HEADER_BYTES <= end:
             latest = max(latest, load_little64(data, at + 8))
             at += CELL_HEADER_BYTES + _content(data, at)
+        if flags & ROW_UNCERTAIN and latest == times[row]:
+            latest = load_little64(data, begin + 8)
         times[row] = latest
 
 

@@ -25,6 +25,11 @@ PARTITION_DELETION: Final = 2
 """Deletes all rows and the static row of ``key``; ``state`` is a cell row with only a deletion."""
 RANGE_DELETION: Final = 3
 """Deletes rows with ``clustering <= row < clustering_end`` by memcmp; ``state`` as above."""
+DOUBT: Final = 4
+"""Says nothing of a row but that ``key`` is to be read again at the source (cell-level only).
+
+``state`` is null, and it is never reconciled. In the side table its ``generation`` is the batch through which
+the merge went that told it."""
 
 UPSERT: Final = 0
 DELETE: Final = 1
@@ -44,7 +49,7 @@ CONTRIBUTION_SCHEMA: Final = pa.schema(
 """Columns of a contribution.
 
 ``key``             canonical bytes of the primary (cell-level: partition) key; rows are shuffled by it.
-``scope``           one of the four above; row-level sources only use ``ROW``.
+``scope``           one of the five above; row-level sources only use ``ROW``.
 ``clustering``      identity of the row inside ``key``, ordered by memcmp; empty where there is none.
                     For a range deletion the inclusive lower end.
 ``clustering_end``  range deletion: the exclusive upper end, null when open; else null.

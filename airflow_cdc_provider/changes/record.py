@@ -56,7 +56,8 @@ CHANGE_SCHEMA: Final = pa.schema(
 ``generation``    0 unless the source itself knows better; fences raise it at decode.
 ``key``           canonical bytes of the primary (cell-level: partition) key; null for what covers many.
 ``version``       memcmp-sortable; null where each cell has its own.
-``committed_at``  the source's clock; null where the source records none.
+``committed_at``  the source's clock (Cassandra: the write time, which clients choose); null where it tells
+                  none.
 ``captured_at``   this process's clock when the record was read.
 ``transaction``   the source's transaction id, if any.
 ``schema_id``     names the schema that decodes the payload where the payload doesn't: a Cassandra table's id.

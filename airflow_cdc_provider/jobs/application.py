@@ -19,6 +19,7 @@ from types import FrameType
 
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, job_context, log
+from airflow_cdc_provider.jobs.events import events
 from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merge import merge_tables
@@ -55,6 +56,7 @@ STAGES: Mapping[str, Callable[[JobContext], JobResult]] = {
     "maintain": maintain,
     "offsets": offsets,
     "stream": stream,
+    "events": events,
 }
 
 

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.read import read_partitions
+from airflow_cdc_provider.jobs.read import new_counts, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges
-from airflow_cdc_provider.sources.base import LearnsSchemas, ReadLimit
+from airflow_cdc_provider.sources.base import CountsPassedOver, FindsGaps, LearnsSchemas, ReadLimit
+
+_MOST_TOLD: Final = 5
 
 
 @dataclass(frozen=True)
 class CaptureCounts:
-    """What a capture committed; ``quarantined`` counts all records that are set apart after it."""
+    """What a capture committed.
+
+    ``quarantined`` counts all records that are set apart after it; ``passed_over`` what it met beside: of
+    Cassandra updates of other tables, by why.
+    """
 
     batches: int = 0
     changes: int = 0
     quarantined: int = 0
     seconds: float = 0.0
     origins: Sequence[OriginChanges] = ()
+    passed_over: Mapping[str, int] = field(default_factory=dict)
 
 
 def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
@@ -47,7 +56,8 @@ def capture(context: JobContext) -> CaptureCounts:
     Options of the spec: ``batch_bytes``, ``batch_changes``.
 
     Raises:
-        PositionLost: The source no longer has what follows the stored offset.
+        PositionLost: The source no longer has what follows the stored offset. Where it goes on after what is
+        lost, the tables are marked: the next run reads them anew and captures on.
         CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch is
         left.
     """
@@ -62,15 +72,22 @@ def capture(context: JobContext) -> CaptureCounts:
     first = state.batch
     head = source.head()
     context.learn(first)
+    if isinstance(source, FindsGaps):
+        progress = mark_losses(context, source, progress, state)
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
     schema_changed = bool(seen)
     reader = source.reader()
+    passed_over = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
     batches = captured = landed = quarantined = 0
     while not context.stopping():
         plan = source.plan(progress.source, head, limit)
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
-            rows = read_partitions(context.spark, reader, plan.partitions) if plan.partitions else None
+            rows = (
+                read_partitions(context.spark, reader, plan.partitions, passed_over=passed_over)
+                if plan.partitions
+                else None
+            )
             seen += plan.records
             state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
             batches += 1
@@ -90,11 +107,43 @@ def capture(context: JobContext) -> CaptureCounts:
     if isinstance(source, LearnsSchemas):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
-        if schema_changed:
+        if schema_changed or captured:
             context.learn(state.batch)
         landed, quarantined = land_quarantined(context, source, state)
     seconds = time.monotonic() - started
-    return CaptureCounts(batches, captured + landed, quarantined, seconds, origins)
+    beside: dict[str, int] = dict(sorted(passed_over.value.items())) if passed_over is not None else {}
+    if beside:
+        log.info("%s: passed over, by why: %s", context.connector.name, beside)
+    return CaptureCounts(batches, captured + landed, quarantined, seconds, origins, beside)
+
+
+def mark_losses(context: JobContext, source: FindsGaps, progress: Progress, state: ChangesState) -> Progress:
+    """Tell of changes that the source has lost unread, once, and see to it that a snapshot brings them.
+
+    Returns:
+        Where to capture from: what was lost before the first batch counts as read.
+
+    Raises:
+        PositionLost: There are some. It is committed by then that the tables' snapshots are due, and that
+        what is lost counts as read.
+    """
+    lost, after = source.gaps(progress.source)
+    if not lost:
+        return progress.with_source(after) if progress.source is None and after else progress
+    tables = context.source.tables()
+    more = f"; and {len(lost) - _MOST_TOLD} more" if lost[_MOST_TOLD:] else ""
+    text = "; ".join(lost[:_MOST_TOLD]) + more
+    marked = progress.with_loss(tables, time.time_ns() // 1000, text).with_source(after)
+    context.changes.set_offset(marked.to_offset(), state)
+    never = context.connector.snapshot.mode == "never"
+    raise PositionLost(
+        text,
+        found=f"changes of {', '.join(tables)} may be lost",
+        remedy="snapshot.mode is never: take a new snapshot of the tables with CdcSnapshotOperator"
+        if never
+        else "the next sync or stream reads the tables anew (where stages run apart: CdcSnapshotOperator); "
+        "their events of that time are lost for good",
+    )
 
 
 def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:

@@ -7,9 +7,18 @@ every installation meets sooner or later get one sentence and a remedy here. The
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError, error_from_text
+from airflow_cdc_provider.exceptions import (
+    PERMANENT,
+    CdcError,
+    ConfigurationError,
+    TransientError,
+    error_from_text,
+)
+from airflow_cdc_provider.jobs.spec import TableResult
 
 
 class _Known(NamedTuple):
@@ -68,3 +77,29 @@ def explain(error: BaseException) -> CdcError | None:
         if line is not None:
             return known.error(known.message, found=line.group().strip()[:_LONGEST], remedy=known.remedy)
     return None
+
+
+def of_one_table(result: TableResult, error: Exception) -> TableResult:
+    """Return a table's result with what kept it from being merged."""
+    known = explain(error)
+    if known is None:
+        first = (str(error).splitlines() or [""])[0]
+        known = CdcError(f"{type(error).__name__}: {first[:_LONGEST]}")
+    return replace(result, error_code=known.code, error=" ".join(str(known).split()))
+
+
+def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
+    """Return the error that a job ends with because of its tables, None if all went well.
+
+    It is of the class that all of them have. Where another try may get over some, these decide: it will tell
+    of the others again.
+    """
+    failed = [table for table in tables if table.error]
+    if not failed:
+        return None
+    errors = [error_from_text(table.error) or CdcError(table.error) for table in failed]
+    passing = [error for error in errors if not isinstance(error, PERMANENT)]
+    kinds = {type(error) for error in passing or errors}
+    told = "; ".join(f"{t.table}: {t.error.removeprefix(f'[CDC-{t.error_code}] ')}" for t in failed)
+    what = f"{len(failed)} of {len(tables)} tables could not be merged"
+    return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {told}")

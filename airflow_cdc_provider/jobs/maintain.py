@@ -10,6 +10,7 @@ from typing import Protocol
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.fence import add_fences, newest_event, newest_generation
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.report import report
@@ -44,6 +45,12 @@ def maintain(context: JobContext) -> JobResult:
     through = last_batch_to_go(context, {t: context.mirror(t).state() for t in context.source.tables()})
     gone = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
     log.info("%s: batches through %d let go", context.changes.name, gone)
+    for mirror in mirrors.values():
+        try:
+            if mirror.forget_settled(mirror.state()):
+                log.info("%s: doubts that are settled are forgotten", mirror.name)
+        except CommitConflict:
+            log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
     for table in [context.changes.table, *(t for m in mirrors.values() for t in (m.table, m.side))]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)

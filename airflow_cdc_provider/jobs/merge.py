@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
+from airflow_cdc_provider.jobs import failures
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
-from airflow_cdc_provider.jobs.doubts import read_doubts_again
+from airflow_cdc_provider.jobs.doubts import Reread, read_doubts_again
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
-from airflow_cdc_provider.jobs.quarantine import Quarantine
+from airflow_cdc_provider.jobs.quarantine import Quarantine, schemas_awaited
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.sources.base import Codec
 
+T = TypeVar("T")
+
 _TABLES_AT_ONCE = 4
 _NOTHING = -1
+_MOST_READINGS = 3
+"""A second reading can leave a little in doubt itself. What three leave, the next run looks at."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,25 @@ class _Dirty:
     """Changes that an earlier merge could not decode are to be decoded again."""
 
 
+@dataclass(frozen=True)
+class _Round:
+    """What the merges of several tables have in common."""
+
+    through: int
+    now_seconds: int
+    quarantine: Quarantine
+    late: frozenset[str]
+    """Tables of which changes in quarantine may land later than deletions are remembered."""
+    reread: Mapping[str, Reread]
+    """What :func:`read_doubts_again` gave."""
+    unsettled: set[str]
+    """Tables that have keys in doubt afterwards are added."""
+
+
 def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResult]:
     """Merge every table that is due; read again at the source what that leaves in doubt, and merge it too.
+
+    A table that can't be merged doesn't stop the others: its result says why, and its changes stay pending.
 
     Args:
         context: The job.
@@ -59,16 +81,35 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
 
     Returns:
         One result per table of the job.
-
-    Raises:
-        CommitConflict: Another writer came first; a retry goes on from where that one ended.
     """
-    results = _merge_due(context, context.tables(), force=force, settled={})
-    settled = read_doubts_again(context, [r.table for r in results if r.doubtful])
-    if not settled:
-        return results
-    again = {r.table: r for r in _merge_due(context, list(settled), force=True, settled=settled)}
-    return [_joined(r, again[r.table]) if r.table in again else r for r in results]
+    unsettled: set[str] = set()
+    results = _merge_due(context, context.tables(), force=force, reread={}, unsettled=unsettled)
+    for _ in range(_MOST_READINGS):
+        reread: dict[str, Reread] = {}
+        for number, result in enumerate(results):
+            if result.table in unsettled:
+                read = _or_failure(result, partial(read_doubts_again, context, [result.table]))
+                if isinstance(read, TableResult):
+                    results[number] = read
+                else:
+                    reread.update(read)
+        if not reread or context.stopping():
+            break
+        unsettled = set()
+        again = _merge_due(context, list(reread), force=True, reread=reread, unsettled=unsettled)
+        merged = {r.table: r for r in again}
+        results = [_joined(r, merged[r.table]) if r.table in merged else r for r in results]
+    return [replace(r, unseen=r.table in unsettled and not r.doubtful) for r in results]
+
+
+def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
+    """Do what is to be done for one table; if it fails, return the table's result with the reason."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  # the other tables go on; the job ends by telling of it
+        failed = failures.of_one_table(result, error)
+        log.error("%s: %s", result.table, failed.error, exc_info=error)
+        return failed
 
 
 def _joined(first: TableResult, second: TableResult) -> TableResult:
@@ -80,59 +121,106 @@ def _joined(first: TableResult, second: TableResult) -> TableResult:
         rows_removed=first.rows_removed + second.rows_removed,
         undecodable=first.undecodable + second.undecodable,
         seconds=round(first.seconds + second.seconds, 3),
-        note=f"{first.doubtful} keys in doubt were read again",
+        note=f"{first.doubtful} keys in doubt were read again"
+        if first.doubtful
+        else "what the snapshot did not show was read again",
     )
 
 
 def _merge_due(
-    context: JobContext, tables: Sequence[str], *, force: bool, settled: Mapping[str, frozenset[bytes]]
+    context: JobContext,
+    tables: Sequence[str],
+    *,
+    force: bool,
+    reread: Mapping[str, Reread],
+    unsettled: set[str],
 ) -> list[TableResult]:
+    """Merge what is due.
+
+    Args:
+        context: The job.
+        tables: Which tables.
+        force: As for :func:`merge_tables`.
+        reread: What :func:`read_doubts_again` gave.
+        unsettled: Tables that have keys in doubt afterwards are added.
+    """
     changes = context.changes
     state = changes.state()
     now = int(context.spec.options.get("now_seconds", time.time()))
-    mirrors = {table: context.mirror(table) for table in tables}
-    states = {table: mirror.state() for table, mirror in mirrors.items()}
+    started_us = time.time_ns() // 1000
+    results: list[TableResult] = []
+    states: dict[str, MirrorState] = {}
+    for table in tables:
+        base = _or_failure(TableResult(table), context.mirror(table).state)
+        if isinstance(base, TableResult):
+            results.append(base)
+        else:
+            states[table] = base
     quarantine = Quarantine.of(context)
     apart = quarantine.counts()
     pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
-    results: list[TableResult] = []
     dirty: list[_Dirty] = []
-    for table in tables:
+    for table, base in states.items():
         found = pending.get(table, Pending())
-        fences = add_fences(states[table].fences, found.fences)
-        moved = newest_event(fences) != newest_event(states[table].fences)
-        learned = _learned(context, table, states[table])
-        why = _due(context, found, states[table], mirrors[table], now, moved=moved, force=force)
-        if learned and not why:
-            why = "its schema has changed"
-        if not why:
-            waiting = states[table]
-            results.append(
-                TableResult(
-                    table,
-                    merged_through=waiting.merged_through,
-                    doubtful=len(waiting.doubts),
-                    note=_wait(found),
-                )
-            )
-            continue
-        log.info("%s: merging %d pending changes (%s)", table, found.rows, why)
-        reread = moved and states[table].merged_through >= 0
-        dirty.append(
-            _prepare(
-                context,
-                table,
-                mirrors[table],
-                states[table],
-                fences,
-                found,
-                reread=reread,
-                waiting=learned and bool(apart.get(table)),
-            )
+        look = partial(
+            _look,
+            context,
+            table,
+            base,
+            found,
+            now=now,
+            force=force,
+            reread=table in reread,
+            apart=bool(apart.get(table)),
         )
+        looked = _or_failure(_unmerged(table, base), look)
+        if isinstance(looked, TableResult):
+            results.append(looked)
+            if not looked.error and (base.doubts or base.unseen_before_us):
+                unsettled.add(table)
+        else:
+            dirty.append(looked)
     if dirty:
-        results += _merge_all(context, dirty, quarantine, state.batch, now, settled)
+        landing = schemas_awaited(context)
+        late = frozenset(d.table for d in dirty if landing or apart.get(d.table))
+        merged = _merge_each(context, dirty, _Round(state.batch, now, quarantine, late, reread, unsettled))
+        results += merged
+        failed = {result.table for result in merged if result.error}
+        if landed := [d.table for d in dirty if d.waiting and d.table not in failed]:
+            quarantine.release(landed, started_us)
     return sorted(results, key=lambda r: r.table)
+
+
+def _look(
+    context: JobContext,
+    table: str,
+    state: MirrorState,
+    pending: Pending,
+    *,
+    now: int,
+    force: bool,
+    reread: bool,
+    apart: bool,
+) -> _Dirty | TableResult:
+    """Make a table ready to be merged; its result, if its merge can wait."""
+    mirror = context.mirror(table)
+    fences = add_fences(state.fences, pending.fences)
+    moved = newest_event(fences) != newest_event(state.fences)
+    learned = _learned(context, table, state)
+    why = _due(context, pending, state, mirror, now, moved=moved, force=force)
+    if reread and not why:
+        why = "its keys in doubt were read again"
+    if learned and not why:
+        why = "its schema has changed"
+    if not why:
+        return replace(_unmerged(table, state), note=_wait(pending))
+    log.info("%s: merging %d pending changes (%s)", table, pending.rows, why)
+    fenced = moved and state.merged_through >= 0
+    return _prepare(context, table, mirror, state, fences, pending, reread=fenced, waiting=learned and apart)
+
+
+def _unmerged(table: str, state: MirrorState) -> TableResult:
+    return TableResult(table, merged_through=state.merged_through, doubtful=state.doubts)
 
 
 def _due(
@@ -151,12 +239,14 @@ def _due(
         return "rows have expired"
     if state.merged_through < 0:
         return "the mirror is new"
-    if not pending.rows and not moved:
+    if not pending.rows and not moved and not pending.unseen_before_us:
         return ""
     if force:
         return "it was asked for"
     if moved:
         return "the table was truncated, dropped or replaced"
+    if pending.unseen_before_us:
+        return "a snapshot was read to its end"
     age = int(now - pending.oldest_captured_seconds)
     if age >= options.freshness_seconds:
         return f"the oldest pending change is {age} s old"
@@ -192,9 +282,13 @@ def _prepare(
     waiting: bool,
 ) -> _Dirty:
     codec = context.source.codec(table, state.memory)
+    renewed = codec.drift.renewed
+    mirror.create(codec.mirror_schema())
+    # Before the columns: rows of a table that is gone would show nothing but nulls.
+    state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
     for change in mirror.prepare(codec.mirror_schema(), codec.drift):
         log.info("%s: %s", mirror.name, change)
-    if codec.drift.renewed and state.merged_through >= 0:
+    if renewed:
         log.info("%s: the table was dropped and made anew; its mirror begins again", table)
         # After all of its former life; what was truncated since then is among the pending fences.
         begun_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
@@ -203,38 +297,42 @@ def _prepare(
     return _Dirty(table, mirror, state, codec, fences, pending, reread, waiting)
 
 
-def _merge_all(
-    context: JobContext,
-    dirty: Sequence[_Dirty],
-    quarantine: Quarantine,
-    through: int,
-    now: int,
-    settled: Mapping[str, frozenset[bytes]],
-) -> list[TableResult]:
+def _merge_each(context: JobContext, dirty: Sequence[_Dirty], together: _Round) -> list[TableResult]:
+    """Merge tables in one pass over their changes; each on its own if one of them spoils that."""
+    if len(dirty) == 1:
+        alone = partial(_merge_all, context, dirty, together)
+        found = _or_failure(_unmerged(dirty[0].table, dirty[0].state), alone)
+        return [found] if isinstance(found, TableResult) else found
+    try:
+        return _merge_all(context, dirty, together)
+    except Exception:
+        if context.stopping():
+            raise
+        log.warning("the changes of %d tables can't be decoded in one pass", len(dirty), exc_info=True)
+    return [result for d in dirty for result in _merge_each(context, [d], together)]
+
+
+def _merge_all(context: JobContext, dirty: Sequence[_Dirty], together: _Round) -> list[TableResult]:
     changes = context.changes
     codecs = {d.table: d.codec for d in dirty}
     _compile(dirty)
-    started_us = time.time_ns() // 1000
     pending = pending_changes(
         changes,
         {d.table: _NOTHING if d.reread else d.state.merged_through for d in dirty},
-        through,
+        together.through,
         record.DATA_KINDS,
     ).select(*record.CHANGE_SCHEMA.names)
     waiting = [d.table for d in dirty if d.waiting]
     decoded = decode(
-        pending.union(quarantine.waiting(waiting)) if waiting else pending,
+        pending.union(together.quarantine.waiting(waiting)) if waiting else pending,
         codecs,
         {d.table: d.fences for d in dirty},
     ).persist()
     try:
-        faults = quarantine.add(decoded.where("fault IS NOT NULL"))
+        faults = together.quarantine.add(decoded.where("fault IS NOT NULL"))
         with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(dirty))) as pool:
-            one = partial(_merge_one, context, decoded, through, now, faults, settled)
-            results = list(pool.map(one, dirty))
-        if waiting:
-            quarantine.release(waiting, started_us)
-        return results
+            one = partial(_merge_one, context, together, decoded, faults)
+            return list(pool.map(lambda d: _or_failure(_unmerged(d.table, d.state), partial(one, d)), dirty))
     finally:
         decoded.unpersist()
 
@@ -253,19 +351,24 @@ def _compile(dirty: Sequence[_Dirty]) -> None:
         reconcile_rows(no_contributions, 0)
 
 
+def _all_null(columns: Sequence[str]) -> str:
+    quoted = ["`" + name.replace("`", "``") + "`" for name in columns]
+    return " AND ".join(["true", *(f"{name} IS NULL" for name in quoted)])
+
+
 def _merge_one(
     context: JobContext,
+    together: _Round,
     decoded: DataFrame,
-    through: int,
-    now: int,
     faults: Mapping[str, int],
-    settled: Mapping[str, frozenset[bytes]],
     d: _Dirty,
 ) -> TableResult:
     from pyspark.sql import functions as f
 
     own = decoded.where((f.col("source_table") == d.table) & f.col("fault").isNull())
-    horizon = now - context.connector.lake.tombstone_retention_seconds
+    late = d.table in together.late or bool(faults.get(d.table))
+    horizon = together.now_seconds - context.connector.lake.tombstone_retention_seconds
+    reread = together.reread.get(d.table)
     counts = merge(
         context.spark,
         d.mirror,
@@ -273,22 +376,28 @@ def _merge_one(
         own if d.pending.rows or d.reread or d.waiting else None,
         MergePlan(
             base=d.state,
-            through=through,
+            through=together.through,
             fences=d.fences,
             memory=context.source.remember(d.codec),
-            now_seconds=now,
+            now_seconds=together.now_seconds,
             pending_rows=own.count() if d.reread else d.pending.rows,
-            purge_before_seconds=horizon,
-            settled=settled.get(d.table, frozenset()),
+            purge_before_seconds=None if late else horizon,
+            unseen_before_us=d.pending.unseen_before_us,
+            reread=reread.asked if reread else None,
+            unread=reread.unread if reread else (),
+            column_ids=d.codec.column_ids,
+            revisit="" if d.codec.lived_by is None else _all_null(d.codec.lived_by),
         ),
     )
+    if counts.unsettled:
+        together.unsettled.add(d.table)
     log.info(
         "%s: %d rows written, %d removed, %.1f s, through batch %d",
         d.table,
         counts.written,
         counts.removed,
         counts.seconds,
-        through,
+        together.through,
     )
     return TableResult(
         d.table,
@@ -298,7 +407,7 @@ def _merge_one(
         rows_removed=counts.removed,
         undecodable=faults.get(d.table, 0),
         doubtful=counts.doubts,
-        merged_through=through,
+        merged_through=together.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
     )

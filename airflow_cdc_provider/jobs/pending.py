@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 REPLACE = b"replace"
 """Payload of a ``snapshot_end`` record that is a fence."""
 
+REREAD_UNSEEN = b"reread"
+"""Begins the payload of one whose snapshot asks to read again what it didn't see. u64 us follow, big-endian:
+what it saw was read after that."""
+
 
 @dataclass(frozen=True)
 class Pending:
@@ -28,12 +32,15 @@ class Pending:
         snapshot_rows: Rows of snapshots.
         oldest_captured_seconds: When the oldest of them was captured (epoch), 0 if there is none.
         fences: Truncates, drops and replacing snapshots.
+        unseen_before_us: A snapshot that saw all that is there has read since then, by the source's clock; 0
+            for none.
     """
 
     changes: int = 0
     snapshot_rows: int = 0
     oldest_captured_seconds: float = 0.0
     fences: tuple[FenceRecord, ...] = ()
+    unseen_before_us: int = 0
 
     @property
     def rows(self) -> int:
@@ -69,24 +76,31 @@ def pending_by_table(changes: ChangesTable, merged: Mapping[str, int], through: 
                 fenced.add(table)
             found[table] = known
     if fenced:
-        for table, fences in _fences(changes, {t: merged[t] for t in fenced}, through).items():
-            found[table] = replace(found[table], fences=fences)
+        for table, pending in _fences(changes, {t: merged[t] for t in fenced}, through).items():
+            found[table] = replace(
+                found[table], fences=pending.fences, unseen_before_us=pending.unseen_before_us
+            )
     return found
 
 
-def _fences(
-    changes: ChangesTable, merged: Mapping[str, int], through: int
-) -> dict[str, tuple[FenceRecord, ...]]:
+def _fences(changes: ChangesTable, merged: Mapping[str, int], through: int) -> dict[str, Pending]:
     from pyspark.sql import functions as f
 
     rows = pending_changes(changes, merged, through, record.FENCE_KINDS)
     moment = f.unix_micros(f.coalesce("committed_at", "captured_at")).alias("moment_us")
-    found: dict[str, set[FenceRecord]] = {}
+    fences: dict[str, set[FenceRecord]] = {table: set() for table in merged}
+    unseen = dict.fromkeys(merged, 0)
     for row in rows.select("source_table", "kind", "origin", "position", "payload", moment).collect():
-        if row["kind"] != record.SNAPSHOT_END or bytes(row["payload"]) == REPLACE:
+        table, payload = row["source_table"], bytes(row["payload"] or b"")
+        if row["kind"] != record.SNAPSHOT_END or payload == REPLACE:
             fence = FenceRecord(row["origin"], bytes(row["position"]), int(row["moment_us"]))
-            found.setdefault(row["source_table"], set()).add(fence)
-    return {table: tuple(sorted(fences)) for table, fences in found.items()}
+            fences[table].add(fence)
+        elif payload.startswith(REREAD_UNSEEN):
+            unseen[table] = max(unseen[table], int.from_bytes(payload.removeprefix(REREAD_UNSEEN), "big"))
+    return {
+        table: Pending(fences=tuple(sorted(fences[table])), unseen_before_us=unseen[table])
+        for table in merged
+    }
 
 
 def pending_changes(

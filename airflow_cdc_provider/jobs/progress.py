@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,11 @@ class SnapshotProgress:
         ranges: The planned ranges, pickled and in base64, while it runs.
         committed: How many of them, from the first, are committed.
         began_us: When it was planned, µs since 1970.
+        read_after_us: What it reads is read after this, by the source's clock, and the rest of the mirror is
+            to be read again; 0 if not.
+        lost_us: When it was last found that the source has lost changes unread, µs since 1970; a snapshot
+            that began later has them.
+        lost: What was lost, in words.
     """
 
     done: bool
@@ -33,6 +38,14 @@ class SnapshotProgress:
     ranges: str = ""
     committed: int = 0
     began_us: int = 0
+    read_after_us: int = 0
+    lost_us: int = 0
+    lost: str = ""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the source has lost changes since it was planned, which only another one shows."""
+        return self.lost_us > self.began_us
 
     def remaining(self) -> Sequence[Any]:
         """Return the ranges that are not committed."""
@@ -103,6 +116,14 @@ class Progress:
     def with_snapshot(self, table: str, progress: SnapshotProgress) -> Progress:
         """Return a copy with one table's snapshot set."""
         return replace(self, snapshots={**self.snapshots, table: progress})
+
+    def with_loss(self, tables: Iterable[str], at_us: int, lost: str) -> Progress:
+        """Return a copy in which a snapshot of some tables is due, because changes were lost."""
+        marked = {
+            table: replace(self.snapshots.get(table, SnapshotProgress(done=True)), lost_us=at_us, lost=lost)
+            for table in tables
+        }
+        return replace(self, snapshots={**self.snapshots, **marked})
 
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:
         """Return a copy with the source's offset set."""

@@ -2,6 +2,10 @@
 
 The table ``<connector>_quarantine`` has the columns of a change record, its reason, and when it was seen. A
 change leaves it when a merge by another schema has decoded it; until then it is counted and told.
+
+What waits here, or as records of kind ``quarantine`` in the changes table, may land later than deletions are
+remembered. So no merge forgets deletions of a table while some of its changes wait: what lands then finds
+what it would have found had it landed at once.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.sources.base import LearnsSchemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,6 +25,17 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.lake.table import LakeTable
 
 _COLUMNS = f"reason string, {record.SPARK_DDL}, seen_at timestamp"
+
+
+def schemas_awaited(context: JobContext) -> bool:
+    """Tell whether the changes table holds records, of whatever tables, that a better schema may explain."""
+    from pyspark.sql import functions as f
+
+    source, changes = context.source, context.changes
+    if not isinstance(source, LearnsSchemas) or not changes.table.exists():
+        return False
+    reasons = changes.lasting(record.QUARANTINE).select(f.substring_index("schema_id", ":", 1)).distinct()
+    return any(source.may_land(row[0] or "") for row in reasons.collect())
 
 
 @dataclass(frozen=True)

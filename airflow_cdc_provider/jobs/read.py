@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
-from airflow_cdc_provider.sources.base import ReadsSeveral
+from airflow_cdc_provider.sources.base import CountsPassedOver, ReadsSeveral
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
 Reader = Callable[[Any], Iterator[pa.RecordBatch]]
@@ -21,8 +23,29 @@ Reader = Callable[[Any], Iterator[pa.RecordBatch]]
 _INLINE_BYTES = 1 << 20
 
 
+class _CountParam:
+    """Adds up counts by name: what Spark calls an AccumulatorParam."""
+
+    def zero(self, value: Counter[str]) -> Counter[str]:
+        return Counter()
+
+    def addInPlace(self, value1: Counter[str], value2: Counter[str]) -> Counter[str]:
+        value1.update(value2)
+        return value1
+
+
+def new_counts(spark: SparkSession) -> Accumulator[Counter[str]]:
+    """Return counts that tasks add to; what a task that failed had counted may be counted twice."""
+    return spark.sparkContext.accumulator(Counter(), _CountParam())
+
+
 def read_partitions(
-    spark: SparkSession, reader: Reader, partitions: Sequence[Any], *, tasks: int | None = None
+    spark: SparkSession,
+    reader: Reader,
+    partitions: Sequence[Any],
+    *,
+    tasks: int | None = None,
+    passed_over: Accumulator[Counter[str]] | None = None,
 ) -> DataFrame:
     """Return the changes of a plan's partitions as a frame of ``CHANGE_SCHEMA``.
 
@@ -31,6 +54,8 @@ def read_partitions(
         reader: From ``Source.reader()`` or ``Source.snapshot_reader()``.
         partitions: From the plan; small ones travel in the task, large ones as data.
         tasks: Over how many tasks to spread them at most; None for one each.
+        passed_over: Gets what a reader that counts (:class:`~airflow_cdc_provider.sources.base.
+            CountsPassedOver`) met and did not yield.
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:
@@ -38,35 +63,50 @@ def read_partitions(
     slices = min(len(pickled), tasks or len(pickled))
     if sum(map(len, pickled)) <= _INLINE_BYTES:
         frame = spark.range(0, len(pickled), 1, slices)
-        return frame.mapInArrow(_ReadByNumber(reader, pickled), SPARK_DDL)
+        return frame.mapInArrow(_ReadByNumber(reader, pickled, passed_over), SPARK_DDL)
     blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], slices)
-    return spark.createDataFrame(blobs, "blob binary").mapInArrow(_ReadBlob(reader), SPARK_DDL)
+    return spark.createDataFrame(blobs, "blob binary").mapInArrow(_ReadBlob(reader, passed_over), SPARK_DDL)
 
 
 class _ReadByNumber:
-    def __init__(self, reader: Reader, pickled: Sequence[bytes]) -> None:
+    def __init__(
+        self, reader: Reader, pickled: Sequence[bytes], passed_over: Accumulator[Counter[str]] | None
+    ) -> None:
         self._reader = reader
         self._pickled = pickled
+        self._passed_over = passed_over
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-        return _read(self._reader, (self._pickled[number] for number in numbers))
+        blobs = (self._pickled[number] for number in numbers)
+        return _read(self._reader, blobs, self._passed_over)
 
 
 class _ReadBlob:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, passed_over: Accumulator[Counter[str]] | None) -> None:
         self._reader = reader
+        self._passed_over = passed_over
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _read(self._reader, (blob for batch in batches for blob in batch.column(0).to_pylist()))
+        blobs = (blob for batch in batches for blob in batch.column(0).to_pylist())
+        return _read(self._reader, blobs, self._passed_over)
 
 
-def _read(reader: Reader, pickled: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+def _read(
+    reader: Reader, pickled: Iterable[bytes], passed_over: Accumulator[Counter[str]] | None = None
+) -> Iterator[pa.RecordBatch]:
     freeze_once()
     # Pickled by this job's own driver a moment ago.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
-    for batch in _batches(reader, parts):
+    counts: Counter[str] = Counter()
+    if passed_over is not None and isinstance(reader, CountsPassedOver):
+        found = (batch for part in parts for batch in reader.read_counting(part, counts))
+    else:
+        found = _batches(reader, parts)
+    for batch in found:
         yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
+    if passed_over is not None and counts:
+        passed_over.add(counts)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from airflow_cdc_provider.jobs import failures
 from airflow_cdc_provider.jobs.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.progress import Progress
@@ -19,7 +20,26 @@ def report(
     captured: CaptureCounts | None = None,
     tables: Sequence[TableResult] = (),
 ) -> JobResult:
-    """Build the result of a stage that did all it was asked."""
+    """Build the result of a stage.
+
+    It is ok unless a table could not be merged: then its error names each of these, beside what was done.
+    """
+    error = failures.of_all_tables(tables)
+    try:
+        outcome = _report(context, shot, captured, tables)
+    except Exception:
+        if error is None:
+            raise
+        raise error from None  # what fails after it has the same cause, or less to say
+    return outcome if error is None else replace(outcome, ok=False, error_code=error.code, error=str(error))
+
+
+def _report(
+    context: JobContext,
+    shot: SnapshotResult | None,
+    captured: CaptureCounts | None,
+    tables: Sequence[TableResult],
+) -> JobResult:
     progress = Progress.from_offset(context.changes.state().offset)
     lag = context.source.lag(progress.source)
     seconds: dict[str, float] = {}
@@ -42,6 +62,9 @@ def report(
             )
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
+    for name, taken in sorted(progress.snapshots.items()):
+        if taken.outdated:
+            findings.append(f"{name} lacks changes that were lost, until its next snapshot: {taken.lost}")
     for table in tables:
         if table.undecodable:
             findings.append(
@@ -49,6 +72,11 @@ def report(
             )
         if table.doubtful:
             findings.append(f"{table.table}: {table.doubtful} keys need a re-read from the source")
+        if table.unseen:
+            findings.append(
+                f"{table.table}: what the last snapshot did not show is still to be read again: it may hold"
+                " rows that are gone"
+            )
     return JobResult(
         ok=True,
         offset=progress.source,
@@ -61,6 +89,7 @@ def report(
         snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
+        passed_over=captured.passed_over if captured else {},
     )
 
 
@@ -73,9 +102,17 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
         result = OriginResult(origin, place.get("file", ""), place.get("position"))
         if origin in counts:
             found = counts[origin]
-            latency = None if found.latency_seconds is None else round(found.latency_seconds, 3)
             result = replace(
-                result, mutations=found.changes, errors=found.quarantined, latency_seconds=latency
+                result,
+                mutations=found.changes,
+                errors=found.quarantined,
+                latency_seconds=_rounded(found.latency_seconds),
+                latency_p50_seconds=_rounded(found.latency_p50_seconds),
+                latency_p99_seconds=_rounded(found.latency_p99_seconds),
             )
         results.append(result)
     return tuple(results)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

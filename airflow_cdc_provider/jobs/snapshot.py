@@ -16,7 +16,7 @@ from typing import Any
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.capture import begin_feed
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.pending import REPLACE
+from airflow_cdc_provider.jobs.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult
@@ -51,7 +51,7 @@ def due_tables(context: JobContext, progress: Progress) -> list[str]:
 
 
 def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> bool:
-    if taken is None or not taken.done:
+    if taken is None or not taken.done or taken.outdated:
         return True
     source = context.source
     return isinstance(source, LearnsSchemas) and source.resumed_at(table) > taken.began_us
@@ -64,8 +64,8 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
         context: The job.
         tables: Which ones.
         again: Read also those that have a finished snapshot.
-        replacing: Rows that the snapshot doesn't see, and no later change wrote, are to go. Only sources
-            whose snapshots have a position can do it; others add.
+        replacing: Rows that the snapshot doesn't see, and no later change wrote, are to go. Where a snapshot
+            has no position in the feed, the merge after it reads again what it didn't see.
 
     Raises:
         CommitConflict: Another writer took the changes table; what was committed before stays and is resumed.
@@ -141,6 +141,7 @@ class _Ranges:
             replace=self._replacing and bool(plan.origin),
             ranges=pack_ranges(plan.ranges),
             began_us=time.time_ns() // 1000,
+            read_after_us=plan.read_after_us if self._replacing else 0,
         )
 
 
@@ -173,7 +174,13 @@ def _tell(part: _Part, seconds_per_range: float) -> None:
 
 
 def _end_row(table: str, ended: SnapshotProgress) -> dict[str, Any]:
-    """Build the record that ends a snapshot; a replacing one is a fence at the position where it began."""
+    """Build the record that ends a snapshot.
+
+    A replacing one is a fence at the position where it began; where cells compete it says since when it read.
+    """
+    payload = REPLACE if ended.replace else b"add"
+    if ended.read_after_us:
+        payload = REREAD_UNSEEN + ended.read_after_us.to_bytes(8, "big")
     return {
         "source_table": table,
         "kind": record.SNAPSHOT_END,
@@ -181,5 +188,5 @@ def _end_row(table: str, ended: SnapshotProgress) -> dict[str, Any]:
         "position": bytes.fromhex(ended.position),
         "generation": 0,
         "captured_at": datetime.now(UTC),
-        "payload": REPLACE if ended.replace else b"add",
+        "payload": payload,
     }

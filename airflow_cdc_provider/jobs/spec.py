@@ -16,7 +16,7 @@ from typing import Any, Literal
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import read_private
 
-Stage = Literal["sync", "capture", "merge", "snapshot", "verify", "maintain", "offsets", "stream"]
+Stage = Literal["sync", "capture", "merge", "snapshot", "verify", "maintain", "offsets", "stream", "events"]
 STAGES: tuple[Stage, ...] = (
     "sync",
     "capture",
@@ -26,6 +26,7 @@ STAGES: tuple[Stage, ...] = (
     "maintain",
     "offsets",
     "stream",
+    "events",
 )
 
 
@@ -113,7 +114,10 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class TableResult:
-    """What a job did to one table: numbers for XCom, asset events and metrics."""
+    """What a job did to one table: numbers for XCom, asset events and metrics.
+
+    ``error_code`` and ``error`` say why it could not be done, as :class:`JobResult` does of the whole job.
+    """
 
     table: str
     changes: int = 0
@@ -122,11 +126,14 @@ class TableResult:
     rows_removed: int = 0
     undecodable: int = 0
     doubtful: int = 0
+    unseen: bool = False
     merged_through: int | None = None
     mirror_rows: int | None = None
     differences: int | None = None
     seconds: float = 0.0
     note: str = ""
+    error_code: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,17 @@ class SnapshotResult:
     seconds: float = 0.0
     aborted: bool = False
 
+    def joined(self, other: SnapshotResult) -> SnapshotResult:
+        """Return both as one: they are of different tables."""
+        return SnapshotResult(
+            self.tables + other.tables,
+            self.remaining + other.remaining,
+            self.rows + other.rows,
+            {**other.rows_by_table, **self.rows_by_table},
+            self.seconds + other.seconds,
+            self.aborted or other.aborted,
+        )
+
     @property
     def completed(self) -> bool:
         """Whether all tables are read."""
@@ -170,7 +188,10 @@ class OriginResult:
         position: Up to where in it.
         mutations: Changes captured.
         errors: Entries that could not be read and were set apart.
-        latency_seconds: The greatest time from the write of a change to its capture.
+        latency_seconds: The greatest time from the write of a change to its capture, None where it isn't
+            known.
+        latency_p50_seconds: Half of the changes took no longer.
+        latency_p99_seconds: 99 of 100 took no longer.
     """
 
     origin: str
@@ -179,6 +200,8 @@ class OriginResult:
     mutations: int = 0
     errors: int = 0
     latency_seconds: float | None = None
+    latency_p50_seconds: float | None = None
+    latency_p99_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -199,6 +222,8 @@ class JobResult:
         error: Its text.
         origins: Per ordered feed of the source.
         snapshot: How far a snapshot came, if there was one.
+        passed_over: What the capture met that is no change of a captured table, by why: ``view``,
+            ``counter``, ``unselected``, ``system``.
     """
 
     ok: bool
@@ -214,6 +239,7 @@ class JobResult:
     error: str = ""
     origins: Sequence[OriginResult] = ()
     snapshot: SnapshotResult | None = None
+    passed_over: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""

@@ -5,7 +5,8 @@ It keeps a state file beside the result, which whoever supervises it reads::
     {"pid": 4711, "host": "...", "name": "...", "started_at": s, "heartbeat_at": s, "rounds": n, "batch": n,
      "changes": n, "lag_seconds": s, "status": "running" | "stopped" | "failed", "error": ""}
 
-Times are epoch seconds. A heartbeat older than a few commit intervals means that the process hangs or is
+Times are epoch seconds. While it is running, ``error`` tells of tables that a person must look at: the others
+follow. A heartbeat older than a few commit intervals means that the process hangs or is
 gone.
 """
 
@@ -19,7 +20,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    CommitConflict,
+    CommitStateUnknown,
+    ConfigurationError,
+    TransientError,
+    error_from_text,
+)
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
@@ -80,8 +88,11 @@ def stream(context: JobContext) -> JobResult:
     try:
         while not stopping() and time.monotonic() < deadline:
             began = time.monotonic()
+            changes = 0
             try:
                 outcome = sync(context)
+                changes = outcome.changes
+                _raise_what_may_pass(outcome)
                 failures = 0
             except TransientError as error:
                 failures += 1
@@ -93,16 +104,29 @@ def stream(context: JobContext) -> JobResult:
                 heartbeat_at=time.time(),
                 rounds=state.rounds + 1,
                 batch=context.changes.state().batch,
-                changes=state.changes + outcome.changes,
+                changes=state.changes + changes,
                 lag_seconds=outcome.lag_seconds,
+                error="" if failures else outcome.error,
             )
             state.write(path)
             _pause(stopping, min(began + interval, deadline))
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
         raise
-    replace(state, heartbeat_at=time.time(), status="stopped").write(path)
+    status = "stopped" if outcome.ok else "failed"
+    replace(state, heartbeat_at=time.time(), status=status).write(path)
     return replace(outcome, changes=state.changes)
+
+
+def _raise_what_may_pass(outcome: JobResult) -> None:
+    """Raise the error of tables that another round, or another run, may get over.
+
+    What a person must change goes on to be told, round after round, while the other tables follow.
+    """
+    if not outcome.ok:
+        error = error_from_text(outcome.error) or CdcError(outcome.error)
+        if isinstance(error, TransientError | CommitConflict | CommitStateUnknown):
+            raise error
 
 
 def _pause(stopping: Callable[[], bool], until: float) -> None:

@@ -21,6 +21,12 @@ def sync(context: JobContext) -> JobResult:
     mode = context.connector.snapshot.mode
     shot = snapshot(context, due, again=mode == "always", replacing=True) if due else None
     captured = capture(context)
+    # What was captured may tell that the capture of a table had paused.
+    now_due = due_tables(context, Progress.from_offset(context.changes.state().offset))
+    late = [table for table in now_due if table not in due]
+    if late and not context.stopping():
+        second = snapshot(context, late, again=False, replacing=True)
+        shot = second.joined(shot) if shot else second
     force = bool(context.spec.options.get("force"))
     merged = [] if context.stopping() else merge_tables(context, force=force)
     return report(context, shot=shot, captured=captured, tables=merged)

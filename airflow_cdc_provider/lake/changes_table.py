@@ -60,12 +60,16 @@ class OriginChanges:
         changes: Changes.
         quarantined: Records that were set apart.
         latency_seconds: The greatest time from the write of one to its capture, None where it isn't known.
+        latency_p50_seconds: Half of them took no longer.
+        latency_p99_seconds: 99 of 100 took no longer.
     """
 
     origin: str
     changes: int
     quarantined: int
     latency_seconds: float | None
+    latency_p50_seconds: float | None = None
+    latency_p99_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -273,6 +277,7 @@ class ChangesTable:
             .agg(
                 *(functions.count_if(functions.col("kind") == kind).alias(kind) for kind in kinds),
                 functions.max(captured - committed).alias("latency_us"),
+                functions.percentile_approx(captured - committed, [0.5, 0.99]).alias("percentiles_us"),
             )
             .collect()
         )
@@ -281,7 +286,10 @@ class ChangesTable:
                 r["origin"],
                 r[record.CHANGE],
                 r[record.QUARANTINE],
-                None if r["latency_us"] is None else r["latency_us"] / 1_000_000,
+                *(
+                    None if us is None else us / 1_000_000
+                    for us in (r["latency_us"], *(r["percentiles_us"] or (None, None)))
+                ),
             )
             for r in sorted(found, key=lambda r: r["origin"])
         ]

@@ -10,13 +10,17 @@ written later:
 - a row that the source shows without any cell has a liveness that no deletion known so far covers, so it gets
   the oldest of which that is true, and is not in doubt again because of the same deletion.
 
-Handled one by one in Python: doubts are few.
+What a *replacing* snapshot should have seen and didn't is in doubt too (:func:`unseen_keys`).
+
+Settled one by one in Python: doubts are few beside the rows of a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -31,68 +35,157 @@ from airflow_cdc_provider.changes.cells import (
     NEVER_LIVED,
     ROW_DELETION,
     ROW_LIVENESS,
+    ROW_STATIC,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.contribution import ROW
+from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
+from airflow_cdc_provider.lake.reconcile.unseen import UNSEEN, seen_by
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 EXPIRED_LIVENESS_TTL = 2**31 - 1
 """TTL with which Cassandra itself writes a liveness that never lives."""
 
+_SEEN_DDL = "key binary, seen tinyint"
+_CLOCKS_APART_SECONDS = 3600
+
 
 @dataclass(frozen=True)
 class Settlement:
-    """What settles one row: a contribution of scope ROW."""
+    """What settles one row, or the statics of a partition: a contribution of ``scope`` ROW or STATIC."""
 
+    scope: int
     key: bytes
     clustering: bytes
     state: bytes
 
 
+def unseen_keys(mirror: Mirror, state: MirrorState) -> DataFrame:
+    """Return the keys of which a mirror holds something that the last replacing snapshot didn't see.
+
+    Returns:
+        One column ``key``, each once.
+    """
+    rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.key", f"{CDC_COLUMN}.state")
+    return unseen_among(rows, mirror.side.read(), state.unseen_before_us)
+
+
+def unseen_among(rows: DataFrame, side: DataFrame, since_us: int) -> DataFrame:
+    """Do what :func:`unseen_keys` does, for rows and a side table that may not be committed yet.
+
+    Args:
+        rows: Columns ``key`` and ``state`` of rows; those without a state are passed over.
+        side: Contributions beside them.
+        since_us: Whatever the snapshot read was read then or later.
+    """
+    from pyspark.sql import functions as f
+
+    now = int(time.time())
+    work = _SeenBy(since_us, (now + _CLOCKS_APART_SECONDS) * 1_000_000, now)
+    unseen = rows.where("state IS NOT NULL").mapInArrow(work, _SEEN_DDL).where(f"seen = {UNSEEN}")
+    # The side table has older states of statics beside the newest, and of partitions that are gone. What
+    # lives of them shows in the partition's rows.
+    statics = side.where(f"scope = {STATIC}").join(rows.select("key"), "key", "left_semi")
+    seen = (
+        statics.select("key", "state")
+        .mapInArrow(work, _SEEN_DDL)
+        .groupBy("key")
+        .agg(f.max("seen").alias("seen"))
+    )
+    return unseen.select("key").union(seen.where(f"seen = {UNSEEN}").select("key")).distinct()
+
+
+@dataclass(frozen=True)
+class _SeenBy:
+    since_us: int
+    until_us: int
+    now_seconds: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen = seen_by(batch.column("state"), self.since_us, self.until_us, self.now_seconds)
+            yield pa.RecordBatch.from_arrays([batch.column("key"), seen], names=["key", "seen"])
+
+
 def settle(
-    mirror_rows: pa.Table, read_again: Iterable[pa.RecordBatch], now_seconds: int
+    mirror_rows: pa.Table,
+    mirror_side: pa.Table,
+    read_again: Iterable[pa.RecordBatch],
+    now_seconds: int,
 ) -> Iterator[Settlement]:
     """Compare what a mirror holds of some keys with what the source shows of them now.
 
     Args:
         mirror_rows: All rows of these keys: columns ``key``, ``clustering``, ``state`` of ``_cdc``.
+        mirror_side: Their statics and deletions, contributions of the side table.
         read_again: Contributions decoded from the second reading.
         now_seconds: The moment of the merge: cells that have expired are not missed.
 
     Yields:
-        One settlement per row that the source shows otherwise.
+        One settlement per row, and per partition's statics, that the source shows otherwise.
     """
-    shown = {
-        (row["key"], row["clustering"]): read_cell_row(row["state"])
-        for batch in read_again
-        for row in batch.to_pylist()
-        if row["scope"] == ROW
-    }
+    shown: dict[tuple[bytes, bytes], CellRow] = {}
+    shown_statics: dict[bytes, CellRow] = {}
+    for batch in read_again:
+        for row in batch.to_pylist():
+            if row["scope"] == ROW:
+                shown[row["key"], row["clustering"]] = read_cell_row(row["state"])
+            elif row["scope"] == STATIC:
+                shown_statics[row["key"]] = read_cell_row(row["state"])
+    statics: dict[bytes, list[CellRow]] = {}
+    deletions: dict[bytes, list[_Deletion]] = {}
+    for row in mirror_side.to_pylist():
+        if row["scope"] == STATIC:
+            statics.setdefault(row["key"], []).append(read_cell_row(row["state"]))
+        elif row["scope"] in (PARTITION_DELETION, RANGE_DELETION):
+            deletion = _Deletion(
+                row["clustering"], row["clustering_end"], read_cell_row(row["state"]).deletion_us
+            )
+            deletions.setdefault(row["key"], []).append(deletion)
+    for key, versions in statics.items():
+        if gone := _unshown(_newest_cells(versions), shown_statics.get(key), now_seconds):
+            yield Settlement(STATIC, key, b"", write_cell_row(CellRow(ROW_STATIC, cells=gone)))
     for row in mirror_rows.to_pylist():
         if row["state"] is None:
             continue
-        held = read_cell_row(row["state"])
-        settled = _settle_row(held, shown.get((row["key"], row["clustering"])), now_seconds)
+        key, clustering, held = row["key"], row["clustering"], read_cell_row(row["state"])
+        above = [d.deletion_us for d in deletions.get(key, ()) if d.covers(clustering)]
+        settled = _settle_row(held, shown.get((key, clustering)), above, now_seconds)
         if settled is not None:
-            yield Settlement(row["key"], row["clustering"], write_cell_row(settled))
+            yield Settlement(ROW, key, clustering, write_cell_row(settled))
 
 
-def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellRow | None:
-    seen = {(c.column, c.path) for c in shown.cells} if shown is not None else set()
-    # A list's element is shown under a made-up path: what tells it is its write time and value.
-    elements = {(c.column, c.time_us, c.value) for c in (shown.cells if shown else ()) if _is_made_up(c)}
-    gone = tuple(
-        Cell(c.column, CELL_TOMBSTONE | (c.flags & CELL_PATH), 0, c.time_us, now_seconds, c.path, b"")
-        for c in held.cells
-        if _lives(c, now_seconds)
-        and (c.column, c.path) not in seen
-        and (_is_made_up(c) or (c.column, c.time_us, c.value) not in elements)
-    )
-    dead = shown is None and held.flags & (ROW_UNCERTAIN | ROW_LIVENESS)
-    if shown is not None and not shown.cells and not held.cells and held.flags & ROW_UNCERTAIN:
-        return _settle_liveness(held, shown.liveness_us, now_seconds)
-    if not gone and not dead:
-        return None
-    if dead:
+class _Deletion(NamedTuple):
+    """A deletion of a partition or of a range of its rows."""
+
+    clustering: bytes | None
+    clustering_end: bytes | None
+    deletion_us: int
+
+    def covers(self, clustering: bytes) -> bool:
+        return (self.clustering or b"") <= clustering and (
+            self.clustering_end is None or clustering < self.clustering_end
+        )
+
+
+def _newest_cells(versions: Iterable[CellRow]) -> Iterator[Cell]:
+    """Yield the newest version of each cell, in the order of the layout; no deletions of whole columns."""
+    newest: dict[tuple[int, bytes], Cell] = {}
+    for version in versions:
+        for cell in version.cells:
+            known = newest.get((cell.column, cell.path))
+            if not cell.flags & CELL_COMPLEX_DELETION and (known is None or cell.time_us > known.time_us):
+                newest[cell.column, cell.path] = cell
+    return (newest[place] for place in sorted(newest))
+
+
+def _settle_row(
+    held: CellRow, shown: CellRow | None, above: Sequence[int], now_seconds: int
+) -> CellRow | None:
+    gone = _unshown(held.cells, shown, now_seconds)
+    if shown is None and held.flags & (ROW_UNCERTAIN | ROW_LIVENESS):
         return CellRow(
             ROW_LIVENESS,
             EXPIRED_LIVENESS_TTL,
@@ -101,22 +194,56 @@ def _settle_row(held: CellRow, shown: CellRow | None, now_seconds: int) -> CellR
             clustering=held.clustering,
             cells=gone,
         )
+    if shown is not None and not shown.cells:
+        hidden_us = _hidden_liveness(held, shown.liveness_us, above)
+        if hidden_us is not None:
+            return CellRow(
+                ROW_UNCERTAIN,
+                liveness_us=shown.liveness_us,
+                expiry_seconds=hidden_us,
+                clustering=held.clustering,
+                cells=gone,
+            )
+    if not gone:
+        return None
     return CellRow(0, clustering=held.clustering, expiry_seconds=NEVER, cells=gone)
 
 
-def _settle_liveness(held: CellRow, read_us: int, now_seconds: int) -> CellRow | None:
-    """Settle a row that lives without cells: a liveness just later than what would have ended it."""
-    known_us, end = held.expiry_seconds, held.ttl & NEVER_LIVED
-    lives = end == 0 or (end != NEVER_LIVED and end > max(now_seconds, held.liveness_us // 1_000_000))
-    if known_us != NEVER and lives:
-        return None
-    outlived = [known_us] if known_us != NEVER else []
+def _hidden_liveness(held: CellRow, read_us: int, above: Sequence[int]) -> int | None:
+    """Return the write time of a liveness by which a row that is shown without cells lives.
+
+    It is just later than whatever would have ended it. None if what is known tells that the row lives.
+    """
+    outlived = [*above]
     if held.flags & ROW_DELETION:
         outlived.append(held.deletion_us)
-    if not outlived:
+    known_us, end = NEVER, 0
+    if held.flags & ROW_LIVENESS:
+        known_us = held.liveness_us
+        end = NEVER_LIVED if held.ttl == EXPIRED_LIVENESS_TTL else held.expiry_seconds if held.ttl else 0
+    elif held.flags & ROW_UNCERTAIN:
+        known_us, end = held.expiry_seconds, held.ttl & NEVER_LIVED
+    if known_us != NEVER:
+        lives = end == 0 or (end != NEVER_LIVED and end > read_us // 1_000_000)
+        if lives and known_us > max(outlived, default=-NEVER):
+            return None
+        outlived.append(known_us)
+    elif not outlived and not held.cells:
         return None
-    return CellRow(
-        ROW_UNCERTAIN, liveness_us=read_us, expiry_seconds=max(outlived) + 1, clustering=held.clustering
+    return max(outlived, default=-NEVER) + 1
+
+
+def _unshown(cells: Iterable[Cell], shown: CellRow | None, now_seconds: int) -> tuple[Cell, ...]:
+    """Return tombstones for the cells that live and aren't shown, in the same order."""
+    seen = {(c.column, c.path) for c in shown.cells} if shown is not None else set()
+    # A list's element is shown under a made-up path: what tells it is its write time and value.
+    elements = {(c.column, c.time_us, c.value) for c in (shown.cells if shown else ()) if _is_made_up(c)}
+    return tuple(
+        Cell(c.column, CELL_TOMBSTONE | (c.flags & CELL_PATH), 0, c.time_us, now_seconds, c.path, b"")
+        for c in cells
+        if _lives(c, now_seconds)
+        and (c.column, c.path) not in seen
+        and (_is_made_up(c) or (c.column, c.time_us, c.value) not in elements)
     )
 
 

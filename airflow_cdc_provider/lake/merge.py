@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, SPARK_DDL, UPSERT
+from airflow_cdc_provider.changes.contribution import DOUBT as DOUBT_SCOPE
 from airflow_cdc_provider.changes.fence import Fence, newest_generation
+from airflow_cdc_provider.lake.doubts import unseen_among
 from airflow_cdc_provider.lake.merge_kernel import (
     DOUBT,
     FROM_MIRROR,
@@ -28,7 +30,7 @@ from airflow_cdc_provider.lake.merge_kernel import (
     SIDE,
     MergeKernel,
 )
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN, MOST_DOUBTS, Mirror, MirrorState, spark_schema
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Asked, Mirror, MirrorState, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -73,7 +75,13 @@ class MergePlan:
         now_seconds: The moment at which expiry is judged.
         pending_rows: About how many contributions there are, to size the shuffle.
         purge_before_seconds: Tombstones older than this may be forgotten; None keeps all.
-        settled: Keys in doubt of which the contributions hold a second reading.
+        unseen_before_us: A replacing snapshot is among the contributions: rows that were not read since then
+            are to be read again. 0 for none.
+        reread: The contributions hold a second reading of what was in doubt then; None if they hold none.
+        unread: Keys that were in doubt then and could not be read.
+        column_ids: See :class:`~airflow_cdc_provider.lake.merge_kernel.MergeKernel`.
+        revisit: SQL predicate over the mirror's rows: those whose keys are merged though nothing pends for
+            them; empty for none.
     """
 
     base: MirrorState
@@ -83,18 +91,27 @@ class MergePlan:
     now_seconds: int
     pending_rows: int
     purge_before_seconds: int | None = None
-    settled: frozenset[bytes] = frozenset()
+    unseen_before_us: int = 0
+    reread: Asked | None = None
+    unread: Sequence[bytes] = ()
+    column_ids: frozenset[int] | None = None
+    revisit: str = ""
 
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """What a merge did to a mirror; ``doubts`` counts the keys that must be read again at the source."""
+    """What a merge did to a mirror.
+
+    ``doubts`` counts the keys that must be read again at the source; ``unsettled`` tells whether there may be
+    any, with those that a replacing snapshot didn't see, which are found only when they are read.
+    """
 
     rows: int = 0
     written: int = 0
     removed: int = 0
     remembered: int = 0
     doubts: int = 0
+    unsettled: bool = False
     swept: bool = False
     seconds: float = 0.0
 
@@ -136,18 +153,27 @@ def merge(
         fence=fence if shape.model == "row" else b"",
         generation=generation if shape.model == "cell" else 0,
         purge_before_seconds=plan.purge_before_seconds,
+        through=plan.through,
+        column_ids=plan.column_ids,
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
     try:
         counts, next_expiry = _count(outcome)
-        if counts.get(SIDE):
-            mirror.side.append(outcome.where(f"_cdc_kind = {SIDE}").select("_cdc_side.*"))
+        if counts.get(SIDE) or counts.get(DOUBT):
+            mirror.side.append(outcome.where(f"_cdc_kind IN ({SIDE}, {DOUBT})").select("_cdc_side.*"))
         gone = None
         if raised and state.merged_through >= 0:
             version = f"{CDC_COLUMN}.version <= X'{fence.hex()}'"
             gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
-        new_doubts = _doubts(outcome) if counts.get(DOUBT) else set()
-        doubts = new_doubts | (set(state.doubts) - plan.settled)
+        settled = plan.reread == state.asked
+        known = 0 if settled else state.doubts
+        doubts = known + counts.get(DOUBT, 0)
+        unseen_before_us = plan.unseen_before_us
+        if unseen_before_us and state.merged_through < 0:
+            rows = outcome.where(f"_cdc_kind = {LIVE}").select(f"{CDC_COLUMN}.key", f"{CDC_COLUMN}.state")
+            side = outcome.where(f"_cdc_kind = {SIDE}").select("_cdc_side.*")
+            if unseen_among(rows, side, unseen_before_us).isEmpty():
+                unseen_before_us = 0
         written, removed = counts.get(LIVE, 0), counts.get(REMOVE, 0)
         reached = replace(
             state,
@@ -155,7 +181,9 @@ def merge(
             fences=tuple(plan.fences),
             memory=plan.memory,
             next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
-            doubts=tuple(sorted(doubts)[:MOST_DOUBTS]),
+            doubts=doubts,
+            doubts_since=state.doubts_since if known else plan.through,
+            unseen_before_us=max(unseen_before_us, 0 if settled else state.unseen_before_us),
             rows=None if gone else mirror.row_count(state) + written - removed,
         )
         removed_ids = outcome.where(f"_cdc_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
@@ -176,7 +204,8 @@ def merge(
         written=written,
         removed=removed,
         remembered=counts.get(SIDE, 0),
-        doubts=len(doubts),
+        doubts=doubts,
+        unsettled=doubts > 0 or reached.unseen_before_us > 0,
         swept=sweep,
         seconds=time.monotonic() - started,
     )
@@ -196,15 +225,21 @@ def _reconciled(
 
     names = CONTRIBUTION_SCHEMA.names
     pending = contributions if contributions is not None else spark.createDataFrame([], SPARK_DDL)
+    if plan.unread:
+        doubts = pa.table([pa.array(plan.unread, pa.binary())], names=["key"])
+        pending = pending.select(*names).unionByName(_in_doubt(spark.createDataFrame(doubts)))
     union = pending.selectExpr(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     )
     if state.merged_through >= 0:
-        rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*")
+        mirrored = mirror.table.read(state.head)
+        rows = mirrored.select(f"{CDC_COLUMN}.*")
         # With repetitions: a semi-join doesn't mind, and sorting them out would be a shuffle.
         keys = pending.select("key")
         if sweep:
             keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
+        if plan.revisit:
+            keys = keys.union(mirrored.where(plan.revisit).select(f"{CDC_COLUMN}.key"))
         if plan.pending_rows <= _BROADCAST_KEYS:
             keys = f.broadcast(keys)
         shown = rows.join(keys, "key", "left_semi").selectExpr(
@@ -221,7 +256,7 @@ def _reconciled(
         )
         union = union.unionByName(shown)
         if not mirror.side.empty():
-            kept = mirror.side.read().join(keys, "key", "left_semi")
+            kept = mirror.remembered().join(keys, "key", "left_semi")
             union = union.unionByName(
                 kept.selectExpr(
                     *names, f"cast({FROM_SIDE} as tinyint) _from", "cast(null as bigint) _expires_at"
@@ -234,6 +269,19 @@ def _reconciled(
     shuffled = union.repartition(partitions, "key")
     merged = shuffled.mapInArrow(kernel, spark_schema(kernel.output_schema))
     return merged.persist()
+
+
+def _in_doubt(keys: DataFrame) -> DataFrame:
+    """Make contributions of keys that say no more than that they are in doubt."""
+    nothing = ("clustering_end binary", "version binary", "state binary")
+    return keys.selectExpr(
+        "key",
+        f"cast({DOUBT_SCOPE} as tinyint) scope",
+        "cast('' as binary) clustering",
+        "cast(0 as bigint) generation",
+        f"cast({UPSERT} as tinyint) op",
+        *(f"cast(null as {kind}) {name}" for name, kind in (n.split() for n in nothing)),
+    )
 
 
 def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
@@ -250,11 +298,6 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
 
 def _last_position(fences: Sequence[Fence]) -> bytes:
     return max((f.position for f in fences), default=b"")
-
-
-def _doubts(outcome: DataFrame) -> set[bytes]:
-    keys = outcome.where(f"_cdc_kind = {DOUBT}").select(f"{CDC_COLUMN}.key").distinct()
-    return {bytes(row[0]) for row in keys.collect()}
 
 
 def _expressions(*texts: str) -> list[Column]:

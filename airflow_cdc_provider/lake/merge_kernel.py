@@ -6,7 +6,7 @@ column set for three purposes, told apart by ``_cdc_kind``, so that one pass ove
     LIVE      the mirror's columns and _cdc are a row to append
     REMOVE    _cdc.id is a row of the mirror that goes
     SIDE      _cdc_side is a contribution to append to the side table
-    DOUBT     _cdc.key is a key whose state the data can't decide
+    DOUBT     _cdc_side names a key whose state the data can't decide
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.cells import NEVER
+from airflow_cdc_provider.changes.cells import NEVER, ROW_UNCERTAIN
 from airflow_cdc_provider.changes.contribution import (
     CONTRIBUTION_SCHEMA,
     LIVE_ROW_SCHEMA,
     PARTITION_DELETION,
     STATIC,
+    UPSERT,
 )
+from airflow_cdc_provider.changes.contribution import DOUBT as IN_DOUBT
 from airflow_cdc_provider.lake.mirror import CDC_TYPE, fingerprints, mirror_arrow_schema, row_ids
 from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells, reconcile_rows
+from airflow_cdc_provider.lake.reconcile.columns import only_columns
 
 LIVE: Final = 0
 REMOVE: Final = 1
@@ -62,6 +65,8 @@ class MergeKernel:
         fence: Row-level: contributions with a version up to it don't count; empty for none.
         generation: Cell-level: contributions of a lower generation don't count.
         purge_before_seconds: Tombstones older than this second are forgotten; None keeps all.
+        through: The batch through which the merge goes: it is noted with what it finds in doubt.
+        column_ids: Cell-level: ids of the columns that there are, None if none is gone.
     """
 
     model: str
@@ -72,6 +77,8 @@ class MergeKernel:
     fence: bytes = b""
     generation: int = 0
     purge_before_seconds: int | None = None
+    through: int = 0
+    column_ids: frozenset[int] | None = None
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -95,6 +102,9 @@ class MergeKernel:
             yield from self._merge(pa.Table.from_batches(found).combine_chunks())
 
     def _merge(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        asked = pc.equal(table["scope"], IN_DOUBT)
+        asked_keys = _flat(table.filter(asked)["key"])
+        table = table.filter(pc.invert(asked))
         from_mirror = pc.equal(table["_from"], FROM_MIRROR)
         prior = table.filter(from_mirror)
         # The row of a partition in which only statics live contributes nothing: the side table has them.
@@ -113,9 +123,25 @@ class MergeKernel:
         side = _new_side(table, outcome.side)
         if side.num_rows:
             yield self._batch(SIDE, side.num_rows, side=_struct(side, _SIDE_TYPE))
-        if len(outcome.doubtful_keys):
-            doubts = _flat(outcome.doubtful_keys)
-            yield self._batch(DOUBT, len(doubts), cdc=_cdc(len(doubts), key=doubts))
+        doubts = [asked_keys, _flat(outcome.doubtful_keys)]
+        if self.column_ids is not None and live.num_rows:
+            doubts.append(_lost_all_cells(live, live_ids, prior, prior_ids))
+        doubts = pc.unique(pa.concat_arrays(doubts))
+        if len(doubts):
+            yield self._batch(DOUBT, len(doubts), side=self._doubts(doubts))
+
+    def _doubts(self, keys: pa.Array) -> pa.Array:
+        count = len(keys)
+        columns = {
+            "key": keys,
+            "scope": pa.array(np.full(count, IN_DOUBT, np.int8)),
+            "clustering": pa.repeat(pa.scalar(b"", pa.binary()), count),
+            "generation": pa.array(np.full(count, self.through, np.int64)),
+            "op": pa.array(np.full(count, UPSERT, np.int8)),
+        }
+        return pa.StructArray.from_arrays(
+            [columns.get(f.name, pa.nulls(count, f.type)) for f in _SIDE_TYPE], fields=list(_SIDE_TYPE)
+        )
 
     def _reconcile(self, contributions: pa.Table) -> Reconciled:
         if self.model == "row":
@@ -123,6 +149,10 @@ class MergeKernel:
                 fence = pa.scalar(self.fence, pa.binary())
                 contributions = contributions.filter(pc.greater(contributions["version"], fence))
             return reconcile_rows(contributions, self.now_seconds)
+        if self.column_ids is not None:
+            place = contributions.schema.get_field_index("state")
+            states = only_columns(contributions["state"], self.column_ids)
+            contributions = contributions.set_column(place, "state", states)
         return reconcile_cells(
             contributions,
             self.now_seconds,
@@ -186,6 +216,18 @@ class MergeKernel:
             pa.nulls(count, _SIDE_TYPE) if side is None else side,
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
+
+
+def _lost_all_cells(live: pa.Table, live_ids: pa.Array, prior: pa.Table, prior_ids: pa.Array) -> pa.Array:
+    """Return keys of rows known from a SELECT that have lost their last cells, with a dropped column."""
+    place = pc.index_in(live_ids, value_set=prior_ids)
+    state = _flat(live["state"]).cast(pa.binary())
+    before = pc.take(_flat(prior["state"]), place).cast(pa.binary())
+    no_cells = pa.scalar(bytes(4), pa.binary())
+    read = pc.equal(pc.binary_slice(state, 1, 2), pa.scalar(bytes([ROW_UNCERTAIN]), pa.binary()))
+    bare = pc.and_(read, pc.equal(pc.binary_slice(state, 44, 48), no_cells))
+    lost = pc.and_(bare, pc.not_equal(pc.binary_slice(before, 44, 48), no_cells))
+    return _flat(live["key"]).filter(pc.fill_null(lost, False))
 
 
 def _new_side(table: pa.Table, side: pa.Table) -> pa.Table:

@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.table import Head, Lake
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 CDC_COLUMN = "_cdc"
@@ -50,13 +51,21 @@ FENCES = "cdc.fences"
 MEMORY = "cdc.memory"
 NEXT_EXPIRY = "cdc.next-expiry"
 DOUBTS = "cdc.doubts"
+DOUBTS_SINCE = "cdc.doubts-since"
+UNSEEN_BEFORE = "cdc.unseen-before"
 ROWS = "cdc.rows"
-
-MOST_DOUBTS = 2_000
-"""More doubts than these ask for a rerun of the snapshot; they are counted, but no longer listed."""
 
 _STATIC_ONLY = b"\xff"
 """Stands for the clustering of a row that shows only statics; no clustering begins with this byte."""
+
+
+class Asked(NamedTuple):
+    """What a mirror had in doubt when its keys were read again; fields of :class:`MirrorState`."""
+
+    merged_through: int
+    doubts: int
+    doubts_since: int
+    unseen_before_us: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,11 @@ class MirrorState:
         fences: Fences of the table.
         memory: The source's memory of the table (see ``Source.remember``), None before the first merge.
         next_expiry: No row expires before this second (epoch), None for never.
-        doubts: Keys that must be read again at the source; at most :data:`MOST_DOUBTS`.
+        doubts: How many keys must be read again at the source, some perhaps counted twice. They stand in the
+            side table (:meth:`Mirror.doubtful_keys`).
+        doubts_since: The batch of the first merge that told one of them.
+        unseen_before_us: A replacing snapshot was merged: rows that were not read since then, by the source's
+            clock in us, must be read again too. 0 for none.
         rows: How many rows the mirror has; None where a fence removed some, so that they must be counted.
     """
 
@@ -78,8 +91,15 @@ class MirrorState:
     fences: tuple[Fence, ...] = ()
     memory: Mapping[str, Any] | None = None
     next_expiry: int | None = None
-    doubts: tuple[bytes, ...] = ()
+    doubts: int = 0
+    doubts_since: int = 0
+    unseen_before_us: int = 0
     rows: int | None = None
+
+    @property
+    def asked(self) -> Asked:
+        """What is in doubt; equal for two states between which no merge told or settled anything."""
+        return Asked(self.merged_through, self.doubts, self.doubts_since, self.unseen_before_us)
 
     def properties(self) -> dict[str, str]:
         """Return the commit properties that :meth:`Mirror.state` reads back."""
@@ -89,7 +109,10 @@ class MirrorState:
         if self.next_expiry is not None:
             found[NEXT_EXPIRY] = str(self.next_expiry)
         if self.doubts:
-            found[DOUBTS] = ",".join(key.hex() for key in self.doubts)
+            found[DOUBTS] = str(self.doubts)
+            found[DOUBTS_SINCE] = str(self.doubts_since)
+        if self.unseen_before_us:
+            found[UNSEEN_BEFORE] = str(self.unseen_before_us)
         if self.rows is not None:
             found[ROWS] = str(self.rows)
         return found
@@ -113,6 +136,58 @@ class Mirror:
         self.table = self.lake.table(self.name)
         self.side = self.lake.table(f"{self.name}__side")
 
+    def create(self, columns: pa.Schema) -> None:
+        """Create both tables unless they are there.
+
+        A side table whose mirror was dropped goes: its states name columns by ids that only the mirror knew.
+
+        Args:
+            columns: The codec's ``mirror_schema()``.
+
+        Raises:
+            ConfigurationError: A column is named like ``_cdc``.
+        """
+        if taken := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
+            raise ConfigurationError(
+                f"the source of {self.name} has a column {taken[0]}",
+                expected=f"no name that begins with {CDC_COLUMN}: they are the mirror's own",
+                remedy="exclude the table, or rename the column",
+            )
+        left_behind = self.side.exists()  # looked at first: another job makes the mirror before it
+        if not self.table.exists():
+            if left_behind:
+                self.side.drop()
+            self.table.create(spark_schema(mirror_arrow_schema(columns)))
+        if not self.side.exists():
+            self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
+
+    def reserve(self, state: MirrorState, memory: Mapping[str, Any] | None, *, clear: bool) -> MirrorState:
+        """Commit what must hold before columns change and anything is written beside the mirror.
+
+        What it says of batches, fences and rows stays, so a run that is killed after it is done again whole.
+
+        Args:
+            state: From :meth:`state`.
+            memory: The memory from now on, None to keep the one it has.
+            clear: Take all rows out: the table that they are of is gone.
+
+        Returns:
+            The state as of the commit; the given one if there was nothing to do.
+
+        Raises:
+            CommitConflict: Another writer merged after the state.
+        """
+        clear = clear and not self.table.empty()
+        if memory is None and not clear:
+            return state
+        reserved = state if memory is None else replace(state, memory=memory)
+        if clear:
+            reserved = replace(reserved, next_expiry=None, doubts=0, unseen_before_us=0, rows=0)
+        delete = "true" if clear else None
+        return replace(
+            reserved, head=self.table.commit(state.head, delete=delete, properties=reserved.properties())
+        )
+
     def prepare(self, columns: pa.Schema, drift: Drift = NO_DRIFT) -> list[str]:
         """Create both tables, or fit the mirror to the source's present columns.
 
@@ -126,20 +201,8 @@ class Mirror:
         Raises:
             ConfigurationError: A column is named like ``_cdc``, or its type changed beyond widening.
         """
-        if taken := [name for name in columns.names if name.startswith(CDC_COLUMN)]:
-            raise ConfigurationError(
-                f"the source of {self.name} has a column {taken[0]}",
-                expected=f"no name that begins with {CDC_COLUMN}: they are the mirror's own",
-                remedy="exclude the table, or rename the column",
-            )
-        schema = spark_schema(mirror_arrow_schema(columns))
-        if not self.table.exists():
-            self.table.create(schema)
-            self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
-            return []
-        if not self.side.exists():
-            self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
-        return self.table.evolve(schema, drift)
+        self.create(columns)
+        return self.table.evolve(spark_schema(mirror_arrow_schema(columns)), drift)
 
     def state(self) -> MirrorState:
         """Read the newest commit's properties."""
@@ -155,9 +218,34 @@ class Mirror:
             fences=fences_from_json(found.get(FENCES, "[]")),
             memory=None if memory is None else json.loads(memory),
             next_expiry=None if expiry is None else int(expiry),
-            doubts=tuple(bytes.fromhex(key) for key in found.get(DOUBTS, "").split(",") if key),
+            doubts=int(found.get(DOUBTS, "0")),
+            doubts_since=int(found.get(DOUBTS_SINCE, "0")),
+            unseen_before_us=int(found.get(UNSEEN_BEFORE, "0")),
             rows=None if rows is None else int(rows),
         )
+
+    def remembered(self) -> DataFrame:
+        """Return what the side table has for reconciliation: all but doubts."""
+        return self.side.read().where(f"scope <> {DOUBT}")
+
+    def doubtful_keys(self, state: MirrorState) -> DataFrame:
+        """Return the keys in doubt as of a state: one column ``key``, with repetitions."""
+        return self.side.read().where(f"scope = {DOUBT} AND generation >= {state.doubts_since}").select("key")
+
+    def forget_settled(self, state: MirrorState) -> bool:
+        """Remove doubts that are settled from the side table; returns whether there were any.
+
+        Raises:
+            CommitConflict: A merge came between; nothing is removed.
+        """
+        # A merge that is under way has told its own already: of the batch that is merged, or of later ones.
+        through = (state.doubts_since if state.doubts else state.merged_through) - 1
+        settled = f"scope = {DOUBT} AND generation <= {through}"
+        head = self.side.head()
+        if self.side.read(head).where(settled).isEmpty():
+            return False
+        self.side.commit(head, delete=settled, properties={})
+        return True
 
     def row_count(self, state: MirrorState) -> int:
         """Count the mirror's rows as of a state; 0 before the first merge.

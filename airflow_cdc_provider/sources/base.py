@@ -12,6 +12,7 @@ them, without I/O, on executors and offline alike.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -98,6 +99,9 @@ class SnapshotPlan:
         position: Where the source's feed stood when the plan was made: a replacing snapshot fences here.
         origin: The feed of that position, empty where a snapshot can't replace (cell-level sources).
         estimated_rows: For progress, None if unknown.
+        read_after_us: Cell-level sources: what is read bears a time of reading after this, µs by the source's
+            clock, and nothing that is there is missed, so what a mirror has from before and the snapshot
+            doesn't show must be read again. 0 where it may miss something.
     """
 
     table: str
@@ -105,6 +109,7 @@ class SnapshotPlan:
     position: bytes
     origin: str
     estimated_rows: int | None = None
+    read_after_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,16 @@ class Codec(Protocol):
     @property
     def created_us(self) -> int:
         """When the table was created, in us since 1970; 0 where its source doesn't tell."""
+        ...
+
+    @property
+    def column_ids(self) -> frozenset[int] | None:
+        """Ids of the columns in states; None where no column has gone, or where states name none."""
+        ...
+
+    @property
+    def lived_by(self) -> tuple[str, ...] | None:
+        """The columns that keep rows alive as they did at the last merge; None if that are all there were."""
         ...
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
@@ -192,6 +207,21 @@ class Source(Protocol):
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
         """Return the JSON that the mirror keeps for the next :meth:`codec` call."""
+        ...
+
+    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the memory that the mirror must keep before anything that a codec made is written.
+
+        With it the next :meth:`codec` call, should this merge not come to its end, can't contradict what was
+        written, beside the mirror or by fitting its columns.
+
+        Args:
+            codec: From :meth:`codec`.
+            memory: The mirror's, from which the codec was made.
+
+        Returns:
+            The memory; None if the given one will do.
+        """
         ...
 
     def start(self) -> Offset | None:
@@ -265,6 +295,15 @@ class ReadsSeveral(Protocol):
 
 
 @runtime_checkable
+class CountsPassedOver(Protocol):
+    """What a reader adds that meets more than it yields."""
+
+    def read_counting(self, part: Any, passed_over: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """Read one partition; add what becomes no record, by why, once it is read to its end."""
+        ...
+
+
+@runtime_checkable
 class LearnsSchemas(Protocol):
     """What a source adds whose changes can only be told apart by schemas, which it may no longer have.
 
@@ -291,6 +330,10 @@ class LearnsSchemas(Protocol):
         """Tell what of the schema keeps mirrors from following, in words."""
         ...
 
+    def may_land(self, reason: str) -> bool:
+        """Tell whether a record in quarantine for a reason (its code) may be read by a better schema."""
+        ...
+
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads records of kind ``quarantine`` again.
 
@@ -301,11 +344,32 @@ class LearnsSchemas(Protocol):
 
 
 @runtime_checkable
+class FindsGaps(Protocol):
+    """What a source adds whose database may drop changes before they are read, and goes on."""
+
+    def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
+        """Tell what was lost after an offset.
+
+        Returns:
+            A text per gap, and the offset that takes what is lost for read. Only a snapshot shows it now.
+        """
+        ...
+
+
+@runtime_checkable
 class Rereads(Protocol):
     """What a source adds whose snapshots can leave a merge in doubt: a SELECT hides tombstones."""
 
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+        """Return the decoder of a table, as :meth:`Source.codec` does."""
+        ...
+
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """Read all rows of some keys again, as snapshot changes. Runs on the driver: doubts are few."""
+        """Read all rows of some keys again, as snapshot changes. Runs on the driver: doubts are few.
+
+        Yields:
+            Batches of one key each, in the order of the keys.
+        """
         ...
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:

@@ -105,6 +105,8 @@ def test_form_fields_are_optional_and_passwords_hidden() -> None:
 def test_operators_and_sensors_are_found() -> None:
     names = {cls.__name__ for cls in OPERATORS}
     assert names == {
+        "CassandraRebootstrapOperator",
+        "CassandraTableCdcOperator",
         "CdcCaptureOperator",
         "CdcCheckOperator",
         "CdcMaintainOperator",

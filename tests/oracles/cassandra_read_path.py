@@ -421,8 +421,8 @@ def _keep_row(
     doubt = _in_doubt(versions, winners, covers, marker, found_time, now)
     cell_lives = any(c.live(now) for c in left)
     ended = isinstance(marker, Reading) and marker.end() <= now
-    covered = active is not None and not (isinstance(marker, Reading) and marker.lived())
-    if isinstance(marker, Reading) and not static and not cell_lives and (places or covered or ended):
+    hidden = (places or active is not None) and not (isinstance(marker, Reading) and marker.lived())
+    if isinstance(marker, Reading) and not static and not cell_lives and (hidden or ended):
         return Row(marker, own, max(v.clustering for v in versions), tuple(left)), True
     if isinstance(marker, Liveness) and not marker.live(now) and marker.expires < horizon:
         marker = None
@@ -452,7 +452,8 @@ def _in_doubt(
             return True
     if not isinstance(marker, Reading):
         return False
-    read_places = {c.place for v in versions if isinstance(v.liveness, Reading) for c in v.cells}
+    newest = [v for v in versions if isinstance(v.liveness, Reading) and v.liveness.time == found_time]
+    read_places = {c.place for v in newest for c in v.cells}
     return any(
         winner.live(now)
         and place not in read_places

@@ -4,10 +4,11 @@ A SELECT shows neither row liveness nor tombstones (``ROW_UNCERTAIN``), and befo
 times of collection elements (``CELL_UNCERTAIN``: the write time is a lower bound). Until the time of that
 reading, anything may lie hidden; what was written later is decided as ever. So a row is in doubt if
 
-1. it lost its last live cell, but not through a deletion that is later than the reading: a hidden liveness
-   may keep it alive (it counts as live until it is read again); or it never had one, and either a deletion
-   covers every liveness that is known, or the one by which it was known to live has expired since;
-2. a cell lives that the reading did not show though it was written before: a hidden tombstone may cover it;
+1. it has no live cell, and not through a deletion that is later than the reading: a hidden liveness may keep
+   it alive (it counts as live until it is read again). That is so if it had cells, or a deletion covers it,
+   and no liveness is known by which it lives still; or if the known one has expired since;
+2. a cell lives that the newest reading did not show though it was written before: a hidden tombstone may
+   cover it;
 3. an element of uncertain write time gave way to something written before the reading, and differs from it;
 4. a list whose elements bear made-up paths was changed by real ones (:mod:`.made_up`).
 
@@ -38,6 +39,7 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     first_cell,
     is_live,
     next_cell,
+    read_i64,
 )
 from airflow_cdc_provider.lake.reconcile.made_up import changed_out_of_sight, explain_real
 from airflow_cdc_provider.lake.reconcile.shapes import (
@@ -169,8 +171,9 @@ def _shows_older(
     for number in range(count):
         explained[number] = False
     for place in range(low, high):
-        if batch.contents[order[place]] & HOLDS_UNCERTAIN_ROW:
-            row = batch.row[order[place]]
+        row = batch.row[order[place]]
+        # Only the newest reading tells what is there: an older one is part of what is in question.
+        if batch.contents[order[place]] & HOLDS_UNCERTAIN_ROW and read_i64(data, row + 8) == read_us:
             number = 0
             cell = first_cell(data, row)
             for _ in range(cell_count(data, row)):

@@ -217,8 +217,8 @@ def merge_row(
     if uncertain and not static:
         ends = _known_end(liveness)
         if not cell_lives:
-            covered = active.present and not _lives_without_cells(liveness)
-            doubtful = doubtful or had_cells or covered or ends <= settings.now_seconds
+            hidden = (had_cells or active.present) and not _lives_without_cells(liveness)
+            doubtful = doubtful or hidden or ends <= settings.now_seconds
             if doubtful:
                 forgets = np.int64(-NEVER)
         if settings.now_seconds < ends:

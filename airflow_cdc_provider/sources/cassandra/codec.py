@@ -3,7 +3,9 @@
 Column ids in cell rows must outlive schema changes, so a mirror remembers them
 (:meth:`CassandraCodec.remember`). A column that
 was dropped and added again, and every column of a table that was made anew, gets a new id: cells of the old
-one, wherever they are still stored, are shown no more.
+one, wherever they are still stored, are shown no more. Ids are reserved (:meth:`CassandraCodec.reserve`)
+before anything that names them is written, so that none is ever given to two columns, also if what wrote them
+was killed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 
 MEMORY_FORMAT: Final = 1
+_RESERVED: Final = "reserved"
 _EPOCH_100NS: Final = 0x01B21DD213814000
 """1970 in the time of UUIDs: 100 ns since 1582."""
 
@@ -62,6 +65,22 @@ class CassandraCodec:
         table_id = UUID(hex=self.schema.id or "0" * 32)
         return (table_id.time - _EPOCH_100NS) // 10 if table_id.version == 1 else 0
 
+    @property
+    def column_ids(self) -> frozenset[int] | None:
+        """Ids of the static and regular columns; None if no column that ever had one is gone."""
+        ids = frozenset(c.id for c in (*self.schema.static, *self.schema.regular))
+        return ids if len(ids) < self.last_id else None
+
+    @property
+    def lived_by(self) -> tuple[str, ...] | None:
+        """The columns by whose cells a row may live as it did when the mirror was last written.
+
+        None if that are all that there were: of no row the last cells have gone with a column.
+        """
+        if self.drift.renewed or not self.drift.replaced:
+            return None
+        return tuple(c.name for c in self.schema.regular if c.name not in self.drift.replaced)
+
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions.
 
@@ -91,6 +110,27 @@ class CassandraCodec:
             "columns": {c.name: [c.id, _dropped_at(self.schema, c.name)] for c in columns},
             "last_id": self.last_id,
         }
+
+    def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the memory that a mirror must keep before anything of this codec is written.
+
+        It is what the mirror's rows were written by, and beside it, under ``reserved``, the columns as they
+        are now. So a later codec gives the same ids to the same columns and to no others, and knows which
+        columns the mirror may have been fitted to without having got values for them.
+
+        Args:
+            memory: The mirror's, from which this codec was recalled.
+
+        Returns:
+            The memory, None if the given one will do.
+        """
+        mine = self.remember()
+        if memory is not None and mine == {n: v for n, v in memory.items() if n != _RESERVED}:
+            return None
+        merged = {**mine, "columns": {}} if memory is None else memory
+        part = {name: mine[name] for name in ("table_id", "columns")}
+        reserved = {**merged, _RESERVED: part, "last_id": self.last_id}
+        return None if reserved == memory else reserved
 
     @cached_property
     def _decoder(self) -> UpdateDecoder:
@@ -125,34 +165,57 @@ def recall_codec(
     drift = Drift(exact=True)
     if memory is not None:
         last_id = int(memory["last_id"])
-        same_table = not schema.id or memory["table_id"] in ("", schema.id)
-        ids = {
-            name: number
-            for name, (number, dropped_at) in memory["columns"].items()
-            if same_table and _dropped_at(schema, name) == dropped_at
-        }
-        if same_table and (column := _forgotten(schema, memory["columns"])):
-            raise TransientError(
-                f"the schema of {schema.full_name} is older than that of its mirror",
-                expected=f"a column {column}, or when it was dropped",
-                found="neither",
-                remedy="run again when the cluster answers, or its nodes agree on the schema",
-            )
-        drift = _drift(schema, memory, ids, renewed=not same_table)
+        reserved = memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}})
+        for part in (memory, reserved):
+            if _same_table(schema, part) and (column := _forgotten(schema, part["columns"])):
+                raise TransientError(
+                    f"the schema of {schema.full_name} is older than that of its mirror",
+                    expected=f"a column {column}, or when it was dropped",
+                    found="neither",
+                    remedy="run again when the cluster answers, or its nodes agree on the schema",
+                )
+        merged = _kept(schema, memory)
+        ids = {**_kept(schema, reserved), **merged}
+        drift = _drift(schema, memory, merged, reserved["columns"])
     # No column has the empty name: it keeps the ids of columns that are gone from being given again.
     numbered = number_columns(schema, {**ids, "": last_id})
     last_id = max([last_id, *(c.id for c in numbered.columns)])
     return CassandraCodec(numbered, rules, types or LakeTypes(), last_id, drift)
 
 
+def _same_table(schema: TableSchema, remembered: Mapping[str, Any]) -> bool:
+    return not schema.id or remembered["table_id"] in ("", schema.id)
+
+
+def _kept(schema: TableSchema, remembered: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of the columns that are still the same ones."""
+    if not _same_table(schema, remembered):
+        return {}
+    return {
+        name: number
+        for name, (number, dropped_at) in remembered["columns"].items()
+        if _dropped_at(schema, name) == dropped_at
+    }
+
+
 def _drift(
-    schema: TableSchema, memory: Mapping[str, Any], kept: Mapping[str, int], *, renewed: bool
+    schema: TableSchema,
+    memory: Mapping[str, Any],
+    kept: Mapping[str, int],
+    reserved: Mapping[str, Any],
 ) -> Drift:
-    """Compare a table with what a mirror remembers of it; its key columns are the same by their places."""
-    if renewed:
-        return Drift(renewed=True, replaced=frozenset({*memory["keys"], *memory["columns"]}), exact=True)
+    """Compare a table with what a mirror remembers of it; its key columns are the same by their places.
+
+    A column of which only the id is reserved has no values yet, and may be another one than that to which the
+    mirror was fitted: it is replaced in any case.
+    """
+    if not _same_table(schema, memory):
+        own = {column.name for column in schema.columns}
+        known = {*memory["keys"], *memory["columns"], *reserved}
+        return Drift(renewed=True, replaced=frozenset(known | own), exact=True)
     keys = len(schema.partition_key) + len(schema.clustering)
-    return Drift(keys=keys, replaced=frozenset(set(memory["columns"]) - set(kept)), exact=True)
+    replaced = {*memory["columns"], *reserved} - set(kept)
+    return Drift(keys=keys, replaced=frozenset(replaced), exact=True)
 
 
 def _forgotten(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> str:

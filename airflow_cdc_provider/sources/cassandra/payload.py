@@ -46,8 +46,15 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from airflow_cdc_provider.changes.cell_row import read_cell_row, write_cell_row
+from airflow_cdc_provider.changes.cells import ROW_STATIC
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
+from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 VERSIONS: Final = (6, 7, 8)
@@ -87,6 +94,19 @@ class Position(NamedTuple):
     def unpack(cls, data: bytes) -> Position:
         """Read what :meth:`pack` wrote."""
         return cls(*_POSITION.unpack_from(data))
+
+
+def segments_and_ends(positions: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return segment and end of many positions at once.
+
+    Args:
+        positions: Column ``position`` of changes, none null.
+    """
+    data, starts, _ = binary_parts(positions)
+    leads = data[starts[:-1, np.newaxis] + np.arange(_POSITION.size)]
+    segments = np.ascontiguousarray(leads[:, :8]).view(">u8").astype(np.uint64).ravel()
+    ends = np.ascontiguousarray(leads[:, 8:12]).view(">u4").astype(np.int64).ravel()
+    return segments, ends
 
 
 class Truncation(NamedTuple):
@@ -134,16 +154,49 @@ def snapshot_prefix(columns: Sequence[str], *, static: bool = False) -> bytes:
     return struct.pack("<BBH", SNAPSHOT_TAG, STATIC if static else ROW, len(names)) + names
 
 
+def snapshot_columns(payloads: pa.Array) -> tuple[NDArray[np.int64], list[tuple[str, ...]]]:
+    """Read the names in payloads of snapshot rows; few different ones, mostly.
+
+    Args:
+        payloads: What begins as :func:`snapshot_prefix` wrote it.
+
+    Returns:
+        Per payload a number, and the names of each number.
+    """
+    numbers = np.zeros(len(payloads), np.int64)
+    names: list[tuple[str, ...]] = []
+    data, starts, _ = binary_parts(payloads)
+    lengths = data[starts[:-1] + 2].astype(np.int64) | data[starts[:-1] + 3].astype(np.int64) << 8
+    for length in np.unique(lengths).tolist():
+        places = np.flatnonzero(lengths == length)
+        lists = pc.binary_slice(payloads.take(pa.array(places)), 4, 4 + length).dictionary_encode()
+        numbers[places] = len(names) + lists.indices.to_numpy()
+        names += [_names(listed) for listed in lists.dictionary.to_pylist()]
+    return numbers, names
+
+
+def _names(listed: bytes) -> tuple[str, ...]:
+    names = []
+    at = 0
+    while at < len(listed):
+        (length,) = struct.unpack_from("<H", listed, at)
+        names.append(listed[at + 2 : at + 2 + length].decode())
+        at += 2 + length
+    return tuple(names)
+
+
 def state_payload(schema: TableSchema, state: bytes) -> bytes:
     """Write the payload of a snapshot row from a state, whose column ids are the schema's.
 
     Args:
         schema: The table, its columns numbered.
-        state: A cell row of a row, not of statics.
+        state: A cell row of a row or of statics. Its cells of columns that were dropped since are left out.
     """
-    names = {c.id: c.name for c in schema.regular}
     row = read_cell_row(state)
-    used = sorted({cell.column for cell in row.cells})
+    static = bool(row.flags & ROW_STATIC)
+    names = {c.id: c.name for c in (schema.static if static else schema.regular)}
+    used = sorted({cell.column for cell in row.cells if cell.column in names})
     places = {column: place for place, column in enumerate(used)}
-    cells = tuple(cell._replace(column=places[cell.column]) for cell in row.cells)
-    return snapshot_prefix([names[column] for column in used]) + write_cell_row(row._replace(cells=cells))
+    cells = tuple(cell._replace(column=places[cell.column]) for cell in row.cells if cell.column in places)
+    prefix = snapshot_prefix([names[column] for column in used], static=static)
+    return prefix + write_cell_row(row._replace(cells=cells))

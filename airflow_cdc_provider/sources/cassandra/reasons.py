@@ -75,6 +75,9 @@ CODES: Final = {
     ENDS_EARLY: ("ends-early", "the segment's data end before the place that its index names"),
 }
 
+MUTATION_CODES: Final = frozenset(name for number, (name, _) in CODES.items() if number < SIZE_CHECKSUM)
+"""Codes of what is whole and could not be told apart: by another schema it may be."""
+
 
 def code(reason: int) -> str:
     """Return a reason's code, for example ``unknown-column``."""

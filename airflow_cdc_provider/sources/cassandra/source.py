@@ -24,11 +24,21 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
-from airflow_cdc_provider.sources.cassandra.check import check_folder, check_segments, check_source
+from airflow_cdc_provider.sources.cassandra.check import (
+    check_folder,
+    check_segments,
+    check_source,
+    node_settings,
+)
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.commit_log import capture
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
-from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import read_segments, retry_quarantined
+from airflow_cdc_provider.sources.cassandra.commit_log.gaps import find_gaps
+from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
+    SegmentReader,
+    read_segments,
+    retry_quarantined,
+)
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
     SchemaHistory,
@@ -47,6 +57,7 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.payload import state_payload
+from airflow_cdc_provider.sources.cassandra.reasons import MUTATION_CODES
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
     SnapshotRange,
     SnapshotReader,
@@ -128,13 +139,22 @@ class CassandraSource:
         Raises:
             SchemaUnknown: There is no such table.
         """
+        return self.codec_of(self._schema(table), memory)
+
+    def codec_of(self, schema: TableSchema, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
+        """Return the decoder of a table by a schema, which may be that of one that is gone."""
         advanced = self.options.advanced
-        return recall_codec(self._schema(table), memory, advanced.rules, LakeTypes(advanced.timestamps))
+        return recall_codec(schema, memory, advanced.rules, LakeTypes(advanced.timestamps))
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
         """Return the JSON with the column ids of a codec."""
         assert isinstance(codec, CassandraCodec)
         return codec.remember()
+
+    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the memory with the column ids of a codec beside those that it was recalled from."""
+        assert isinstance(codec, CassandraCodec)
+        return codec.reserve(memory)
 
     def start(self) -> Offset | None:
         """Begin at the earliest segment: what it holds merges with a snapshot in any order."""
@@ -160,6 +180,10 @@ class CassandraSource:
         """Tell what is in cdc_raw and not read."""
         return capture.lag(self._folder, offset)
 
+    def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
+        """Tell of segments that are lost unread."""
+        return find_gaps(self._folder, offset, self._room)
+
     def validate_offset(self, offset: Offset) -> None:
         """Refuse an offset of another form."""
         capture.validate_offset(offset)
@@ -171,7 +195,7 @@ class CassandraSource:
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the function that reads one partition of a plan; it carries the keys."""
-        return partial(read_segments, keys=self._keys) if self._keys else read_segments
+        return SegmentReader(self._keys)
 
     def learn(self, records: pa.Table) -> None:
         """Replay the schema's history; offline, what it adds is part of the schema from now on."""
@@ -203,10 +227,7 @@ class CassandraSource:
         Segments hold others too, which were kept for the sake of other tables. A mirror takes them, they are
         the table's; as events nobody has asked for them.
         """
-        if self._history.always_captured(table_id):
-            return np.ones(changes.num_rows, bool)
-        places = zip(changes["origin"].to_pylist(), changes["position"].to_pylist(), strict=True)
-        return np.array([self._history.captured_at(table_id, *place) for place in places], bool)
+        return self._history.captured(table_id, changes["origin"], changes["position"])
 
     def resumed_at(self, table: str) -> int:
         """Return when ``cdc`` was switched on again for a table after it had been off, µs; 0 for never."""
@@ -231,6 +252,10 @@ class CassandraSource:
                 "takes a new snapshot, or exclude the table"
             )
         return found
+
+    def may_land(self, reason: str) -> bool:
+        """Tell so of mutations; bytes of a segment that are damaged stay what they are."""
+        return reason in MUTATION_CODES
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the function that reads mutations again by all schemas that are known now."""
@@ -265,6 +290,7 @@ class CassandraSource:
             where=where or "",
             origin=origin,
             position=position,
+            sees_all=self.options.consistency == "ALL" and not where,
         )
 
     def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
@@ -285,6 +311,12 @@ class CassandraSource:
         """Return None: Cassandra can't count a table without reading it."""
         del table
         return None
+
+    def cluster_name(self) -> str:
+        """Return the cluster's name as it says itself; empty offline, or while it doesn't answer."""
+        if not self._connection or self._schema_rows is None:
+            return ""
+        return str(self._session.cluster.metadata.cluster_name or "")
 
     def close(self) -> None:
         """End the connection."""
@@ -330,7 +362,9 @@ class CassandraSource:
     def _log_tables(self) -> LogTables:
         former = [t for table_id, t in self._history.by_id.items() if table_id not in self.schemas.by_id]
         captured = {table.id for table in self.former_tables()}
-        return log_tables(self.schemas.tables.values(), self.tables(), former, captured)
+        # What a counter is now only the cluster can tell.
+        counters = bool(self._connection)
+        return log_tables(self.schemas.tables.values(), self.tables(), former, captured, counters=counters)
 
     @cached_property
     def _session(self) -> Session:
@@ -370,6 +404,24 @@ class CassandraSource:
         tables = {name: self._schema(name) for name in self.tables()}
         return SnapshotReader(self._connection, self.options, tables)
 
+    def _room(self, origin: str) -> int | None:
+        """Tell how much a node's cdc_raw may hold, if it drops segments when it is full; else None."""
+        if not self._connection:
+            return None
+        try:
+            with driver_errors("asking the nodes for their settings"):
+                settings = node_settings(self._session)
+                address = host_ids(self._session).get(origin, "")
+            told = {node: own for node, own in settings.items() if own.blocks_writes is not None}
+            own = told.get(address) or next(iter(told.values()), None)
+        except TransientError as error:
+            raise TransientError(
+                f"segments of node {origin} are missing, and no node tells whether it drops any",
+                found=str(error),
+                remedy="run again when the cluster answers",
+            ) from error
+        return None if own is None or own.blocks_writes is not False else own.total_space_bytes or 0
+
     def _ask_nodes(self) -> None:
         if not self._connection:
             return
@@ -391,6 +443,11 @@ class CassandraSource:
         """Return feed and position of what is read now: truncations up to there are older than it."""
         if time.monotonic() - self._asked_at > _NODES_FRESH_SECONDS:
             self._ask_nodes()
+        if self._connection and not self._nodes:
+            raise TransientError(
+                f"no node tells what it truncated of {table}, so what is read now has no place in the log",
+                remedy="run again when the cluster answers",
+            )
         return snapshot_place(self._nodes, self._schema(table).id)
 
     def _with_truncations(self, plan: Plan) -> Plan:

@@ -76,6 +76,8 @@ class MongodbCodec:
     rules: str = ""
     drift: Drift = NO_DRIFT
     created_us: int = 0
+    column_ids: frozenset[int] | None = None
+    lived_by: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions) -> MongodbCodec:

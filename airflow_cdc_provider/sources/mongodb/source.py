@@ -90,6 +90,9 @@ class MongodbSource:
         """Return what the mirror keeps: nothing, since documents name their own fields."""
         return {}
 
+    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> None:
+        """Return None: nothing is remembered."""
+
     def start(self) -> Offset:
         """Return the present head: what came before is in the snapshots."""
         return self.head()

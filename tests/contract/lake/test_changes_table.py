@@ -131,6 +131,17 @@ def test_an_offset_is_set_without_changes(changes: ChangesTable) -> None:
     assert changes.pending(1, 2).count() == 0
 
 
+def test_records_in_quarantine_may_be_deleted_by_sql(changes: ChangesTable) -> None:
+    apart = rows(changes.lake, "s.a", kind=record.QUARANTINE)
+    state = changes.append_batch(rows(changes.lake, "s.a").union(apart), at(1), changes.state())
+    changes.lake.spark.sql(f"DELETE FROM {changes.table.sql_name} WHERE kind = '{record.QUARANTINE}'")
+    assert changes.lasting(record.QUARANTINE).count() == 0
+    later = changes.state()
+    assert (later.batch, later.offset) == (state.batch, state.offset)
+    changes.append_batch(rows(changes.lake, "s.a"), at(2), later)
+    assert changes.pending(0, 2).count() == 2
+
+
 def test_two_runs_from_one_offset_never_both_commit(changes: ChangesTable) -> None:
     state = changes.state()
     changes.append_batch(rows(changes.lake, "s.a"), at(1), state)

@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from server_kit import CassandraServer
 
 APPLICATION = Path(__file__).resolve().parents[3] / "airflow_cdc_provider" / "jobs" / "application.py"
 
@@ -150,3 +152,19 @@ class Application:
 def application(tmp_path: Path, iceberg_jar: Path) -> Application:
     """A job application with a folder of its own."""
     return Application(tmp_path, iceberg_jar)
+
+
+@pytest.fixture
+def keyspace(cassandra_session: Any) -> Iterator[str]:
+    """An empty keyspace of one's own."""
+    name = f"k{random.randrange(10**9)}"
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
+    yield name
+    cassandra_session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
+def connection(cassandra_server: CassandraServer) -> dict[str, Any]:
+    """The values of an Airflow connection to the tests' Cassandra."""
+    return {"host": cassandra_server.host, "port": cassandra_server.port}

@@ -30,7 +30,8 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
     by_key = {tuple(_key(row[k]) for k in keys): row for row in rows}
     assert len(by_key) == len(rows), f"{mirror} holds a row twice"
     expected = {tuple(_key(getattr(row, k)) for k in keys): row for row in source}
-    assert sorted(map(repr, by_key)) == sorted(map(repr, expected))
+    absent, excess = sorted(map(repr, expected.keys() - by_key)), sorted(map(repr, by_key.keys() - expected))
+    assert not (absent or excess), f"{mirror} lacks {absent[:20]} and has {excess[:20]} too many"
     for key, row in expected.items():
         for column in row._fields:
             found = by_key[key][column]

@@ -193,7 +193,7 @@ def _live_through(
     assert assert_mirrors_equal(spark, pair, keyspaces) > 10
 
 
-@pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03")
+@pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03", "CAS-ANL-01", "DSX-CON-02")
 def test_mirrors_equal_what_two_nodes_hold_together(
     spark: SparkSession, run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
 ) -> None:

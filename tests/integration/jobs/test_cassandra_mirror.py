@@ -34,11 +34,6 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
     cassandra_session.execute(f"DROP KEYSPACE {name}")
 
 
-@pytest.fixture
-def connection(cassandra_server: CassandraServer) -> dict[str, Any]:
-    return {"host": cassandra_server.host, "port": cassandra_server.port}
-
-
 def declaration(keyspace: str, server: CassandraServer, **more: Any) -> dict[str, Any]:
     return {
         "name": f"cassandra_{keyspace}",

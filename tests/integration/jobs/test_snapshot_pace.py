@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,21 +17,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"p{random.randrange(10**9)}"
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-    cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
-    yield name
-    cassandra_session.execute(f"DROP KEYSPACE {name}")
-
-
-@pytest.mark.covers("CAS-SNAP-04")
 def test_a_snapshot_keeps_to_its_rate_and_tells_how_far_it_is(
     run_stage: RunStage,
     cassandra_server: CassandraServer,
     cassandra_session: Any,
     keyspace: str,
+    connection: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -55,7 +44,6 @@ def test_a_snapshot_keeps_to_its_rate_and_tells_how_far_it_is(
         "snapshot": {"rows_per_second": 100},
         "lake": {"catalog": "lake", "namespace": keyspace},
     }
-    connection = {"host": cassandra_server.host, "port": cassandra_server.port}
     caplog.set_level(logging.INFO)
     started = time.monotonic()
 

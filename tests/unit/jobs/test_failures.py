@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, CorruptInput, TransientError
-from airflow_cdc_provider.jobs.failures import explain
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    CommitConflict,
+    ConfigurationError,
+    CorruptInput,
+    OffsetMissing,
+    TransientError,
+)
+from airflow_cdc_provider.jobs.failures import explain, of_all_tables, of_one_table
+from airflow_cdc_provider.jobs.spec import TableResult
 
 _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n\tat org.apache.spark.Some\n"
 
@@ -48,3 +56,41 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
 
 def test_the_unknown_keeps_its_own_words() -> None:
     assert explain(ZeroDivisionError("division by zero")) is None
+
+
+def failed(table: str, error: Exception) -> TableResult:
+    return of_one_table(TableResult(table, merged_through=7), error)
+
+
+def test_a_tables_failure_keeps_its_class_and_what_to_do() -> None:
+    error = ConfigurationError("a column _cdc_x", expected="no such name", found="one", remedy="rename it")
+    told = failed("shop.bad", error)
+    assert (told.table, told.merged_through, told.error_code) == ("shop.bad", 7, "CONFIGURATION")
+    assert told.error == str(error)
+    unforeseen = failed("shop.bad", KeyError("x\ny"))
+    assert (unforeseen.error_code, unforeseen.error) == ("ERROR", "[CDC-ERROR] KeyError: 'x\\ny'")
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([ConfigurationError("a"), ConfigurationError("b")], ConfigurationError),
+        ([ConfigurationError("a"), OffsetMissing("b")], CdcError),
+        ([CommitConflict("a"), ConfigurationError("b")], CommitConflict),
+        ([TransientError("a"), ConfigurationError("b"), TransientError("c")], TransientError),
+        ([TransientError("a"), CommitConflict("b")], CdcError),
+        ([KeyError("a"), ConfigurationError("b")], CdcError),
+    ],
+)
+def test_a_job_fails_by_what_its_tables_failed_of(errors: list[Exception], kind: type[CdcError]) -> None:
+    tables = [TableResult("shop.good"), *(failed(f"shop.t{n}", error) for n, error in enumerate(errors))]
+    error = of_all_tables(tables)
+    assert type(error) is kind
+    assert f"{len(errors)} of {len(tables)} tables could not be merged" in str(error)
+    assert all(f"shop.t{n}: " in str(error) for n in range(len(errors)))
+    assert str(error).count("[CDC-") == 1, "one class, so that it can be told from the text"
+
+
+def test_a_job_whose_tables_are_merged_has_no_error() -> None:
+    assert of_all_tables([TableResult("shop.good")]) is None
+    assert of_all_tables([]) is None

@@ -38,7 +38,9 @@ def let_go(
 
     def mirror(table: str) -> Any:
         own = SimpleNamespace(**vars(kept), exists=lambda: states[table] is not NEVER)
-        return SimpleNamespace(table=own, side=kept, state=lambda: states[table])
+        return SimpleNamespace(
+            table=own, side=kept, state=lambda: states[table], forget_settled=lambda state: False
+        )
 
     context: Any = SimpleNamespace(
         connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import merge as stage
 from airflow_cdc_provider.jobs.pending import Pending
 from airflow_cdc_provider.jobs.quarantine import Quarantine
+from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake import merge as lake_merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
@@ -35,16 +37,19 @@ class Source:
 def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apart: int = 0) -> list[Any]:
     """Return the tables that a merge takes, each with whether it decodes its quarantine again."""
     counts = {"s.t": apart} if apart else {}
-    monkeypatch.setattr(Quarantine, "of", lambda context: SimpleNamespace(counts=lambda: counts))
+    quarantine = SimpleNamespace(counts=lambda: counts, release=lambda tables, before_us: None)
+    monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
-    monkeypatch.setattr(stage, "_prepare", lambda *args, waiting, **others: (args[1], waiting))
+    monkeypatch.setattr(
+        stage, "_prepare", lambda *args, waiting, **others: SimpleNamespace(table=args[1], waiting=waiting)
+    )
     found: list[Any] = []
 
     def merge_all(context: Any, dirty: list[Any], *others: Any) -> list[Any]:
-        found.extend(dirty)
+        found.extend((d.table, d.waiting) for d in dirty)
         return []
 
-    monkeypatch.setattr(stage, "_merge_all", merge_all)
+    monkeypatch.setattr(stage, "_merge_each", merge_all)
     mirror = SimpleNamespace(state=lambda: STATE, row_count=lambda state: 1_000_000)
     context: Any = SimpleNamespace(
         spec=SimpleNamespace(options={}),
@@ -53,7 +58,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
         mirror=lambda table: mirror,
         source=source,
     )
-    stage._merge_due(context, ["s.t"], force=False, settled={})
+    stage._merge_due(context, ["s.t"], force=False, reread={}, unsettled=set())
     return found
 
 
@@ -68,6 +73,82 @@ def test_what_was_set_apart_is_decoded_again_by_another_definition_only(
 ) -> None:
     assert taken(monkeypatch, Source({"v": 1}), Pending(), apart=3) == []
     assert taken(monkeypatch, Source({"v": 2}), Pending(), apart=3) == [("s.t", True)]
+
+
+class Lake:
+    """Two tables whose steps fail as a test says; it keeps which were merged together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Mapping[tuple[str, str], Exception]) -> None:
+        self.fails = fails
+        self.merged: list[list[str]] = []
+        self.released: list[str] = []
+        quarantine = SimpleNamespace(counts=lambda: {"s.a": 1, "s.b": 1}, release=self.release)
+        monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
+        monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {})
+        monkeypatch.setattr(stage, "_prepare", self.prepare)
+        monkeypatch.setattr(stage, "_merge_all", self.merge_all)
+        monkeypatch.setattr(stage, "read_doubts_again", self.read_again)
+        self.context: Any = SimpleNamespace(
+            spec=SimpleNamespace(options={}),
+            connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
+            changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4)),
+            mirror=lambda table: SimpleNamespace(state=lambda: self.state(table)),
+            source=Source({"v": 2}),
+            tables=lambda: ["s.a", "s.b"],
+            stopping=lambda: False,
+        )
+
+    def step(self, name: str, table: str) -> None:
+        if error := self.fails.get((name, table)):
+            raise error
+
+    def state(self, table: str) -> MirrorState:
+        self.step("state", table)
+        return STATE
+
+    def prepare(self, context: Any, table: str, *others: Any, **more: Any) -> Any:
+        self.step("prepare", table)
+        return SimpleNamespace(table=table, state=STATE, waiting=more["waiting"])
+
+    def merge_all(self, context: Any, dirty: list[Any], together: Any) -> list[TableResult]:
+        self.merged.append([d.table for d in dirty])
+        for d in dirty:
+            self.step("merge", d.table)
+            together.unsettled.add(d.table)
+        return [TableResult(d.table, rows_written=1, doubtful=1) for d in dirty]
+
+    def read_again(self, context: Any, tables: list[str]) -> dict[str, int]:
+        self.step("doubt", tables[0])
+        return {}
+
+    def release(self, tables: list[str], before_us: int) -> None:
+        self.released += tables
+
+
+@pytest.mark.parametrize(
+    ("where", "merged", "released"),
+    [
+        ("state", [["s.a"]], ["s.a"]),
+        ("prepare", [["s.a"]], ["s.a"]),
+        ("merge", [["s.a", "s.b"], ["s.a"], ["s.b"]], ["s.a"]),
+        ("doubt", [["s.a", "s.b"]], ["s.a", "s.b"]),
+    ],
+)
+def test_one_table_that_fails_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, where: str, merged: list[list[str]], released: list[str]
+) -> None:
+    """What it has in quarantine stays there."""
+    lake = Lake(monkeypatch, {(where, "s.b"): ConfigurationError("no", remedy="yes")})
+    good, bad = stage.merge_tables(lake.context)
+    assert (good.table, good.rows_written, good.error) == ("s.a", 1, "")
+    assert (bad.table, bad.error_code, bad.error) == (
+        "s.b",
+        "CONFIGURATION",
+        str(ConfigurationError("no", remedy="yes")),
+    )
+    assert bad.rows_written == (1 if where == "doubt" else 0)
+    assert lake.merged == merged
+    assert lake.released == released
 
 
 def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.jobs import stream as stage
 from airflow_cdc_provider.jobs.spec import JobResult
 
@@ -113,6 +114,67 @@ def test_what_a_person_must_change_ends_it_at_once(monkeypatch: pytest.MonkeyPat
     with pytest.raises(PositionLost):
         streamed(monkeypatch, tmp_path / "state.json", lost)
     assert json.loads((tmp_path / "state.json").read_text())["rounds"] == 0
+
+
+@pytest.mark.parametrize("code", ["CONFIGURATION", "CORRUPT-INPUT", "ERROR"])
+def test_a_table_that_a_person_must_look_at_is_told_while_the_others_follow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
+) -> None:
+    told: list[dict[str, Any]] = []
+    failed = replace(DONE, ok=False, error_code=code, error=f"[CDC-{code}] shop.bad")
+
+    def one() -> JobResult:
+        told.append(json.loads((tmp_path / "state.json").read_text()))
+        return failed if len(told) < 3 else DONE
+
+    pace: Any = {"commit_interval_seconds": 0.0}
+    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(told) == 4, **pace)
+    assert [(t["status"], t["error"]) for t in told] == [
+        ("running", error) for error in ("", failed.error, failed.error, "")
+    ]
+    assert outcome.ok
+
+    told.clear()
+    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(told) == 2, **pace)
+    assert (outcome.ok, outcome.error, outcome.changes) == (False, failed.error, 6)
+    ended = json.loads((tmp_path / "state.json").read_text())
+    assert (ended["status"], ended["error"]) == ("failed", failed.error)
+
+
+def test_a_table_that_fails_in_passing_is_no_news_for_watchers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    def one() -> JobResult:
+        told.append(json.loads((tmp_path / "state.json").read_text())["error"])
+        if len(told) == 2:
+            return replace(DONE, ok=False, error_code="TRANSIENT", error="[CDC-TRANSIENT] shop.bad")
+        return DONE
+
+    pace: Any = {"commit_interval_seconds": 0.0}
+    outcome = streamed(monkeypatch, tmp_path / "state.json", one, lambda: len(told) == 4, **pace)
+    assert (outcome.ok, told) == (True, ["", "", "", ""])
+
+
+def test_a_table_that_another_run_may_merge_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failed = JobResult(ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] shop.bad")
+    with pytest.raises(CdcError, match=r"shop\.bad"):
+        streamed(monkeypatch, tmp_path / "state.json", lambda: failed)
+
+
+def test_a_round_that_failed_adds_no_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rounds: list[int] = []
+
+    def every_other() -> JobResult:
+        rounds.append(1)
+        if len(rounds) % 2 == 0:
+            raise TransientError("no answer")
+        return DONE
+
+    pace: Any = {"commit_interval_seconds": 0.0}
+    outcome = streamed(monkeypatch, tmp_path / "state.json", every_other, lambda: len(rounds) == 6, **pace)
+    assert outcome.changes == 3 * DONE.changes
 
 
 def test_a_stream_without_a_state_file_is_refused() -> None:

@@ -20,7 +20,7 @@ def contribution(row: Row) -> dict[str, Any]:
     return Contribution(b"k", 0, b"\x40c", None, 0, row).as_dict()
 
 
-def settlements(held: Row, shown: Row | None) -> list[dict[str, Any]]:
+def settlements(held: Row, shown: Row | None, *side: dict[str, Any]) -> list[dict[str, Any]]:
     mirror = pa.table(
         {
             "key": pa.array([b"k"], pa.binary()),
@@ -32,7 +32,9 @@ def settlements(held: Row, shown: Row | None) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pylist(again, schema=CONTRIBUTION_SCHEMA)
     return [
         {**contribution(HELD), "key": s.key, "clustering": s.clustering, "state": s.state}
-        for s in settle(mirror, [batch], now_seconds=50)
+        for s in settle(
+            mirror, pa.Table.from_pylist(list(side), CONTRIBUTION_SCHEMA), [batch], now_seconds=50
+        )
     ]
 
 
@@ -114,3 +116,62 @@ def test_a_known_liveness_after_the_deletion_leaves_no_doubt() -> None:
 
     assert doubts(contribution(held)) == set()
     assert doubts(contribution(Row(Reading(20, Liveness(15)), deletion=(15, 0)))) == {b"k"}
+
+
+DEAD = Cell(1, 25, tombstone=True, end=30)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        None,
+        Contribution(b"k", 2, b"", None, 0, Row(deletion=(35, 40))),
+        Contribution(b"k", 3, b"\x40", b"\x40d", 0, Row(deletion=(35, 40))),
+    ],
+    ids=["nothing", "partition", "range"],
+)
+@pytest.mark.parametrize("known", [None, Liveness(5)], ids=["unknown", "known"])
+def test_a_row_that_lost_all_cells_and_is_shown_without_is_in_doubt_only_once(
+    above: Contribution | None, known: Liveness | None
+) -> None:
+    """Also under a deletion that stands in the side table, and if the cell lives in the mirror still."""
+    side = [above.as_dict()] if above else []
+    for cell in (DEAD, Cell(1, 25, b"unseen")):
+        held, shown = Row(Reading(40, known), cells=(cell,)), Row(Reading(50))
+        answers = settlements(held, shown, *side)
+
+        assert doubts(*side, contribution(held), contribution(shown), *answers) == set()
+        assert live(*side, contribution(held), contribution(shown), *answers) == [set()]
+
+
+def test_a_row_that_lives_by_a_known_liveness_needs_no_cell() -> None:
+    assert doubts(contribution(Row(Reading(40, Liveness(5)), cells=(DEAD,)))) == set()
+    assert doubts(contribution(Row(Reading(40), cells=(DEAD,)))) == {b"k"}
+
+
+def test_statics_that_the_source_no_longer_shows_are_gone() -> None:
+    static = Row(Reading(10), cells=(Cell(3, 7, b"s"), Cell(4, 8, b"t")))
+    side = Contribution(b"k", 1, b"", None, 0, static).as_dict()
+    shown = Contribution(b"k", 1, b"", None, 0, Row(Reading(30), cells=(Cell(4, 8, b"t"),))).as_dict()
+    batch = pa.RecordBatch.from_pylist([shown], schema=CONTRIBUTION_SCHEMA)
+    nothing = pa.table({name: pa.array([], pa.binary()) for name in ("key", "clustering", "state")})
+
+    (answer,) = settle(nothing, pa.Table.from_pylist([side], CONTRIBUTION_SCHEMA), [batch], 50)
+
+    assert (answer.scope, answer.key) == (1, b"k")
+    settled = {**side, "state": answer.state}
+    (row,) = reconcile_cells(
+        pa.Table.from_pylist([side, shown, settled], CONTRIBUTION_SCHEMA), 60
+    ).live.to_pylist()
+    state = read_cell_row(row["static_state"])
+    assert {c.column for c in state.cells if not c.flags & 1} == {4}
+
+
+def test_what_only_an_older_reading_showed_is_in_doubt() -> None:
+    """It was deleted unseen, perhaps; the second reading of the same explains nothing more."""
+    first = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
+    second = Row(Reading(30), cells=(Cell(2, 7, b"b"),))
+    assert doubts(contribution(first), contribution(second)) == {b"k"}
+    answers = settlements(first, second)
+    assert doubts(contribution(first), contribution(second), *answers) == set()
+    assert live(contribution(first), contribution(second), *answers) == [{2}]

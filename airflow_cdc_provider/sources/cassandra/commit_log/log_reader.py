@@ -18,6 +18,7 @@ What can't be read becomes a record of kind ``quarantine`` that says where it is
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,6 +62,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     TABLE,
     find_updates,
 )
+from airflow_cdc_provider.sources.cassandra.decoding.mutation import EPOCH_US
 from airflow_cdc_provider.sources.cassandra.payload import (
     DAMAGED,
     MUTATION_HEADER_BYTES,
@@ -73,6 +75,7 @@ from airflow_cdc_provider.sources.cassandra.payload import (
 from airflow_cdc_provider.sources.cassandra.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
+from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,9 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 _SAMPLE_BYTES: Final = 64 * 1024
 _POSITION_BYTES: Final = 16
 _TABLE_ID_BYTES: Final = 16
+_EMPTY: Final = 0x01
+_LAST_MOMENT_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999: clients may send any write time, Python and Spark know none after it."""
 
 
 @dataclass
@@ -151,6 +157,27 @@ def read_segments(
         if plain:
             yield from reader.read(plain, positions, part.descriptor.version, part.after)
     log.info("read %s, %d sections: %s", part.path, len(part.sections), reader.counts)
+
+
+@dataclass(frozen=True)
+class SegmentReader:
+    """Reads partitions of a plan: what executors get. Picklable.
+
+    Args:
+        keys: What opens encrypted segments.
+    """
+
+    keys: Keys | None = None
+
+    def __call__(self, part: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        """Do what :func:`read_segments` does."""
+        return read_segments(part, keys=self.keys)
+
+    def read_counting(self, part: SegmentSlice, passed_over: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """Do the same, and count the updates that are of no captured table: see :class:`ReadCounts`."""
+        counts = ReadCounts()
+        yield from read_segments(part, counts, keys=self.keys)
+        passed_over.update(counts.passed_over)
 
 
 def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:
@@ -277,8 +304,19 @@ class _Reader:
         keys = np.empty(int(key_ends[-1]), np.uint8)
         payloads = np.empty(int(payload_ends[-1]), np.uint8)
         positions = np.empty(count * _POSITION_BYTES, np.uint8)
+        written_us = np.empty(count, np.int64)
         _copy_updates(
-            data, entries, versions, found, self.segment, key_ends, keys, payload_ends, payloads, positions
+            data,
+            entries,
+            versions,
+            found,
+            self.segment,
+            key_ends,
+            keys,
+            payload_ends,
+            payloads,
+            positions,
+            written_us,
         )
         columns = {
             "source_table": pa.DictionaryArray.from_arrays(
@@ -289,6 +327,11 @@ class _Reader:
             "position": binary_array(positions, np.arange(count + 1, dtype=np.int64) * _POSITION_BYTES),
             "generation": pa.array(np.zeros(count, np.int64)),
             "key": binary_array(keys, key_ends),
+            "committed_at": pa.array(
+                written_us,
+                CHANGE_SCHEMA.field("committed_at").type,
+                mask=(written_us <= 0) | (written_us > _LAST_MOMENT_US),
+            ),
             "captured_at": pa.repeat(_now(), count),
             "payload": binary_array(payloads, payload_ends),
         }
@@ -412,11 +455,22 @@ def _copy_updates(
     payload_ends: NDArray[np.int64],
     payloads: Bytes,
     positions: Bytes,
+    written_us: NDArray[np.int64],
 ) -> None:
-    """Write keys, payloads and positions of updates (``payload``) one after the other."""
+    """Write keys, payloads and positions of updates (``payload``) one after the other, and their write times.
+
+    That is the least write time in an update, which its header tells: all parts of one statement have the
+    same, but for what a batch itself has deleted. 0 where it tells none.
+    """
     for row in range(len(found)):
         line = found[row]
         entry = line[ENTRY]
+        written_us[row] = 0
+        flags_at = line[KEY_STOP]
+        if flags_at < line[STOP] and data[flags_at] & _EMPTY == 0:
+            delta, after = read_uvint(data, flags_at + 1, line[STOP])
+            if after >= 0 and delta != 0:
+                written_us[row] = delta + EPOCH_US
         copy(data, line[KEY_BEGIN], line[KEY_STOP] - line[KEY_BEGIN], keys, key_ends[row])
         payloads[payload_ends[row]] = np.uint8(versions[entry])
         copy(data, line[BEGIN], line[STOP] - line[BEGIN], payloads, payload_ends[row] + 1)

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.cell_row import CellRow, read_cell_row
 from airflow_cdc_provider.changes.cells import CELL_TOMBSTONE, ROW_DELETION, ROW_LIVENESS
@@ -42,6 +45,9 @@ from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.system_schema import Row, schemas_from_rows
 
 log = logging.getLogger(__name__)
+
+_TABLE_ID: Final = re.compile("[0-9a-f]{32}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _READ: Final = ("tables", "views", "columns", "dropped_columns", "types")
 _NEEDED: Final = {
@@ -72,6 +78,11 @@ class SchemaVersion:
     schema: TableSchema | None
     places: Mapping[str, bytes] = field(default_factory=dict)
 
+    @property
+    def cdc(self) -> bool:
+        """Whether the table's changes are captured from here on."""
+        return self.schema is not None and self.schema.cdc
+
 
 @dataclass(frozen=True)
 class SchemaHistory:
@@ -95,46 +106,49 @@ class SchemaHistory:
         """The versions of each table, by id, that have another value of ``cdc`` than the one before."""
         found: dict[str, list[SchemaVersion]] = defaultdict(list)
         for version in self.versions:
-            if version.schema is None:
-                continue
             before = found[version.table_id]
-            if not before or before[-1].schema is None or before[-1].schema.cdc != version.schema.cdc:
+            if version.schema is not None and (not before or before[-1].cdc != version.cdc):
                 before.append(version)
         return found
 
     def was_captured(self, table_id: str) -> bool:
         """Tell whether a table ever had ``cdc = true``."""
-        return any(v.schema is not None and v.schema.cdc for v in self.switches.get(table_id, ()))
+        return any(version.cdc for version in self.switches.get(table_id, ()))
 
     def off_since(self, table_id: str) -> int | None:
         """Return since when ``cdc`` is off for a table that had it, µs; None if it is on, or never was."""
         switches = self.switches.get(table_id, ())
-        if len(switches) > 1 and switches[-1].schema is not None and not switches[-1].schema.cdc:
-            return switches[-1].at_us
-        return None
+        return switches[-1].at_us if len(switches) > 1 and not switches[-1].cdc else None
 
     def resumed_at(self, table_id: str) -> int:
         """Return when ``cdc`` was last switched on again after it had been on and off, µs; 0 for never."""
         switches = self.switches.get(table_id, ())
-        return switches[-1].at_us if len(switches) > 2 and self.off_since(table_id) is None else 0
+        return switches[-1].at_us if len(switches) > 2 and switches[-1].cdc else 0
 
-    def captured_at(self, table_id: str, origin: str, position: bytes) -> bool:
-        """Tell whether an update was written while its table had ``cdc = true``, by its place in the log.
+    def captured(self, table_id: str, origins: pa.Array, positions: pa.Array) -> NDArray[np.bool_]:
+        """Tell which updates were written while their table had ``cdc = true``, by their places in the log.
 
-        Where the log of its node doesn't show a statement that switched it on, it is taken to be.
+        Where the log of its node doesn't show a statement that switched it on, an update is taken to be.
+
+        Args:
+            table_id: The table's.
+            origins: Of each update.
+            positions: Likewise.
         """
-        switches = self.switches.get(table_id, ())
-        on = True
-        for number, version in enumerate(switches):
-            assert version.schema is not None
-            place = version.places.get(origin)
-            if number == 0 or (place is None and version.schema.cdc) or (place or b"\xff") < position:
-                on = version.schema.cdc
+        on = np.ones(len(origins), bool)
+        for number, version in enumerate(self.switches.get(table_id, ())):
+            if number == 0:
+                on[:] = version.cdc
+                continue
+            for origin in pc.unique(origins).to_pylist():
+                after = pc.equal(origins, origin)
+                if origin in version.places:
+                    place = pa.scalar(version.places[origin], pa.binary())
+                    after = pc.and_(after, pc.greater(positions, place))
+                elif not version.cdc:
+                    continue
+                on[after.to_numpy(zero_copy_only=False)] = version.cdc
         return on
-
-    def always_captured(self, table_id: str) -> bool:
-        """Tell whether a table never was without ``cdc = true``, as far as is known."""
-        return all(v.schema is not None and v.schema.cdc for v in self.switches.get(table_id, ()))
 
     @cached_property
     def living(self) -> dict[str, TableSchema]:
@@ -224,9 +238,19 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
     deletions: list[_Fact] = []
     tags = pc.binary_slice(records["payload"], 0, 1)
     for record in records.filter(pc.equal(tags, bytes([OBSERVED_TAG]))).to_pylist():
-        at_us = int(record["committed_at"].timestamp() * 1_000_000)
-        text = zlib.decompress(record["payload"][1:])
-        yield _Fact(at_us, record["key"].decode(), "", b"", None, {"text": text})
+        at_us = (record["committed_at"] - _EPOCH) // timedelta(microseconds=1)
+        try:
+            text = zlib.decompress(record["payload"][1:])
+            keyspace = record["key"].decode()
+            seen = _rows_seen(text, keyspace)
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error) as error:
+            log.warning(
+                "what was seen of a keyspace can't be read and is left out: %s: %s",
+                type(error).__name__,
+                error,
+            )
+            continue
+        yield _Fact(at_us, keyspace, "", b"", None, {"text": text, "seen": seen})
     updates = records.filter(pc.not_equal(tags, bytes([OBSERVED_TAG])))
     for name in _READ:
         full_name = f"system_schema.{name}"
@@ -243,10 +267,8 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
                 number = line["generation"]
                 try:
                     told = list(_facts_of(name, line))
-                except (
-                    ValueError,
-                    struct.error,
-                ) as error:  # text that is no UTF-8, a value that is cut short
+                except (ValueError, struct.error) as error:
+                    # A text that is no UTF-8, or a value that is cut short.
                     log.warning("a row of %s can't be read and is left out: %s", full_name, error)
                     continue
                 for found in told:
@@ -256,6 +278,16 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
                     else:
                         yield fact
     yield from deletions
+
+
+def _rows_seen(text: bytes, keyspace: str) -> dict[str, dict[bytes, Row]]:
+    """Read what :func:`observed` wrote: the rows of each table by their clustering."""
+    found = json.loads(text)
+    seen: dict[str, dict[bytes, Row]] = {}
+    for name in _READ:
+        schema = system_table(f"system_schema.{name}")
+        seen[name] = {_comparable(schema, row): {**row, "keyspace_name": keyspace} for row in found[name]}
+    return seen
 
 
 @cache
@@ -346,9 +378,7 @@ class _Replay:
         assert fact.row is not None
         before = self._names(fact.keyspace)
         self.observed[fact.keyspace] = fact.row["text"]
-        for name, rows in json.loads(fact.row["text"]).items():
-            schema = system_table(f"system_schema.{name}")
-            self._rows[fact.keyspace][name] = {_comparable(schema, row): row for row in rows}
+        self._rows[fact.keyspace].update(fact.row["seen"])
         return before | self._names(fact.keyspace)
 
     def _names(self, keyspace: str) -> set[str]:
@@ -381,7 +411,8 @@ class _Replay:
             ids = {_id(row) for kind in ("tables", "views") for row in mine[kind]}
             return known if known is not None and known.id in ids else None
         schema = found.tables.get(f"{keyspace}.{name}")
-        return schema if schema is not None and schema.id and schema.partition_key else None
+        sound = schema is not None and _TABLE_ID.fullmatch(schema.id) and schema.partition_key
+        return schema if sound else None
 
 
 def _id(row: Row) -> str:

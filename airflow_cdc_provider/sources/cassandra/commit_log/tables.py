@@ -66,16 +66,20 @@ def log_tables(
     selected: Collection[str],
     former: Iterable[TableSchema] = (),
     captured_former: Collection[str] = (),
+    *,
+    counters: bool = False,
 ) -> LogTables:
     """Compile what readers must know of tables.
 
     Args:
         schemas: All tables and views that exist, also those that are not captured: a batch can mix them,
             and its updates can only be told apart by knowing all of them.
-        selected: Names of those to capture. Counter tables never are: their cells are contexts, not values.
+        selected: Names of those to capture.
         former: Tables that were dropped and that the log may still have updates of; those of the schemas'
             names among them too.
         captured_former: Ids of those whose updates are to become changes, under their names.
+        counters: Whether counter tables can be captured too. Their cells are contexts, not values: all that
+            an update tells is that its partition must be read again.
     """
     chosen, chosen_former = set(selected), set(captured_former)
     roles = {table.id: SCHEMA if table.keyspace == SCHEMA_KEYSPACE else SYSTEM for table in system_tables()}
@@ -83,11 +87,14 @@ def log_tables(
     tables = {table.id: table for table in system_tables()}
     for schema in former:
         tables.setdefault(schema.id, schema)
-        roles.setdefault(schema.id, _role(schema, FORMER, captured=schema.id in chosen_former))
+        roles.setdefault(
+            schema.id, _role(schema, FORMER, captured=not schema.counter and schema.id in chosen_former)
+        )
     for schema in schemas:
         if roles.get(schema.id, FORMER) not in (SYSTEM, SCHEMA, LOCAL):
             tables[schema.id] = schema
-            roles[schema.id] = _role(schema, SELECTED, captured=schema.full_name in chosen)
+            captured = schema.full_name in chosen and (counters or not schema.counter)
+            roles[schema.id] = _role(schema, SELECTED, captured=captured)
     keyspaces = {t.keyspace for t in tables.values() if roles[t.id] in (SELECTED, FORMER)}
     return LogTables(
         names=tuple(schema.full_name for schema in tables.values()),
@@ -104,8 +111,8 @@ def schema_alone() -> LogTables:
 
 
 def _role(schema: TableSchema, role: int, *, captured: bool) -> int:
-    if schema.counter:
-        return COUNTER
     if captured:
         return role
+    if schema.counter:
+        return COUNTER
     return VIEW if schema.view else UNSELECTED

@@ -8,7 +8,7 @@ can't be decoded is left out whole, with its reason; nothing of it is kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, UPSERT
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -90,7 +90,45 @@ class UpdateDecoder:
         self._program = compile_tables([schema])
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Do what :func:`decode_updates` does."""
+        """Do what :func:`decode_updates` does.
+
+        An update of a counter table holds no values: it puts its partition in doubt.
+        """
+        if self.schema.counter:
+            return self._decode_counters(changes, fences)
+        return self._decode_updates(changes, fences)
+
+    def _decode_counters(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+        payloads = changes.column("payload")
+        updates = pc.not_equal(pc.binary_slice(payloads, 0, 1), bytes([SNAPSHOT_TAG]))
+        is_update = updates.to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(~is_update)
+        read = self._decode_updates(changes.filter(pc.invert(updates)), fences)
+        own = pc.equal(pc.binary_slice(payloads, 1, 1 + _TABLE_ID_BYTES), bytes.fromhex(self.schema.id))
+        touched = np.flatnonzero(is_update & own.to_numpy(zero_copy_only=False))
+        keys = pc.take(changes.column("key"), pa.array(touched)).dictionary_encode()
+        count = len(keys.dictionary)
+        columns = {
+            "key": keys.dictionary,
+            "scope": pa.array(np.full(count, DOUBT, np.int8)),
+            "clustering": pa.repeat(pa.scalar(b"", pa.binary()), count),
+            "generation": pa.array(np.zeros(count, np.int64)),
+            "op": pa.array(np.full(count, UPSERT, np.int8)),
+        }
+        doubts = pa.RecordBatch.from_arrays(
+            [columns.get(f.name, pa.nulls(count, f.type)) for f in CONTRIBUTION_SCHEMA],
+            schema=CONTRIBUTION_SCHEMA,
+        )
+        first = np.unique(keys.indices.to_numpy(zero_copy_only=False), return_index=True)[1]
+        places: Any = np.concatenate([rows[np.asarray(read.rows, np.int64)], touched[first]])
+        return Decoded(
+            contributions=pa.concat_batches([read.contributions, doubts]),
+            undecodable=rows[np.asarray(read.undecodable, np.int64)].tolist(),
+            reasons=read.reasons,
+            rows=places,
+        )
+
+    def _decode_updates(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]

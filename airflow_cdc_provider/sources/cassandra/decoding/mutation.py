@@ -58,7 +58,7 @@ from airflow_cdc_provider.sources.cassandra.reasons import (
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
-_EPOCH_US: Final = 1442880000000000
+EPOCH_US: Final = 1442880000000000
 _EPOCH_S: Final = 1442880000
 
 
@@ -105,7 +105,7 @@ def read_update(
     if after < 0:
         return failed(cursor, at, TRUNCATED)
     at = after
-    header = (version, least_timestamp + _EPOCH_US, least_deletion_time + _EPOCH_S, least_ttl)
+    header = (version, least_timestamp + EPOCH_US, least_deletion_time + _EPOCH_S, least_ttl)
 
     statics = np.int64(0)
     if flags & 0x08:

@@ -9,18 +9,19 @@ asked for,
 or the reading fails. What is written meanwhile may be seen or not: the log has it. A range that is read
 again gives the rows as they are then. Expiry times can be off by one second.
 
-Not guaranteed: deletions are not seen (a snapshot only adds), and paths of list elements, the liveness of
-rows and, before Cassandra 5.0, write times of elements are not known; merging marks what can't be decided
-without them as doubtful.
+Not guaranteed: deletions are not seen (what a mirror has from before and a snapshot doesn't show is read
+again after its merge), and paths of list elements, the liveness of rows and, before Cassandra 5.0, write
+times of elements are not known; merging marks what can't be decided without them as doubtful.
 """
 
 from __future__ import annotations
 
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -61,6 +62,7 @@ _BYTES_PER_RANGE: Final = 64 * 1024 * 1024
 _MOST_RANGES: Final = 4096
 _ATTEMPTS: Final = 4
 _FIRST_WAIT_SECONDS: Final = 0.5
+_QUERIES_AHEAD: Final = 16
 
 
 class SnapshotRange(NamedTuple):
@@ -84,9 +86,25 @@ class SnapshotRange(NamedTuple):
 
 
 def plan_ranges(
-    session: Session, table: TableSchema, *, least_ranges: int, where: str, origin: str, position: bytes
+    session: Session,
+    table: TableSchema,
+    *,
+    least_ranges: int,
+    where: str,
+    origin: str,
+    position: bytes,
+    sees_all: bool = False,
 ) -> SnapshotPlan:
     """Cut a table into ranges, at least so many, and more for a large one.
+
+    Args:
+        session: To the cluster.
+        table: The table.
+        least_ranges: How many ranges at least.
+        where: Further conditions in CQL, empty for none.
+        origin: As in :class:`SnapshotRange`.
+        position: Likewise.
+        sees_all: The reading can't miss what any replica has.
 
     Raises:
         ConfigurationError: The cluster's partitioner has no ranges of tokens that can be cut.
@@ -94,6 +112,7 @@ def plan_ranges(
     with driver_errors(f"planning the snapshot of {table.full_name}"):
         partitioner = session.execute("SELECT partitioner FROM system.local").one().partitioner
         partitions, size_bytes = _estimate(session, table)
+        now = session.execute("SELECT toUnixTimestamp(now()) AS ms FROM system.local").one().ms
     if partitioner != PARTITIONER:
         raise ConfigurationError(
             "snapshots need another partitioner", expected=PARTITIONER, found=partitioner
@@ -110,6 +129,7 @@ def plan_ranges(
         position=position,
         origin="",
         estimated_rows=partitions or None,
+        read_after_us=now * 1000 if sees_all else 0,
     )
 
 
@@ -169,7 +189,7 @@ class SnapshotReader:
     def read_keys(
         self, table: str, keys: Sequence[bytes], origin: str = "", position: bytes = b""
     ) -> Iterator[pa.RecordBatch]:
-        """Read whole partitions again, by their keys.
+        """Read whole partitions again, by their keys, at consistency ALL.
 
         Args:
             table: ``keyspace.table``.
@@ -179,8 +199,10 @@ class SnapshotReader:
         """
         schema = self.tables[table]
         conditions = " AND ".join(f"{quote_name(c.name)} = ?" for c in schema.partition_key)
+        # What it doesn't show is settled as gone: no replica may be passed over.
+        options = replace(self.options, consistency="ALL")
         with self._connected() as session:
-            query = _Query(session, schema, conditions, self.options)
+            query = _Query(session, schema, conditions, options)
             yield from query.changes([split_key(schema, k) for k in keys], origin, position, 0)
 
     @contextmanager
@@ -223,34 +245,58 @@ class _Query:
     ) -> Iterator[pa.RecordBatch]:
         """Run the query with each of some values; yield a batch a page, empty ones left out."""
         number = first_number
-        for bound in values:
-            for page, read_us in self.pages(bound):
-                batch = self.to_changes(page, read_us, origin, position, number)
-                number += batch.num_rows
-                if batch.num_rows:
-                    yield batch
+        for page, read_us in self.pages(values):
+            batch = self.to_changes(page, read_us, origin, position, number)
+            number += batch.num_rows
+            if batch.num_rows:
+                yield batch
 
-    def pages(self, values: Sequence[bytes]) -> Iterator[tuple[RawPage, int]]:
-        """Yield pages, each with the time at which it was asked for, in us."""
+    def pages(self, values: Sequence[Sequence[bytes]]) -> Iterator[tuple[RawPage, int]]:
+        """Yield the pages of each query in turn, with the time at which each was asked for, in us.
+
+        The first pages of some queries are asked for ahead: those of single keys have no other.
+        """
+        ahead: deque[tuple[Any, int, Any]] = deque()
+        for bound in values:
+            ahead.append(self._ask(bound))
+            if len(ahead) == _QUERIES_AHEAD:
+                yield from self._pages(*ahead.popleft())
+        while ahead:
+            yield from self._pages(*ahead.popleft())
+
+    def _ask(self, values: Sequence[bytes]) -> tuple[Any, int, Any]:
         from cassandra.query import BoundStatement
 
         statement = BoundStatement(self.prepared)
         statement.values = list(values)
-        paging_state = None
+        return statement, self._clock_us(), self.session.execute_async(statement)
+
+    def _pages(self, statement: Any, read_us: int, asked: Any) -> Iterator[tuple[RawPage, int]]:
+        result, read_us = self._result(statement, None, asked, read_us)
         while True:
-            read_us = self.clock_us + time.monotonic_ns() // 1000
-            result = self._execute(statement, paging_state)
             if result.current_rows:
                 yield result.current_rows[0], read_us
             paging_state = result.paging_state
             if not paging_state:
                 return
+            read_us = self._clock_us()
+            asked = self.session.execute_async(statement, paging_state=paging_state)
+            result, read_us = self._result(statement, paging_state, asked, read_us)
 
-    def _execute(self, statement: Any, paging_state: bytes | None) -> Any:
+    def _clock_us(self) -> int:
+        return self.clock_us + time.monotonic_ns() // 1000
+
+    def _result(
+        self, statement: Any, paging_state: bytes | None, asked: Any, read_us: int
+    ) -> tuple[Any, int]:
+        """Wait for an answer, asking again if need be; return it with the time at which it was asked for."""
         for attempt in range(_ATTEMPTS):
             try:
                 with driver_errors(self.doing):
-                    return self.session.execute_async(statement, paging_state=paging_state).result()
+                    if attempt:
+                        read_us = self._clock_us()
+                        asked = self.session.execute_async(statement, paging_state=paging_state)
+                    return asked.result(), read_us
             except TransientError:
                 if attempt + 1 == _ATTEMPTS:
                     raise

@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def keyspace(cassandra_session: Any) -> Iterator[str]:
-    name = f"k{random.randrange(10**9)}"
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-    cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
-    cassandra_session.execute(f"CREATE TYPE {name}.pair (x int, y text, z frozen<list<int>>)")
-    yield name
-    cassandra_session.execute(f"DROP KEYSPACE {name}")
-
-
-def _write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
+def write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
     """Execute statements with their values as bytes; return how many, and how many the server refused."""
     from cassandra import InvalidRequest
     from cassandra.query import BatchStatement, BoundStatement
@@ -97,7 +87,7 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
     done = refused = unreadable = 0
     for table in drawn:
         session.execute(table.create())
-        written = _write(session, statements(rng, table, count))
+        written = write(session, statements(rng, table, count))
         done, refused = done + written[0], refused + written[1]
     assert refused < done / 10
     time.sleep(3)
@@ -131,15 +121,15 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
 )
 @pytest.mark.parametrize("seed", [1, 2])
 def test_tables_of_random_shapes_equal_the_source(
-    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, seed: int
+    cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int
 ) -> None:
-    assert _compare(cassandra_server, cassandra_session, keyspace, seed, tables=4, count=80) > 250
+    assert _compare(cassandra_server, cassandra_session, random_keyspace, seed, tables=4, count=80) > 250
 
 
 @pytest.mark.covers("CAS-LIM-03")
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_ten_thousand_statements_on_forty_tables_equal_the_source(
-    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, seed: int
+    cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int
 ) -> None:
-    assert _compare(cassandra_server, cassandra_session, keyspace, seed, tables=4, count=270) > 1000
+    assert _compare(cassandra_server, cassandra_session, random_keyspace, seed, tables=4, count=270) > 1000

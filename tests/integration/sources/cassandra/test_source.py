@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, STATIC, UPSERT
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
@@ -157,13 +157,18 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
         settled = [
             {
                 "key": s.key,
-                "scope": ROW,
+                "scope": s.scope,
                 "clustering": s.clustering,
                 "generation": 0,
                 "op": UPSERT,
                 "state": s.state,
             }
-            for s in settle(merged.live.filter(doubtful), again.to_batches(), int(time.time()))
+            for s in settle(
+                merged.live.filter(doubtful),
+                merged.side.filter(pc.equal(merged.side["scope"], STATIC)),
+                again.to_batches(),
+                int(time.time()),
+            )
         ]
         answers = pa.Table.from_pylist(settled, CONTRIBUTION_SCHEMA)
         whole = reconcile_cells(pa.concat_tables([*found, again, answers]), int(time.time()))

@@ -24,7 +24,7 @@ def _levels(findings: list[Finding], subject: str) -> list[str]:
     return [f.level for f in findings if f.subject.startswith(subject)]
 
 
-@pytest.mark.covers("CAS-SETUP-03", "CAS-C41-01")
+@pytest.mark.covers("CAS-SETUP-03")
 @pytest.mark.parametrize(
     ("used", "blocks", "level", "words"),
     [
@@ -71,7 +71,7 @@ def test_files_that_can_not_be_read_are_counted(tmp_path: Path) -> None:
     assert _levels(findings, "cdc_raw") == ["error"]
 
 
-@pytest.mark.covers("CAS-SETUP-01", "CAS-C41-01", "CAS-C50-01")
+@pytest.mark.covers("CAS-SETUP-01", "CAS-C50-01")
 @pytest.mark.parametrize(
     ("settings", "levels"),
     [

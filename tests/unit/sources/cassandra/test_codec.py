@@ -3,11 +3,18 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from airflow_cdc_provider.changes.cell_row import Cell, CellRow, read_cell_row, write_cell_row
+from airflow_cdc_provider.changes.cells import CELL_TOMBSTONE
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
+from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix, state_payload
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
@@ -72,6 +79,17 @@ def test_a_table_made_anew_shares_no_id_with_the_old_one() -> None:
     assert not set(old.values()) & set(new.values())
 
 
+def test_what_settles_a_row_passes_over_columns_that_were_dropped() -> None:
+    """A state keeps the cells of a column that is gone."""
+    codec = recall_codec(_table(DROP_A), recall_codec(_table(), None).remember())
+    ids = _ids(recall_codec(_table(), None))
+    cells = tuple(Cell(ids[name], CELL_TOMBSTONE, 0, 7, 8, b"", b"") for name in ("a", "b"))
+    payload = state_payload(codec.schema, write_cell_row(CellRow(0, cells=cells)))
+    prefix = snapshot_prefix(["b"])
+    assert payload.startswith(prefix)
+    assert read_cell_row(payload[len(prefix) :]).cells == (cells[1]._replace(column=0),)
+
+
 @pytest.mark.parametrize("rules", ["4.0", "3.11"])
 def test_a_codec_travels_to_executors(rules: str) -> None:
     codec = recall_codec(_table(), None, rules)
@@ -80,3 +98,100 @@ def test_a_codec_travels_to_executors(rules: str) -> None:
     assert there == codec
     assert there.mirror_schema() == codec.mirror_schema()
     assert (there.model, there.table, there.rules) == ("cell", "k.t", rules)
+
+
+def _killed(table: TableSchema, memory: dict[str, Any] | None) -> tuple[dict[str, int], dict[str, Any]]:
+    """Begin a merge and end before its commit; return its column ids, and what the mirror remembers then."""
+    codec = recall_codec(table, memory)
+    return _ids(codec), json.loads(json.dumps(codec.reserve(memory) or memory))
+
+
+def test_ids_of_a_merge_that_was_killed_are_not_given_to_other_columns() -> None:
+    """What it wrote beside the mirror names columns by them; ``aa`` sorts before ``z``."""
+    add_z, add_aa = "ALTER TABLE k.t ADD z int", "ALTER TABLE k.t ADD aa int"
+    memory = recall_codec(_table(), None).remember()
+    killed, memory = _killed(_table(add_z), memory)
+    later = recall_codec(_table(add_z, add_aa), memory)
+    assert _ids(later)["z"] == killed["z"]
+    assert _ids(later)["aa"] not in killed.values()
+    assert "reserved" not in later.remember()
+
+
+def test_ids_of_a_first_merge_that_was_killed_are_not_given_to_other_columns() -> None:
+    killed, memory = _killed(_table(), None)
+    later = recall_codec(_table("ALTER TABLE k.t ADD aa int"), memory)
+    assert not later.drift.renewed
+    assert _ids(later)["aa"] not in killed.values()
+    assert {name: _ids(later)[name] for name in killed} == killed
+    renewed = recall_codec(replace(_table(), id="0" * 32), memory)
+    assert renewed.drift.renewed
+    assert not set(_ids(renewed).values()) & set(killed.values())
+
+
+def test_killing_merges_again_and_again_uses_up_no_ids() -> None:
+    memory = recall_codec(_table(), None).remember()
+    table = _table("ALTER TABLE k.t ADD z int")
+    first, memory = _killed(table, memory)
+    for _ in range(3):
+        assert recall_codec(table, memory).reserve(memory) is None
+        assert _killed(table, memory) == (first, memory)
+
+
+NAMES = ("a", "b", "c")
+MERGES = st.tuples(st.just("merge"), st.sampled_from(["reserved", "fitted", "committed"]))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("toggle"), st.sampled_from(NAMES[:2])),
+        MERGES,
+        MERGES,
+        st.tuples(st.just("renew"), st.sets(st.sampled_from(NAMES), min_size=1)),
+    ),
+    max_size=20,
+)
+AGAIN = [("toggle", "a"), ("toggle", "a")]
+
+
+@settings(max_examples=300)
+@given(STEPS)
+@example([("toggle", "a"), ("merge", "fitted"), *AGAIN, ("merge", "fitted")])
+@example([("toggle", "a"), ("merge", "fitted"), *AGAIN, ("merge", "reserved"), ("merge", "fitted")])
+@example([("merge", "fitted"), ("renew", {"b"}), ("merge", "fitted"), ("merge", "committed")])
+def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tuple[str, Any]]) -> None:
+    """Whatever columns and tables become between merges that are killed before, between and after writes."""
+    number = 1
+    statements = _renewed(number, {"b"})
+    identity = dict.fromkeys(("p", "b"), (number, 0))
+    owners: dict[int, Any] = {}
+    fitted: dict[str, Any] = {}
+    memory = None
+    for action, what in steps:
+        number += 1
+        if action == "toggle" and what not in identity:
+            statements += f"ALTER TABLE k.t ADD {what} int;"
+            identity[what] = (number, 0)
+        elif action == "toggle":
+            statements += f"ALTER TABLE k.t DROP {what} USING TIMESTAMP {number};"
+            del identity[what]
+        elif action == "renew":
+            statements = _renewed(number, what)
+            identity = dict.fromkeys(("p", *what), (number, 0))
+        if action != "merge":
+            continue
+        table = parse_cql(statements).tables["k.t"]
+        codec = recall_codec(table, memory)
+        reserved = codec.reserve(memory)
+        memory = memory if reserved is None else json.loads(json.dumps(reserved))
+        if what == "reserved":
+            continue
+        stay = {n: i for n, i in fitted.items() if n in identity and n not in codec.drift.replaced}
+        assert stay.items() <= identity.items(), "a column keeps what was made for another one"
+        fitted = dict(identity)
+        for name, column_id in _ids(codec).items():
+            assert owners.setdefault(column_id, identity[name]) == identity[name]
+        if what == "committed":
+            memory = json.loads(json.dumps(codec.remember()))
+
+
+def _renewed(number: int, columns: set[str]) -> str:
+    shown = ", ".join(f"{name} int" for name in ["p", *sorted(columns)])
+    return f"CREATE TABLE k.t ({shown}, PRIMARY KEY (p)) WITH ID = {UUID(int=number)};"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +23,9 @@ from airflow_cdc_provider.sources.cassandra.payload import FENCE, Position, Trun
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import (
+    EPOCH_US,
     HEADER_BYTES,
+    Stats,
     UpdateWriter,
     entry,
     mutation,
@@ -314,6 +320,65 @@ def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
     assert records["generation"].to_pylist() == [0, 0]
     assert None not in records["captured_at"].to_pylist()
     assert records["committed_at"].null_count == 2
+
+
+@pytest.mark.covers("CAS-LIM-01")
+@pytest.mark.parametrize(
+    ("written_us", "told"),
+    [
+        (1795247417587452, 1795247417587452),
+        (EPOCH_US - 5, EPOCH_US - 5),  # USING TIMESTAMP may say anything
+        (EPOCH_US, None),  # an update without any time
+        (-5, None),
+        (1 << 62, None),  # no moment that Python or Spark know
+    ],
+)
+def test_a_change_tells_when_it_was_written(tmp_path: Path, written_us: int, told: int | None) -> None:
+    row = Row(Liveness(written_us), None, b"", (Cell(SELECTED.regular[0].id, written_us, b"\0\0\0\1"),))
+    records, _ = read(
+        tmp_path, [mutation(UpdateWriter(SELECTED, Stats(timestamp=written_us)).write(KEY, [row]))]
+    )
+    assert records["committed_at"].cast(pa.int64()).to_pylist() == [told]
+
+
+@pytest.mark.covers("CAS-LIM-01")
+def test_write_times_of_a_recording_are_those_that_cassandra_reads() -> None:
+    full = recording("v7-plain")
+    records, _ = read_all(full.log, full.tables())
+    told = of_kind(records, CHANGE).select(["position", "committed_at"])
+    moments = {
+        (place.segment, place.end): us
+        for place, us in zip(
+            map(Position.unpack, told["position"].to_pylist()),
+            told["committed_at"].cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    }
+    times: dict[tuple[int, int], set[int]] = {}
+    with gzip.open(full.folder / "updates.jsonl.gz", "rt") as lines:
+        for update in map(json.loads, lines):
+            times.setdefault((update["segment"], update["end"]), set()).update(_numbers(update))
+    assert len(moments) > 500
+    exact = 0
+    for place, moment in moments.items():
+        if moment is None:
+            assert not any(EPOCH_US < number < 1 << 53 for number in times[place])
+        else:
+            exact += moment in times[place]
+            assert moment <= max(times[place])
+    # The others are batches in which a later deletion took the place of an earlier one.
+    assert exact > 0.95 * len(moments)
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _numbers(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _numbers(one)
 
 
 def test_selected_view_is_captured(tmp_path: Path) -> None:

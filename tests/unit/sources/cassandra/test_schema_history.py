@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
     SchemaHistory,
+    SchemaVersion,
     observed,
     read_history,
 )
@@ -70,7 +72,7 @@ def test_order_of_records_and_copies_of_other_nodes_make_no_difference() -> None
     assert read_history(records.take(shuffled)) == read_history(records)
 
 
-@pytest.mark.covers("CAS-GAP-05")
+@pytest.mark.covers("CAS-GAP-08")
 def test_dropped_table_keeps_the_definition_of_its_entries() -> None:
     history = read_history(schema_records("v7-plain"))
     lives = [v for v in history.versions if v.table == "shop_a.reborn"]
@@ -106,7 +108,7 @@ def test_what_is_seen_at_the_source_is_recorded_once() -> None:
     assert [v.table for v in changed.versions if v.at_us == 3_000_000] == ["shop_a.evo"]
 
 
-@pytest.mark.covers("CAS-GAP-05", "CAS-GAP-08")
+@pytest.mark.covers("CAS-GAP-08")
 def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
     records = schema_records("v7-plain")
     whole = read_history(records)
@@ -198,3 +200,68 @@ def test_reader_of_the_schema_alone_hands_on_nothing_else() -> None:
     everything, _ = read_all(full.log, full.tables())
     alone = schema_records("v7-plain")
     assert alone["payload"].to_pylist() == of_kind(everything, SCHEMA)["payload"].to_pylist()
+
+
+def test_updates_are_captured_between_the_statements_that_switch_cdc_on_and_off() -> None:
+    def version(at_us: int, cdc: bool, **places: bytes) -> SchemaVersion:
+        return SchemaVersion(at_us, "s.t", "1", TableSchema("s", "t", "1", (), cdc=cdc), places)
+
+    versions = (version(1, False, a=b"1"), version(2, True, a=b"3"), version(3, False, a=b"5", b=b"2"))
+    history = SchemaHistory(versions)
+
+    def captured(origin: str, *positions: bytes) -> list[bool]:
+        places = pa.array([origin] * len(positions)), pa.array(positions, pa.binary())
+        return history.captured("1", *places).tolist()
+
+    assert captured("a", b"2", b"3", b"4", b"5", b"6") == [False, False, True, True, False]
+    # This node's log doesn't show that it was switched on, that one's neither on nor off.
+    assert captured("b", b"1", b"3") == [True, False]
+    assert captured("c", b"1", b"9") == [True, True]
+    assert SchemaHistory().captured("1", pa.array(["a"]), pa.array([b"1"], pa.binary())).tolist() == [True]
+
+
+def observation(**rows: Any) -> bytes:
+    """What was seen of a keyspace with one table."""
+    names = {"keyspace_name": "shop", "table_name": "t"}
+    seen = {
+        "tables": [
+            {**names, "id": "5a1c395e-b41f-11e5-9f22-ba0be0483c18", "flags": ["compound"], "cdc": True}
+        ],
+        "columns": [{**names, "column_name": "k", "kind": "partition_key", "position": 0, "type": "int"}],
+        "views": [],
+        "dropped_columns": [],
+        "types": [],
+        **rows,
+    }
+    return b"O" + zlib.compress(json.dumps(seen).encode())
+
+
+def history_of(*payloads: bytes) -> SchemaHistory:
+    rows = [
+        {"kind": SCHEMA, "origin": "", "position": b"", "key": b"shop", "committed_at": n, "payload": payload}
+        for n, payload in enumerate(payloads)
+    ]
+    return read_history(pa.Table.from_pylist(rows, schema=CHANGE_SCHEMA))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"O",
+        b"Onot deflated",
+        b"O" + zlib.compress(b"no JSON"),
+        b"O" + zlib.compress(b"[]"),
+        b"O" + zlib.compress(b"{}"),
+        observation(types=[{"keyspace_name": "shop"}]),
+        observation(columns=7),
+    ],
+)
+def test_what_was_seen_and_cannot_be_read_is_left_out(broken: bytes) -> None:
+    sound = observation()
+    assert list(history_of(sound).living) == ["shop.t"]
+    assert history_of(sound, broken).living == history_of(sound).living
+
+
+def test_table_whose_id_is_none_is_not_taken_for_one() -> None:
+    row = {"keyspace_name": "shop", "table_name": "t", "id": "5a1c395e-b4", "cdc": True}
+    assert history_of(observation(tables=[row])).living == {}

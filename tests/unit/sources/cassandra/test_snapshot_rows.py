@@ -2,28 +2,32 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_cdc_provider.changes.cell_row import Cell, CellRow, write_cell_row
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_EXPIRING,
     CELL_PATH,
+    CELL_TOMBSTONE,
     CELL_UNCERTAIN,
     MADE_UP_PATH_MARK,
     NEVER,
+    ROW_LIVENESS,
     ROW_STATIC,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
+from airflow_cdc_provider.sources.cassandra.payload import state_payload
 from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
     compile_select,
@@ -34,56 +38,15 @@ from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import parse_type
+from tests.unit.sources.cassandra.select_pages import (
+    NOW,
+    NOW_US,
+    select_page,
+    select_row,
+    snapshot_records,
+)
 from tests.unit.sources.cql.cql_values import Native, parts
 from tests.unit.sources.cql.recordings import recorded_rows, recorded_schemas, recording
-
-NOW = 1_795_247_456
-NOW_US = NOW * 1_000_000 + 123
-
-
-def _number(value: int | None, size: int) -> Native:
-    return None if value is None else value.to_bytes(size, "big", signed=True)
-
-
-def _numbers(values: Sequence[int | None] | int | None, size: int) -> Native:
-    if isinstance(values, int) or values is None:
-        return _number(values, size)
-    return struct.pack(">i", len(values)) + parts([_number(v, size) for v in values])
-
-
-def _page(
-    table: TableSchema, rows: Sequence[Mapping[str, Any]], *, elements_have_times: bool = True
-) -> bytes:
-    """Write rows of ``raw``, ``writetime`` and ``ttl`` as a server does."""
-    program = compile_select(table, elements_have_times=elements_have_times)
-    values: list[Native] = []
-    for row in rows:
-        for text in select_list(table, program):
-            kind, _, name = text.rpartition("(")
-            name = name.rstrip(")")
-            name = name[1:-1].replace('""', '"') if name.startswith('"') else name
-            if not kind:
-                values.append(row["raw"][name])
-            else:
-                found = row["writetime" if kind == "WRITETIME" else "ttl"][name]
-                values.append(_numbers(found, 8 if kind == "WRITETIME" else 4))
-    return parts(values)
-
-
-def _records(
-    table: TableSchema, rows: Sequence[Mapping[str, Any]], *, elements_have_times: bool = True
-) -> pa.RecordBatch:
-    program = compile_select(table, elements_have_times=elements_have_times)
-    page = _page(table, rows, elements_have_times=elements_have_times)
-    keys, payloads = page_records(program, page, len(rows), NOW_US, table.full_name)
-    columns = {
-        "source_table": pa.array([table.full_name] * len(keys)),
-        "kind": pa.array([SNAPSHOT] * len(keys)),
-        "key": keys,
-        "payload": payloads,
-    }
-    arrays = [columns.get(f.name, pa.nulls(len(keys), f.type)) for f in CHANGE_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
 def _recorded(folder: Any, table: TableSchema) -> list[dict[str, Any]]:
@@ -105,7 +68,7 @@ def test_a_snapshot_of_what_a_server_shows_merges_to_what_it_shows(
         codec = CassandraCodec(table)
         if table.view or table.full_name.endswith(".keyonly_olive209"):
             continue
-        decoded = codec.decode(_records(table, rows, elements_have_times=elements_have_times), ())
+        decoded = codec.decode(snapshot_records(table, rows, elements_have_times=elements_have_times), ())
         assert decoded.undecodable == []
         live = reconcile_cells(pa.Table.from_batches([decoded.contributions]), NOW).live
         assert codec.project(live.combine_chunks().to_batches()[0]).num_rows == len(rows) if rows else True
@@ -133,21 +96,10 @@ def _cells(payload: bytes) -> tuple[int, int, list[tuple[int, int, int, int, int
     return payload[row + 1], struct.unpack_from("<q", payload, row + 8)[0], cells
 
 
-def _row(
-    table: TableSchema, raw: Mapping[str, Native], times: Mapping[str, Any], ttls: Mapping[str, Any]
-) -> Any:
-    names = [c.name for c in table.columns]
-    return {
-        "raw": {n: raw.get(n) for n in names},
-        "writetime": {n: times.get(n) for n in names},
-        "ttl": {n: ttls.get(n) for n in names},
-    }
-
-
 def test_a_cell_has_its_write_time_and_expires_when_its_ttl_has_run_out() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, a int, b text, c text)").tables["k.t"]
-    row = _row(table, {"p": b"\0\0\0\1", "a": b"\0\0\0\2", "b": b""}, {"a": -5, "b": 7}, {"b": 60})
-    (payload,) = _records(table, [row]).column("payload").to_pylist()
+    row = select_row(table, {"p": b"\0\0\0\1", "a": b"\0\0\0\2", "b": b""}, {"a": -5, "b": 7}, {"b": 60})
+    (payload,) = snapshot_records(table, [row]).column("payload").to_pylist()
     flags, read_us, cells = _cells(payload)
     assert (flags, read_us) == (ROW_UNCERTAIN, NOW_US)
     assert cells == [
@@ -172,7 +124,9 @@ def test_elements_have_their_own_times_where_the_server_shows_them() -> None:
     }
     times = {"m": [10, 20], "s": [30], "u": [40, None, 50]}
     ttls = {"m": [None, 9], "s": [None], "u": [None, None, 8]}
-    timed = _cells(_records(table, [_row(table, raw, times, ttls)]).column("payload")[0].as_py())[2]
+    timed = _cells(
+        snapshot_records(table, [select_row(table, raw, times, ttls)]).column("payload")[0].as_py()
+    )[2]
     assert timed == [
         (0, CELL_PATH, 0, 10, NEVER, b"a", one),
         (0, CELL_PATH | CELL_EXPIRING, 9, 20, NOW + 9, b"b", two),
@@ -181,7 +135,9 @@ def test_elements_have_their_own_times_where_the_server_shows_them() -> None:
         (2, CELL_PATH | CELL_EXPIRING, 8, 50, NOW + 8, b"\0\2", two),
     ]
     untimed = _cells(
-        _records(table, [_row(table, raw, {}, {})], elements_have_times=False).column("payload")[0].as_py()
+        snapshot_records(table, [select_row(table, raw, {}, {})], elements_have_times=False)
+        .column("payload")[0]
+        .as_py()
     )[2]
     assert [(c[0], c[1], c[3], c[5], c[6]) for c in untimed] == [
         (c[0], CELL_PATH | CELL_UNCERTAIN, UNKNOWN_TIME, c[5], c[6]) for c in timed
@@ -201,8 +157,8 @@ def _list_cells(times: list[int | None], *, timed: bool = True) -> list[Any]:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<text>)").tables["k.t"]
     values: list[Native] = [b"%c" % (97 + i) for i in range(len(times))]
     raw = {"p": b"\0\0\0\1", "l": struct.pack(">i", len(values)) + parts(values)}
-    row = _row(table, raw, {"l": times}, {"l": [None] * (len(times) - 1) + [30]})
-    return _cells(_records(table, [row], elements_have_times=timed).column("payload")[0].as_py())[2]
+    row = select_row(table, raw, {"l": times}, {"l": [None] * (len(times) - 1) + [30]})
+    return _cells(snapshot_records(table, [row], elements_have_times=timed).column("payload")[0].as_py())[2]
 
 
 @pytest.mark.parametrize(
@@ -247,12 +203,12 @@ def test_statics_come_once_a_partition_and_a_partition_without_rows_has_no_row()
     ]
     one, two, three = (struct.pack(">i", i) for i in (1, 2, 3))
     rows = [
-        _row(table, {"p": one, "c": one, "s": b"x", "v": one}, {"s": 1, "v": 1}, {}),
-        _row(table, {"p": one, "c": two, "s": b"x"}, {"s": 1}, {}),
-        _row(table, {"p": two, "c": None, "s": b"y"}, {"s": 2}, {}),
-        _row(table, {"p": three, "c": one}, {}, {}),
+        select_row(table, {"p": one, "c": one, "s": b"x", "v": one}, {"s": 1, "v": 1}, {}),
+        select_row(table, {"p": one, "c": two, "s": b"x"}, {"s": 1}, {}),
+        select_row(table, {"p": two, "c": None, "s": b"y"}, {"s": 2}, {}),
+        select_row(table, {"p": three, "c": one}, {}, {}),
     ]
-    records = _records(table, rows)
+    records = snapshot_records(table, rows)
     assert records.column("key").to_pylist() == [one, one, one, two, three]
     shown = [_cells(p) for p in records.column("payload").to_pylist()]
     assert [s[0] for s in shown] == [
@@ -267,16 +223,16 @@ def test_statics_come_once_a_partition_and_a_partition_without_rows_has_no_row()
 
 def test_keys_of_several_columns_have_cassandras_form() -> None:
     table = parse_cql("CREATE TABLE k.t (a text, b int, PRIMARY KEY ((a, b)))").tables["k.t"]
-    row = _row(table, {"a": b"xy", "b": b"\0\0\0\1"}, {}, {})
-    (key,) = _records(table, [row]).column("key").to_pylist()
+    row = select_row(table, {"a": b"xy", "b": b"\0\0\0\1"}, {}, {})
+    (key,) = snapshot_records(table, [row]).column("key").to_pylist()
     assert key == b"\0\2xy\0\0\4\0\0\0\1\0"
     assert split_key(table, key) == [b"xy", b"\0\0\0\1"]
 
 
 def test_a_counter_is_read_as_of_now() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, c counter)").tables["k.t"]
-    row = _row(table, {"p": b"\0\0\0\1", "c": struct.pack(">q", 5)}, {}, {})
-    assert _cells(_records(table, [row]).column("payload")[0].as_py())[2] == [
+    row = select_row(table, {"p": b"\0\0\0\1", "c": struct.pack(">q", 5)}, {}, {})
+    assert _cells(snapshot_records(table, [row]).column("payload")[0].as_py())[2] == [
         (0, CELL_UNCERTAIN, 0, NOW_US, NEVER, b"", struct.pack(">q", 5))
     ]
 
@@ -287,29 +243,81 @@ def test_counters_at_the_ends_of_their_type_reach_lake_and_events() -> None:
     table = parse_cql(text).tables["k.t"]
     totals = [-(1 << 63), (1 << 63) - 1, 0]
     rows = [
-        _row(table, {"p": struct.pack(">i", n), "c": struct.pack(">q", total)}, {}, {})
+        select_row(table, {"p": struct.pack(">i", n), "c": struct.pack(">q", total)}, {}, {})
         for n, total in enumerate(totals)
     ]
     codec = CassandraCodec(table)
-    decoded = codec.decode(_records(table, rows), ())
+    decoded = codec.decode(snapshot_records(table, rows), ())
     live = reconcile_cells(pa.Table.from_batches([decoded.contributions]), NOW).live.combine_chunks()
     mirror = codec.project(live.to_batches()[0]).to_pylist()
     assert sorted(mirror, key=lambda row: row["p"]) == [{"p": n, "c": t} for n, t in enumerate(totals)]
     event = EventTypes().array(pa.array(totals, pa.int64()), parse_type("counter"))
     assert (event.type, event.to_pylist()) == (pa.int64(), totals)
+    events = EventDecoder(table).decode(_with_positions(snapshot_records(table, rows))).events.to_pylist()
+    assert [one["after"]["c"]["value"] for one in events] == totals
+
+
+TABLE = """
+    CREATE TABLE k.t (p int, c int, s text static, a int, l list<int>, PRIMARY KEY (p, c))
+    WITH ID = 29e3de10-e580-11f1-a764-fd2ee712b6e7
+"""
+
+
+def test_events_of_a_snapshot_tell_all_columns_and_no_more_than_the_select_shows() -> None:
+    table = parse_cql(TABLE).tables["k.t"]
+    one = b"\0\0\0\1"
+    rows = [
+        select_row(table, {"p": one, "c": one, "s": b"x", "a": one}, {"s": 5, "a": 7}, {"a": 60}),
+        select_row(table, {"p": one, "c": b"\0\0\0\2", "s": b"x"}, {"s": 5}, {}),
+    ]
+    found = EventDecoder(table).decode(_with_positions(snapshot_records(table, rows))).events.to_pylist()
+    assert [event["op"] for event in found] == ["u", "i", "i"]
+    assert {(event["snapshot"], event["file"], event["pos"]) for event in found} == {(True, "", -1)}
+    assert [event["ts_us"] for event in found] == [5, 7, NOW_US]
+    static, full, bare = (event["after"] for event in found)
+    assert static["s"] == {"value": "x", "deletion_ts": None, "set": True}
+    assert (static["c"], static["a"], static["l"]) == (None, None, None)
+    assert full["a"] == {"value": 1, "deletion_ts": (NOW + 60) * 10**6, "set": True}
+    assert bare["a"] == {"value": None, "deletion_ts": None, "set": True}
+    assert bare["l"] == {"value": [], "deletion_ts": None, "set": True}
+    assert full["s"] is bare["s"] is None
+
+
+def test_what_settles_a_doubt_is_no_event() -> None:
+    table = parse_cql(TABLE).tables["k.t"]
+    (column,) = [c.id for c in table.regular if c.name == "a"]
+    clustering = struct.pack("<i", 4) + b"\0\0\0\1"
+    gone = Cell(column, CELL_TOMBSTONE, 0, 7, NOW, b"", b"")
+    settled = [
+        CellRow(0, clustering=clustering, expiry_seconds=NEVER, cells=(gone,)),
+        CellRow(ROW_LIVENESS, 2**31 - 1, 7, NOW, clustering=clustering, cells=(gone,)),
+        CellRow(ROW_UNCERTAIN, liveness_us=9, expiry_seconds=6, clustering=clustering),
+    ]
+    payloads = pa.array([state_payload(table, write_cell_row(row)) for row in settled], pa.binary())
+    row = select_row(table, {"p": b"\0\0\0\1", "c": b"\0\0\0\1"}, {}, {})
+    records = _with_positions(pa.concat_batches([snapshot_records(table, [row])] * len(settled)))
+    settling = records.set_column(CHANGE_SCHEMA.get_field_index("payload"), "payload", payloads)
+    assert EventDecoder(table).decode(records).events.num_rows == len(settled)
+    decoded = EventDecoder(table).decode(settling)
+    assert (decoded.events.num_rows, decoded.reasons) == (0, ())
+
+
+def _with_positions(records: pa.RecordBatch) -> pa.RecordBatch:
+    positions = pa.array([bytes(24) + bytes(16)] * records.num_rows, pa.binary())
+    return records.set_column(CHANGE_SCHEMA.get_field_index("position"), "position", positions)
 
 
 def test_large_values_find_room() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<tinyint>)").tables["k.t"]
     raw = {"p": b"\0\0\0\1", "l": struct.pack(">i", 5000) + parts([b"\1"] * 5000)}
-    row = _row(table, raw, {"l": [1] * 5000}, {"l": [None] * 5000})
-    assert len(_cells(_records(table, [row]).column("payload")[0].as_py())[2]) == 5000
+    row = select_row(table, raw, {"l": [1] * 5000}, {"l": [None] * 5000})
+    assert len(_cells(snapshot_records(table, [row]).column("payload")[0].as_py())[2]) == 5000
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9, 20])
 def test_a_page_of_another_form_is_refused(cut: int) -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, v text)").tables["k.t"]
-    page = _page(table, [_row(table, {"p": b"\0\0\0\1", "v": b"abc"}, {"v": 1}, {})])
+    page = select_page(table, [select_row(table, {"p": b"\0\0\0\1", "v": b"abc"}, {"v": 1}, {})])
     program = compile_select(table, elements_have_times=True)
     with pytest.raises(CorruptInput, match=r"k\.t"):
         page_records(program, page[:-cut], 1, NOW_US, table.full_name)
