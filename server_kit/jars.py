@@ -13,9 +13,17 @@ from server_kit.cache import cached
 from server_kit.programs import find_java, find_program, run_program
 
 CASSANDRA_VERSION = "5.0.9"
+DEBEZIUM_VERSION = "3.4.1.Final"
 ICEBERG_VERSION = "1.12.0"
 SPARK_JARS = (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",)
 
+_JACKSON_VERSION = "2.19.0"
+_JACKSON = (
+    "core:jackson-core",
+    "core:jackson-databind",
+    "core:jackson-annotations",
+    "datatype:jackson-datatype-jsr310",
+)
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>airflow-cdc-provider</groupId><artifactId>jars</artifactId><version>1</version>
@@ -38,6 +46,12 @@ def cassandra_jars(version: str = CASSANDRA_VERSION) -> Path:
     return cached("cassandra", version, partial(_copy_cassandra, version), f"Cassandra {version} (67 MB)")
 
 
+def debezium_jars() -> Path:
+    """Return the folder with Debezium's connector for Cassandra 5, and download it first if need be."""
+    what = f"Debezium {DEBEZIUM_VERSION} for Cassandra 5 (87 MB)"
+    return cached("debezium-cassandra-5", DEBEZIUM_VERSION, _copy_debezium, what)
+
+
 def _copy_spark_jars(folder: Path) -> None:
     items = "".join(f"<artifactItem>{_coordinates(jar)}</artifactItem>" for jar in SPARK_JARS)
     group, artifact, version = _PLUGIN.split(":")
@@ -57,6 +71,24 @@ def _copy_cassandra(version: str, folder: Path) -> None:
     _maven(
         "copy-dependencies",
         f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",
+        ["-DoutputDirectory=."],
+        folder,
+    )
+
+
+def _copy_debezium(folder: Path) -> None:
+    """Copy the connector with a Jackson that it runs with, without what is not in Maven Central."""
+    managed = "".join(
+        f"<dependency>{_coordinates(f'com.fasterxml.jackson.{name}:{_JACKSON_VERSION}')}</dependency>"
+        for name in _JACKSON
+    )
+    coordinates = _coordinates(f"io.debezium:debezium-connector-cassandra-5:{DEBEZIUM_VERSION}")
+    without = "<groupId>io.confluent</groupId><artifactId>*</artifactId>"
+    _maven(
+        "copy-dependencies",
+        f"<dependencyManagement><dependencies>{managed}</dependencies></dependencyManagement>"
+        f"<dependencies><dependency>{coordinates}<exclusions><exclusion>{without}</exclusion></exclusions>"
+        "</dependency></dependencies>",
         ["-DoutputDirectory=."],
         folder,
     )

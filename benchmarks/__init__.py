@@ -1,0 +1,1 @@
+"""Benchmarks, each against a rival on the same input."""
