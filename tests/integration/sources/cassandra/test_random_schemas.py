@@ -6,9 +6,10 @@ import random
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,15 +25,25 @@ from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from server_kit import CassandraServer
 from tests.integration.sources.cassandra.random_schemas import RandomSchema
 from tests.integration.sources.cassandra.test_random_tables import write
 from tests.oracles.cassandra_read_path import read
 from tests.oracles.contributions import fed_back
 
-if TYPE_CHECKING:
-    from server_kit import CassandraServer
-
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cassandra_server() -> Iterator[CassandraServer]:
+    """A node whose log is read from its beginning: what it has of other tests can't always be explained."""
+    with CassandraServer() as server:
+        yield server
+
+
+@pytest.fixture
+def cassandra_session(cassandra_server: CassandraServer) -> Any:
+    return cassandra_server.connect()
 
 
 class Captured:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, STATIC, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
@@ -165,7 +165,7 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
             }
             for s in settle(
                 merged.live.filter(doubtful),
-                merged.side.filter(pc.equal(merged.side["scope"], STATIC)),
+                merged.side.filter(pc.is_in(merged.side["key"], pa.array(in_doubt, pa.binary()))),
                 again.to_batches(),
                 int(time.time()),
             )
@@ -415,7 +415,7 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     source = build(cdc_raw=str(tmp_path / "missing"), consistency="ANY", advanced={"rules": "3.11"})
     findings = source.check()
     assert _levels(findings, f"{keyspace}.off") == ["warning"]
-    assert _levels(findings, f"{keyspace}.count") == ["error", "warning"]
+    assert _levels(findings, f"{keyspace}.count") == ["error", "ok"]
     assert _levels(findings, f"{keyspace}.plain") == ["error"]
     assert _levels(findings, "cdc_raw") == ["error"]
     assert _levels(findings, "consistency") == ["error"]
