@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 ROW: Final = 0
@@ -63,6 +64,31 @@ SPARK_DDL: Final = (
     "key binary, scope tinyint, clustering binary, clustering_end binary, generation bigint, version binary, "
     "op tinyint, state binary"
 )
+
+
+def doubts(keys: pa.Array, generation: int) -> pa.RecordBatch:
+    """Say of keys that they are to be read again.
+
+    Args:
+        keys: Column ``key``.
+        generation: In the side table: the batch through which the merge went that tells it; else 0.
+
+    Returns:
+        One contribution of scope :data:`DOUBT` per key.
+    """
+    count = len(keys)
+    columns = {
+        "key": keys,
+        "scope": pa.array(np.full(count, DOUBT, np.int8)),
+        "clustering": pa.repeat(pa.scalar(b"", pa.binary()), count),
+        "generation": pa.array(np.full(count, generation, np.int64)),
+        "op": pa.array(np.full(count, UPSERT, np.int8)),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, pa.nulls(count, field.type)) for field in CONTRIBUTION_SCHEMA],
+        schema=CONTRIBUTION_SCHEMA,
+    )
+
 
 LIVE_ROW_SCHEMA: Final = pa.schema(
     [

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.transfer.errors import ERRORS
 from airflow_cdc_provider.transfer.segments import Segment, segment_number
 from airflow_cdc_provider.transfer.space import Space, measure
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 from airflow_cdc_provider.yaml_file import read_yaml
-
-ERRORS: Final = "errors"
-"""Folder of a landing area for segments that were set apart; it is no node's."""
 
 _MIB: Final = 1024 * 1024
 _SIZE: Final = re.compile(r"\s*(\d+)\s*(B|KiB|MiB|GiB|TiB)\s*")

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, SPARK_DDL, UPSERT
-from airflow_cdc_provider.changes.contribution import DOUBT as DOUBT_SCOPE
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, SPARK_DDL, UPSERT, doubts
 from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.lake.doubts import unseen_among
 from airflow_cdc_provider.lake.merge_kernel import (
@@ -167,7 +166,7 @@ def merge(
             gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
         settled = plan.reread == state.asked
         known = 0 if settled else state.doubts
-        doubts = known + counts.get(DOUBT, 0)
+        in_doubt = known + counts.get(DOUBT, 0)
         unseen_before_us = plan.unseen_before_us
         if unseen_before_us and state.merged_through < 0:
             rows = outcome.where(f"_cdc_kind = {LIVE}").select(f"{CDC_COLUMN}.key", f"{CDC_COLUMN}.state")
@@ -181,7 +180,7 @@ def merge(
             fences=tuple(plan.fences),
             memory=plan.memory,
             next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
-            doubts=doubts,
+            doubts=in_doubt,
             doubts_since=state.doubts_since if known else plan.through,
             unseen_before_us=max(unseen_before_us, 0 if settled else state.unseen_before_us),
             rows=None if gone else mirror.row_count(state) + written - removed,
@@ -204,8 +203,8 @@ def merge(
         written=written,
         removed=removed,
         remembered=counts.get(SIDE, 0),
-        doubts=doubts,
-        unsettled=doubts > 0 or reached.unseen_before_us > 0,
+        doubts=in_doubt,
+        unsettled=in_doubt > 0 or reached.unseen_before_us > 0,
         swept=sweep,
         seconds=time.monotonic() - started,
     )
@@ -226,8 +225,8 @@ def _reconciled(
     names = CONTRIBUTION_SCHEMA.names
     pending = contributions if contributions is not None else spark.createDataFrame([], SPARK_DDL)
     if plan.unread:
-        doubts = pa.table([pa.array(plan.unread, pa.binary())], names=["key"])
-        pending = pending.select(*names).unionByName(_in_doubt(spark.createDataFrame(doubts)))
+        unread = pa.Table.from_batches([doubts(pa.array(plan.unread, pa.binary()), 0)])
+        pending = pending.select(*names).unionByName(spark.createDataFrame(unread, SPARK_DDL))
     union = pending.selectExpr(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     )
@@ -269,19 +268,6 @@ def _reconciled(
     shuffled = union.repartition(partitions, "key")
     merged = shuffled.mapInArrow(kernel, spark_schema(kernel.output_schema))
     return merged.persist()
-
-
-def _in_doubt(keys: DataFrame) -> DataFrame:
-    """Make contributions of keys that say no more than that they are in doubt."""
-    nothing = ("clustering_end binary", "version binary", "state binary")
-    return keys.selectExpr(
-        "key",
-        f"cast({DOUBT_SCOPE} as tinyint) scope",
-        "cast('' as binary) clustering",
-        "cast(0 as bigint) generation",
-        f"cast({UPSERT} as tinyint) op",
-        *(f"cast(null as {kind}) {name}" for name, kind in (n.split() for n in nothing)),
-    )
 
 
 def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:

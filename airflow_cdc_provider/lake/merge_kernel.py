@@ -25,7 +25,7 @@ from airflow_cdc_provider.changes.contribution import (
     LIVE_ROW_SCHEMA,
     PARTITION_DELETION,
     STATIC,
-    UPSERT,
+    doubts,
 )
 from airflow_cdc_provider.changes.contribution import DOUBT as IN_DOUBT
 from airflow_cdc_provider.lake.mirror import CDC_TYPE, fingerprints, mirror_arrow_schema, row_ids
@@ -123,25 +123,13 @@ class MergeKernel:
         side = _new_side(table, outcome.side)
         if side.num_rows:
             yield self._batch(SIDE, side.num_rows, side=_struct(side, _SIDE_TYPE))
-        doubts = [asked_keys, _flat(outcome.doubtful_keys)]
+        in_doubt = [asked_keys, _flat(outcome.doubtful_keys)]
         if self.column_ids is not None and live.num_rows:
-            doubts.append(_lost_all_cells(live, live_ids, prior, prior_ids))
-        doubts = pc.unique(pa.concat_arrays(doubts))
-        if len(doubts):
-            yield self._batch(DOUBT, len(doubts), side=self._doubts(doubts))
-
-    def _doubts(self, keys: pa.Array) -> pa.Array:
-        count = len(keys)
-        columns = {
-            "key": keys,
-            "scope": pa.array(np.full(count, IN_DOUBT, np.int8)),
-            "clustering": pa.repeat(pa.scalar(b"", pa.binary()), count),
-            "generation": pa.array(np.full(count, self.through, np.int64)),
-            "op": pa.array(np.full(count, UPSERT, np.int8)),
-        }
-        return pa.StructArray.from_arrays(
-            [columns.get(f.name, pa.nulls(count, f.type)) for f in _SIDE_TYPE], fields=list(_SIDE_TYPE)
-        )
+            in_doubt.append(_lost_all_cells(live, live_ids, prior, prior_ids))
+        keys = pc.unique(pa.concat_arrays(in_doubt))
+        if len(keys):
+            side = pa.Table.from_batches([doubts(keys, self.through)])
+            yield self._batch(DOUBT, len(keys), side=_struct(side, _SIDE_TYPE))
 
     def _reconcile(self, contributions: pa.Table) -> Reconciled:
         if self.model == "row":

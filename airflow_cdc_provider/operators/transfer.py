@@ -11,7 +11,6 @@ from airflow.providers.common.compat.sdk import BaseOperator, Stats
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
-from airflow_cdc_provider.hooks.cdc_raw import ERRORS
 from airflow_cdc_provider.hooks.commit_log_offset import is_passed
 from airflow_cdc_provider.hooks.failures import for_airflow
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
@@ -22,6 +21,7 @@ from airflow_cdc_provider.operators.run_folder import unwritable
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.disposal import load_transfer
+from airflow_cdc_provider.transfer.errors import ERRORS
 from airflow_cdc_provider.transfer.layout import Source
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import require_host_id

@@ -6,9 +6,7 @@ is made good by the next one. Segments are brought in parallel; one that fails d
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,6 +14,7 @@ from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
+from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, tells_loss, write_note
 from airflow_cdc_provider.transfer.layout import Source, Target, Vanished
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import Index, Segment
@@ -237,14 +236,7 @@ class Transfer:
         """Write beside a segment that was set apart why it was, and tell the user's class."""
         if self.errors is None:
             return
-        note = {
-            "segment": segment.name,
-            "host": segment.host,
-            "reason": reason,
-            "lost": reason == _DROPPED,
-            "at": time.time(),
-        }
-        self.errors.store.write(f"{segment.name}.reason.json", [json.dumps(note).encode()])
+        write_note(self.errors.store, segment, reason, lost=reason == _DROPPED)
         if self.transfer_class is not None:
             kept = isinstance(self.errors.store, FolderStore) and self.errors.store.path / segment.name
             try:
@@ -263,8 +255,8 @@ class Transfer:
                 continue
             self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
             errors.remove(segment)
-            if not _tells_loss(errors, segment):  # capture marks the tables by the note
-                errors.store.remove(f"{segment.name}.reason.json")
+            if not tells_loss(errors.store, segment.name):  # capture marks the tables by the note
+                errors.store.remove(segment.name + NOTE_SUFFIX)
             counts.copied += 1
 
     def _clear_captured(self, counts: TransferCounts) -> None:
@@ -289,14 +281,6 @@ class Transfer:
                     return
         target.remove(segment)
         counts.deleted += 1
-
-
-def _tells_loss(errors: WholeSegments, segment: Segment) -> bool:
-    """Tell whether the note beside a segment says that the node dropped it."""
-    try:
-        return bool(json.loads(b"".join(errors.store.read(f"{segment.name}.reason.json"))).get("lost"))
-    except (Vanished, ValueError):
-        return False
 
 
 def _finished(segment: Segment) -> Segment:

@@ -182,7 +182,7 @@ class CassandraSource:
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
         """Tell of segments that are lost unread."""
-        return find_gaps(self._folder, offset, self._room)
+        return find_gaps(self._folder, offset, self._drops_above)
 
     def validate_offset(self, offset: Offset) -> None:
         """Refuse an offset of another form."""
@@ -404,7 +404,7 @@ class CassandraSource:
         tables = {name: self._schema(name) for name in self.tables()}
         return SnapshotReader(self._connection, self.options, tables)
 
-    def _room(self, origin: str) -> int | None:
+    def _drops_above(self, origin: str) -> int | None:
         """Tell how much a node's cdc_raw may hold, if it drops segments when it is full; else None."""
         if not self._connection:
             return None

@@ -15,12 +15,9 @@ A node none of whose segments is there is no gap: its folder may just not be mou
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Final
 
 from airflow_cdc_provider.sources.base import Offset
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
@@ -31,26 +28,23 @@ from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     write_offset,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentFile, list_segments
+from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX, tells_loss
 from airflow_cdc_provider.transfer.segments import segment_number
 from airflow_cdc_provider.transfer.space import default_total_bytes
+from airflow_cdc_provider.transfer.stores import FolderStore
 
-ERRORS: Final = "errors"
-"""Folder of a landing area for segments that a transfer set apart."""
-
-_log = logging.getLogger(__name__)
-
-Room = Callable[[str], int | None]
-"""Tells of a node that drops segments how many bytes its cdc_raw may hold, 0 for the default; else None."""
+DropsAbove = Callable[[str], int | None]
+"""Tells of a node that drops segments above how many bytes in cdc_raw, 0 for the default; of others None."""
 
 
-def find_gaps(folder: LogFolder, offset: Offset | None, room: Room) -> tuple[list[str], Offset]:
+def find_gaps(folder: LogFolder, offset: Offset | None, drops_above: DropsAbove) -> tuple[list[str], Offset]:
     """Find what is lost between an offset and what is there.
 
     Args:
         folder: Where segments are.
         offset: The stored offset; None, before the first batch, has no gap: the snapshots to come have what
             was lost before.
-        room: Asked only where a node's own folder looks as if segments had been dropped.
+        drops_above: Asked only where a node's own folder looks as if segments had been dropped.
 
     Returns:
         A text per gap, and the offset that takes what is lost for read.
@@ -66,7 +60,7 @@ def find_gaps(folder: LogFolder, offset: Offset | None, room: Room) -> tuple[lis
         node = stored
         files = listed.get(origin, [])
         begun = sorted(_begun_and_gone(node, files))
-        if begun and folder.beyond_index and room(origin) is None:
+        if begun and folder.beyond_index and drops_above(origin) is None:
             # Read without an index file, it may have held no captured change, and then the node removes it.
             node, begun = reduce(_after, begun, node), []
         lost = sorted({*begun, *_noted(folder, origin, node)})
@@ -74,7 +68,7 @@ def find_gaps(folder: LogFolder, offset: Offset | None, room: Room) -> tuple[lis
         found += [f"segment {one} of node {origin} is gone before it was read to its end" for one in lost]
         missing = None if _is_landing(folder, origin) else _missing(after, files)
         if missing:
-            cap = None if lost else room(origin)
+            cap = None if lost else drops_above(origin)
             if lost or (cap is not None and _is_full(folder, files, cap)):
                 first, last = missing
                 after = after.advance(last, WHOLE)
@@ -96,18 +90,12 @@ def _begun_and_gone(node: NodeOffset, files: Sequence[SegmentFile]) -> Iterator[
 
 
 def _noted(folder: LogFolder, origin: str, node: NodeOffset) -> Iterator[int]:
-    for path in Path(folder.path, ERRORS, origin).glob("*.reason.json"):
-        number = segment_number(path.name.removesuffix(".reason.json"))
-        if number and node.position(number[1]) != WHOLE and _tells_loss(path):
+    errors = FolderStore(Path(folder.path, ERRORS, origin))
+    for path in errors.path.glob("*" + NOTE_SUFFIX):
+        name = path.name.removesuffix(NOTE_SUFFIX)
+        number = segment_number(name)
+        if number and node.position(number[1]) != WHOLE and tells_loss(errors, name):
             yield number[1]
-
-
-def _tells_loss(note: Path) -> bool:
-    try:
-        return bool(json.loads(note.read_text()).get("lost"))
-    except ValueError:
-        _log.warning("%s is no note of a transfer", note)
-        return False
 
 
 def _missing(node: NodeOffset, files: Sequence[SegmentFile]) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT, doubts
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -107,22 +107,10 @@ class UpdateDecoder:
         own = pc.equal(pc.binary_slice(payloads, 1, 1 + _TABLE_ID_BYTES), bytes.fromhex(self.schema.id))
         touched = np.flatnonzero(is_update & own.to_numpy(zero_copy_only=False))
         keys = pc.take(changes.column("key"), pa.array(touched)).dictionary_encode()
-        count = len(keys.dictionary)
-        columns = {
-            "key": keys.dictionary,
-            "scope": pa.array(np.full(count, DOUBT, np.int8)),
-            "clustering": pa.repeat(pa.scalar(b"", pa.binary()), count),
-            "generation": pa.array(np.zeros(count, np.int64)),
-            "op": pa.array(np.full(count, UPSERT, np.int8)),
-        }
-        doubts = pa.RecordBatch.from_arrays(
-            [columns.get(f.name, pa.nulls(count, f.type)) for f in CONTRIBUTION_SCHEMA],
-            schema=CONTRIBUTION_SCHEMA,
-        )
         first = np.unique(keys.indices.to_numpy(zero_copy_only=False), return_index=True)[1]
         places: Any = np.concatenate([rows[np.asarray(read.rows, np.int64)], touched[first]])
         return Decoded(
-            contributions=pa.concat_batches([read.contributions, doubts]),
+            contributions=pa.concat_batches([read.contributions, doubts(keys.dictionary, 0)]),
             undecodable=rows[np.asarray(read.undecodable, np.int64)].tolist(),
             reasons=read.reasons,
             rows=places,
