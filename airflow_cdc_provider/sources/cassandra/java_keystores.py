@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.keystore import JavaReader, Malformed
+from airflow_cdc_provider.sources.cassandra.commit_log.keystore import JavaReader, Malformed, read_entries
 
 _JKS: Final = 0xFEEDFEED
 _JCEKS: Final = 0xCECECECE
-_PRIVATE, _CERTIFICATE, _SECRET = 1, 2, 3
 _DIGEST_BYTES: Final = 20
 _WHITENING: Final = b"Mighty Aphrodite"
 _SUNS_PROTECTION: Final = bytes.fromhex("060a2b060104012a021101010500")
@@ -68,38 +67,20 @@ def read_keystore(path: str, password: str, what: str) -> Keystore:
     if sealed and _sha1(word, _WHITENING, body) != data[-_DIGEST_BYTES:]:
         raise _wrong_password(path, what)
     try:
-        return _read_entries(JavaReader(body, 4), word, path, what)
-    except Malformed as error:
+        return _open_entries(body, word, f"{what} {path}")
+    except (Malformed, RecursionError) as error:
         raise ConfigurationError(f"{what} {path} can't be read", found=str(error)) from error
 
 
-def _read_entries(reader: JavaReader, word: bytes, path: str, what: str) -> Keystore:
-    version, count = reader.number(4), reader.number(4)
-    if version not in (1, 2):
-        raise Malformed(f"version {version}")
+def _open_entries(body: bytes, word: bytes, name: str) -> Keystore:
     trusted: list[bytes] = []
     key, chain = b"", tuple[bytes, ...]()
-    for _ in range(count):
-        tag, alias = reader.number(4), reader.text()
-        reader.take(8)
-        if tag == _PRIVATE:
-            sealed = reader.take(reader.number(4))
-            certificates = tuple(_certificate(reader, version) for _ in range(reader.number(4)))
-            if not key:
-                key, chain = _unseal(sealed, word, f"{alias} of {what} {path}"), certificates
-        elif tag == _CERTIFICATE:
-            trusted.append(_certificate(reader, version))
-        elif tag == _SECRET:
-            reader.stream()
-        else:
-            raise Malformed(f"entry {alias} of unknown kind {tag}")
+    for entry in read_entries(body):
+        if not entry.private_key:
+            trusted += entry.certificates
+        elif not key:
+            key, chain = _unseal(entry.private_key, word, f"{entry.alias} of {name}"), entry.certificates
     return Keystore(tuple(trusted), key, chain)
-
-
-def _certificate(reader: JavaReader, version: int) -> bytes:
-    if version > 1:
-        reader.text()
-    return reader.take(reader.number(4))
 
 
 def _unseal(sealed: bytes, word: bytes, name: str) -> bytes:

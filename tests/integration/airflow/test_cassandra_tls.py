@@ -6,6 +6,7 @@ import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -186,3 +187,24 @@ def test_any_bit_of_a_keystore_that_is_changed_is_told(secured: Secured, tmp_pat
         damaged.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(ConfigurationError):
             read_keystore(str(damaged), WORD, "keyStore")
+
+
+@pytest.mark.covers("CAS-DEPLOY-06")
+def test_a_settings_file_may_be_as_lax_as_java_takes_it(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trust store without its password, types in small letters, Latin-1, and Java's suite that is none."""
+    folder = tmp_path / "schlüssel"
+    shutil.copytree(secured.folder, folder)
+    settings = {
+        "keyStore.location": str(folder / "client.jks"),
+        "keyStore.password": WORD,
+        "keyStore.type": "jks",
+        "trustStore.location": str(folder / "nodes.jks"),
+        "trustStore.type": "jks",
+        "cipherSuites": f"{AES_256},TLS_EMPTY_RENEGOTIATION_INFO_SCSV",
+    }
+    file = tmp_path / "ssl.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "latin-1")
+    good, text = secured.ask(monkeypatch, {"tls_config_file": str(file)})
+    assert good, text

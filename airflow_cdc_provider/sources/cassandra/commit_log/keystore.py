@@ -23,7 +23,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -86,12 +86,14 @@ def read_secret_keys(path: str, password: str, key_password: str) -> SecretKeys:
     opened: dict[str, bytes] = {}
     closed: list[str] = []
     try:
-        for alias, sealed in _sealed_keys(body):
-            key = _unseal(sealed, key_password)
+        for entry in read_entries(body):
+            if entry.sealed is None:
+                continue
+            key = _unseal(entry.sealed, key_password)
             if key:
-                opened[alias] = key
+                opened[entry.alias] = key
             else:
-                closed.append(alias)
+                closed.append(entry.alias)
     except (Malformed, RecursionError) as error:
         raise ConfigurationError(f"keystore {path} can't be read", found=str(error)) from error
     return SecretKeys(opened, tuple(closed))
@@ -101,8 +103,31 @@ class Malformed(Exception):
     """The bytes are not what the format says."""
 
 
-def _sealed_keys(body: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield alias and sealed object of each secret key."""
+class Entry(NamedTuple):
+    """An entry of a keystore, JCEKS or JKS.
+
+    Args:
+        alias: Its name.
+        private_key: A private key as it is sealed; empty for none.
+        certificates: Those of the key, its own first; or the one certificate that the entry is.
+        sealed: A secret key: the fields of its sealed object.
+    """
+
+    alias: str
+    private_key: bytes = b""
+    certificates: tuple[bytes, ...] = ()
+    sealed: Mapping[str, Any] | None = None
+
+
+def read_entries(body: bytes) -> Iterator[Entry]:
+    """Yield the entries of a keystore in the layout above, whatever its magic number.
+
+    Args:
+        body: The file without its digest.
+
+    Raises:
+        Malformed: It is no such file, or damaged.
+    """
     reader = JavaReader(body, 4)
     version, count = reader.number(4), reader.number(4)
     if version not in (1, 2):
@@ -111,24 +136,24 @@ def _sealed_keys(body: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
         tag, alias = reader.number(4), reader.text()
         reader.take(8)
         if tag == _PRIVATE:
-            reader.take(reader.number(4))
-            for _ in range(reader.number(4)):
-                _skip_certificate(reader, version)
+            key = reader.take(reader.number(4))
+            chain = tuple(_certificate(reader, version) for _ in range(reader.number(4)))
+            yield Entry(alias, private_key=key, certificates=chain)
         elif tag == _CERTIFICATE:
-            _skip_certificate(reader, version)
+            yield Entry(alias, certificates=(_certificate(reader, version),))
         elif tag == _SECRET:
             sealed = reader.stream()
             if not isinstance(sealed, dict):
                 raise Malformed(f"secret key {alias} is no object")
-            yield alias, sealed
+            yield Entry(alias, sealed=sealed)
         else:
             raise Malformed(f"entry {alias} of unknown kind {tag}")
 
 
-def _skip_certificate(reader: JavaReader, version: int) -> None:
+def _certificate(reader: JavaReader, version: int) -> bytes:
     if version > 1:
         reader.text()
-    reader.take(reader.number(4))
+    return reader.take(reader.number(4))
 
 
 def _unseal(sealed: Mapping[str, Any], password: str) -> bytes:
