@@ -12,17 +12,21 @@ written later:
 
 What a *replacing* snapshot should have seen and didn't is in doubt too (:func:`unseen_keys`).
 
-Settled one by one in Python: doubts are few beside the rows of a table.
+Rows that the source shows as they are held, nearly all of them, are found by a kernel
+(:mod:`~airflow_cdc_provider.lake.reconcile.shown`); the others are settled one by one in Python.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_row import Cell, CellRow, read_cell_row, write_cell_row
 from airflow_cdc_provider.changes.cells import (
@@ -38,8 +42,16 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STATIC,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    PARTITION_DELETION,
+    RANGE_DELETION,
+    ROW,
+    STATIC,
+)
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, row_ids
+from airflow_cdc_provider.lake.reconcile.flat import one_array
+from airflow_cdc_provider.lake.reconcile.shown import shown_whole
 from airflow_cdc_provider.lake.reconcile.unseen import UNSEEN, seen_by
 
 if TYPE_CHECKING:
@@ -126,14 +138,11 @@ def settle(
     Yields:
         One settlement per row, and per partition's statics, that the source shows otherwise.
     """
-    shown: dict[tuple[bytes, bytes], CellRow] = {}
-    shown_statics: dict[bytes, CellRow] = {}
-    for batch in read_again:
-        for row in batch.to_pylist():
-            if row["scope"] == ROW:
-                shown[row["key"], row["clustering"]] = read_cell_row(row["state"])
-            elif row["scope"] == STATIC:
-                shown_statics[row["key"]] = read_cell_row(row["state"])
+    shown = pa.Table.from_batches(read_again, CONTRIBUTION_SCHEMA)
+    shown_statics = {
+        row["key"]: read_cell_row(row["state"])
+        for row in shown.filter(pc.equal(shown["scope"], STATIC)).select(["key", "state"]).to_pylist()
+    }
     statics: dict[bytes, list[CellRow]] = {}
     deletions: dict[bytes, list[_Deletion]] = {}
     for row in mirror_side.to_pylist():
@@ -147,14 +156,29 @@ def settle(
     for key, versions in statics.items():
         if gone := _unshown(_newest_cells(versions), shown_statics.get(key), now_seconds):
             yield Settlement(STATIC, key, b"", write_cell_row(CellRow(ROW_STATIC, cells=gone)))
-    for row in mirror_rows.to_pylist():
-        if row["state"] is None:
-            continue
+    for row in _not_shown_whole(mirror_rows, shown, now_seconds).to_pylist():
         key, clustering, held = row["key"], row["clustering"], read_cell_row(row["state"])
         above = [d.deletion_us for d in deletions.get(key, ()) if d.covers(clustering)]
-        settled = _settle_row(held, shown.get((key, clustering)), above, now_seconds)
+        seen = None if row["shown"] is None else read_cell_row(row["shown"])
+        settled = _settle_row(held, seen, above, now_seconds)
         if settled is not None:
             yield Settlement(ROW, key, clustering, write_cell_row(settled))
+
+
+def _not_shown_whole(mirror_rows: pa.Table, shown: pa.Table, now_seconds: int) -> pa.Table:
+    """Return the rows that may need a settlement, with what is shown of each as column ``shown``, or null."""
+    held = mirror_rows.filter(pc.is_valid(mirror_rows["state"]))
+    shown = shown.filter(pc.equal(shown["scope"], ROW))
+    place = pc.index_in(_row_ids(held), value_set=_row_ids(shown))
+    states = pc.take(one_array(shown["state"]), place)
+    both = pc.is_valid(place)
+    whole = shown_whole(one_array(held["state"]).filter(both), states.filter(both), now_seconds)
+    settled = pc.replace_with_mask(pa.array(np.zeros(len(held), np.bool_)), both, whole)
+    return held.append_column("shown", states).filter(pc.invert(settled))
+
+
+def _row_ids(rows: pa.Table) -> pa.Array:
+    return row_ids(rows["key"].combine_chunks(), rows["clustering"].combine_chunks())
 
 
 class _Deletion(NamedTuple):
@@ -235,16 +259,42 @@ def _hidden_liveness(held: CellRow, read_us: int, above: Sequence[int]) -> int |
 
 def _unshown(cells: Iterable[Cell], shown: CellRow | None, now_seconds: int) -> tuple[Cell, ...]:
     """Return tombstones for the cells that live and aren't shown, in the same order."""
-    seen = {(c.column, c.path) for c in shown.cells} if shown is not None else set()
-    # A list's element is shown under a made-up path: what tells it is its write time and value.
-    elements = {(c.column, c.time_us, c.value) for c in (shown.cells if shown else ()) if _is_made_up(c)}
+    shown_cells = () if shown is None else shown.cells
+    seen = {(c.column, c.path) for c in shown_cells}
+    missed = [c for c in cells if _lives(c, now_seconds) and (c.column, c.path) not in seen]
+    elements = _shown_elements(missed, [c for c in shown_cells if _is_made_up(c)])
     return tuple(
         Cell(c.column, CELL_TOMBSTONE | (c.flags & CELL_PATH), 0, c.time_us, now_seconds, c.path, b"")
-        for c in cells
-        if _lives(c, now_seconds)
-        and (c.column, c.path) not in seen
-        and (_is_made_up(c) or (c.column, c.time_us, c.value) not in elements)
+        for place, c in enumerate(missed)
+        if place not in elements
     )
+
+
+def _shown_elements(held: Sequence[Cell], shown: Iterable[Cell]) -> set[int]:
+    """Find elements of lists among those that are shown under made-up paths.
+
+    What tells one is its column, write time and value, and of equal ones the order of the list.
+
+    Args:
+        held: Cells in the order of the layout, those with made-up paths among them are passed over.
+        shown: Elements in that order.
+
+    Returns:
+        Places in ``held``.
+    """
+    places: dict[tuple[int, int, bytes], list[int]] = {}
+    for place, cell in enumerate(held):
+        if not _is_made_up(cell):
+            places.setdefault((cell.column, cell.time_us, cell.value), []).append(place)
+    found: set[int] = set()
+    behind = 0
+    for cell in shown:
+        alike = places.get((cell.column, cell.time_us, cell.value), ())
+        at = bisect_left(alike, behind)
+        if at < len(alike):
+            found.add(alike[at])
+            behind = alike[at] + 1
+    return found
 
 
 def _is_made_up(cell: Cell) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.cell_row import read_cell_row
+from airflow_cdc_provider.changes.cells import MADE_UP_PATH_MARK
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.lake.reconcile.shown import shown_whole
 from tests.oracles.cassandra_read_path import Cell, Contribution, Liveness, Reading, Row, write
 
 HELD = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
@@ -175,3 +178,81 @@ def test_what_only_an_older_reading_showed_is_in_doubt() -> None:
     answers = settlements(first, second)
     assert doubts(contribution(first), contribution(second), *answers) == set()
     assert live(contribution(first), contribution(second), *answers) == [{2}]
+
+
+LISTED = [bytes(8) + bytes([0, n]) + bytes(6) for n in range(9)]
+"""Paths of a list's elements as the log has them."""
+
+
+def as_read(*values: bytes) -> Row:
+    paths = [bytes([0] * 7 + [n]) + MADE_UP_PATH_MARK + bytes(8 - len(MADE_UP_PATH_MARK)) for n in range(9)]
+    return Row(Reading(30), cells=tuple(Cell(1, 5, v, path=p) for v, p in zip(values, paths, strict=False)))
+
+
+@pytest.mark.parametrize(
+    ("shown", "gone"),
+    [("aba", []), ("ba", [0]), ("ab", [2]), ("aa", [1]), ("a", [1, 2]), ("naba", []), ("bna", [0])],
+)
+def test_of_equal_elements_of_a_list_those_go_that_are_not_shown(shown: str, gone: list[int]) -> None:
+    """What tells elements of one write apart is their order alone; ``n`` is new."""
+    held = Row(
+        Liveness(1),
+        cells=tuple(Cell(1, 5, v.encode(), path=p) for v, p in zip("aba", LISTED[:3], strict=True)),
+    )
+    answers = settlements(held, as_read(*(v.encode() for v in shown)))
+    cells = [cell for answer in answers for cell in read_cell_row(answer["state"]).cells]
+    assert [LISTED.index(cell.path) for cell in cells] == gone
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_are_shown_whole_are_those_without_a_settlement(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Which the kernel finds, and Python row by row."""
+    rng = random.Random(seed)
+
+    def cell(column: int, path: bytes = b"") -> Cell:
+        time, end = rng.randrange(3), rng.choice([40, 60])
+        return rng.choice(
+            [
+                *[Cell(column, time, rng.choice([b"x", b"y"]), path=path)] * 3,
+                Cell(column, time, path=path, tombstone=True, end=end),
+                Cell(column, time, b"x", path=path, expiring=True, ttl=1, end=end),
+            ]
+        )
+
+    places = [(1, b""), (2, b""), (3, b"p"), (3, b"q"), (4, LISTED[0])]
+    lives: list[Reading | Liveness] = [Reading(10), Liveness(7)]
+
+    def row() -> Row:
+        chosen = sorted(rng.sample(places, rng.randrange(5)))
+        return Row(rng.choice(lives), cells=tuple(cell(*one) for one in chosen))
+
+    held = [row() for _ in range(200)]
+    again = [
+        Contribution(b"k%d" % n, 0, b"c", None, 0, row()).as_dict() for n in range(200) if rng.random() < 0.9
+    ]
+    mirror = pa.table(
+        {
+            "key": pa.array([b"k%d" % n for n in range(200)], pa.binary()),
+            "clustering": pa.array([b"c"] * 200, pa.binary()),
+            "state": pa.array([write(one) for one in held], pa.binary()),
+        }
+    )
+    arguments = (
+        mirror,
+        CONTRIBUTION_SCHEMA.empty_table(),
+        [pa.RecordBatch.from_pylist(again, schema=CONTRIBUTION_SCHEMA)],
+        50,
+    )
+    found = list(settle(*arguments))
+    passed = []
+
+    def none_whole(held: Any, shown: Any, now_seconds: int) -> pa.Array:
+        passed.append(sum(shown_whole(held, shown, now_seconds).to_pylist()))
+        return pa.array([False] * len(held))
+
+    monkeypatch.setattr("airflow_cdc_provider.lake.doubts.shown_whole", none_whole)
+    assert list(settle(*arguments)) == found
+    assert passed[0] > 5
+    assert len(found) > 50
