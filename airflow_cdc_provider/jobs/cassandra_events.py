@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,9 @@ from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+
+_ID_DIGITS: Final = 32
+"""A table's id as text; ``schema_id`` of other records is something else."""
 
 
 @dataclass(frozen=True)
@@ -232,13 +235,14 @@ def _copies(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) ->
     for name in ("key", "scope", "clustering", "clustering_end", "generation", "state"):
         values = contributions[name].dictionary_encode().indices.fill_null(-1).to_numpy()
         number = np.unique(np.stack([number, values]), axis=1, return_inverse=True)[1].ravel()
+    order = np.lexsort((number, of_change))
+    changes, starts = np.unique(of_change[order], return_index=True)
+    offsets = np.append(starts, len(order)) * number.itemsize
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(number[order])]
+    contents = pa.Array.from_buffers(pa.large_binary(), len(changes), buffers).dictionary_encode().indices
+    firsts = np.unique(contents.to_numpy(), return_index=True)[1]
     copies = np.zeros(count, np.bool_)
-    starts = np.flatnonzero(np.concatenate([[True], of_change[1:] != of_change[:-1]])[: len(of_change)])
-    seen: set[tuple[int, ...]] = set()
-    for start, stop in pairwise([*starts.tolist(), len(of_change)]):
-        content = tuple(sorted(number[start:stop].tolist()))
-        copies[of_change[start]] = content in seen
-        seen.add(content)
+    copies[np.delete(changes, firsts)] = True
     return copies
 
 
@@ -249,13 +253,13 @@ def _table_ids(records: pa.RecordBatch | pa.Table, source: CassandraSource) -> p
     """
     kinds, names, ids = (records[name] for name in ("kind", "source_table", "schema_id"))
     by_name = {name: source.schemas.tables[name].id for name in source.tables()}
-    named = names.to_pylist() if records.num_rows else []
+    known = pa.array(by_name.values(), pa.string())
+    of_name = known.take(pc.index_in(names, value_set=pa.array(by_name, pa.string())))
+    texts = pc.coalesce(pc.if_else(pc.equal(ids, ""), None, ids), of_name)
+    unique = [text for text in pc.unique(texts).drop_null().to_pylist() if len(text) == _ID_DIGITS]
+    table_ids = pa.array(map(bytes.fromhex, unique), pa.binary())
+    of_snapshots = table_ids.take(pc.index_in(texts, value_set=pa.array(unique, pa.string())))
     read = pc.equal(kinds, record.SNAPSHOT)
-    of_snapshots = pa.nulls(records.num_rows, pa.binary())
-    if pc.any(read).as_py():
-        texts = [given or by_name.get(name) for given, name in zip(ids.to_pylist(), named, strict=True)]
-        unique = {text: bytes.fromhex(text) for text in set(texts) if text and len(text) == 32}
-        of_snapshots = pa.array([unique.get(text) for text in texts], pa.binary())
     of_changes = pc.if_else(pc.equal(kinds, record.CHANGE), pc.binary_slice(records["payload"], 1, 17), None)
     counters = [bytes.fromhex(table.id) for table in source.schemas.tables.values() if table.counter]
     counted = pc.is_in(of_changes, value_set=pa.array(counters, pa.binary()))

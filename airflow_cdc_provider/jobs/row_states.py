@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +26,9 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     UPSERT,
 )
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells
+from airflow_cdc_provider.lake.reconcile.shapes import Flags, Numbers
 
 _ROUNDS_APART: Final = 32
 """After so many rounds the chunks of what is known are made one."""
@@ -122,30 +123,72 @@ def _rounds(
     One of another generation than those before it meets the whole too: one of the two was truncated.
     """
     keys = contributions["key"].combine_chunks().dictionary_encode().indices.to_numpy()
-    of_row = names.dictionary_encode().indices.to_numpy().tolist()
-    scopes = contributions["scope"].to_numpy()
-    generations = contributions["generation"].to_numpy()
+    of_row = names.dictionary_encode().indices.to_numpy().astype(np.int64)
     rounds = np.zeros(len(keys), np.int64)
     whole = np.zeros(len(keys), np.bool_)
     order = np.lexsort((changes, keys))
     new_key = np.concatenate([[True], keys[order][1:] != keys[order][:-1]])[: len(keys)]
     new_change = np.concatenate([[True], changes[order][1:] != changes[order][:-1]])[: len(keys)] | new_key
-    starts = [*np.flatnonzero(new_change).tolist(), len(keys)]
-    last: dict[int, int] = {}
-    floor, top, generation = 0, -1, 0
-    for start, stop in pairwise(starts):
-        places = order[start:stop]
-        if new_key[start]:
-            last, floor, top, generation = {}, 0, -1, int(generations[places[0]])
-        apart = bool((scopes[places] == ROW).all() and (generations[places] == generation).all())
-        rows = [of_row[place] for place in places]
-        number = max(floor, *(last.get(row, -1) + 1 for row in rows)) if apart else top + 1
-        if not apart:
-            floor, generation = number + 1, max(generation, int(generations[places].max()))
-        top = max(top, number)
-        last.update(dict.fromkeys(rows, number))
-        rounds[places], whole[places] = number, not apart
+    starts = np.append(np.flatnonzero(new_change), len(keys))
+    _number_rounds(
+        order,
+        starts,
+        new_key[starts[:-1]],
+        of_row,
+        contributions["scope"].to_numpy() == ROW,
+        contributions["generation"].to_numpy(),
+        np.full(int(of_row.max(initial=-1)) + 1, -1),
+        rounds,
+        whole,
+    )
     return rounds, whole
+
+
+@walker
+def _number_rounds(
+    order: Numbers,
+    starts: Numbers,
+    new_key: Flags,
+    of_row: Numbers,
+    is_row: Flags,
+    generations: Numbers,
+    last: Numbers,
+    rounds: Numbers,
+    whole: Flags,
+) -> None:
+    """Number the rounds of changes.
+
+    Args:
+        order: Places of contributions, by key and change.
+        starts: Where in it each change begins, and its end.
+        new_key: Per change whether it is the first of its key.
+        of_row: Per contribution the number of its row.
+        is_row: Whether it is of one row.
+        generations: Its generation.
+        last: Per row the last round that met it, -1 for none.
+        rounds: Filled, per contribution.
+        whole: Filled, per contribution.
+    """
+    floor, top, generation = np.int64(0), np.int64(-1), np.int64(0)
+    for change in range(len(starts) - 1):
+        begin, end = starts[change], starts[change + 1]
+        if new_key[change]:
+            floor, top, generation = np.int64(0), np.int64(-1), generations[order[begin]]
+        number, newest, apart = floor, generation, True
+        for at in range(begin, end):
+            place = order[at]
+            apart = apart and is_row[place] and generations[place] == generation
+            newest = max(newest, generations[place])
+            number = max(number, last[of_row[place]] + 1)
+        if not apart:
+            number = top + 1
+            floor, generation = number + 1, newest
+        top = max(top, number)
+        for at in range(begin, end):
+            place = order[at]
+            last[of_row[place]] = number
+            rounds[place] = number
+            whole[place] = not apart
 
 
 @dataclass(frozen=True)
