@@ -47,7 +47,6 @@ def kill_before_the_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_stage, "_merge_all", killed)
 
 
-@pytest.mark.covers("CAS-FAULT-05")
 def test_statics_written_by_a_killed_merge_never_show_as_another_column(
     spark: SparkSession,
     run_stage: RunStage,
@@ -93,7 +92,6 @@ def test_statics_written_by_a_killed_merge_never_show_as_another_column(
             assert assert_equal(spark, cassandra_session, keyspace, table) == c
 
 
-@pytest.mark.covers("CAS-FAULT-05")
 def test_a_column_made_anew_after_a_killed_merge_is_followed(
     spark: SparkSession,
     run_stage: RunStage,
@@ -124,7 +122,7 @@ def test_a_column_made_anew_after_a_killed_merge_is_followed(
     assert assert_equal(spark, cassandra_session, keyspace, "t") == 1
 
 
-@pytest.mark.covers("CAS-GAP-08", "CAS-FAULT-05")
+@pytest.mark.covers("CAS-GAP-08")
 def test_rows_of_a_dropped_table_never_show_under_the_columns_of_its_successor(
     spark: SparkSession,
     run_stage: RunStage,

@@ -332,7 +332,6 @@ def test_capture_goes_on_while_the_cluster_does_not_answer(
     assert assert_same_columns_and_rows(spark, cassandra_session, keyspace, "t") == 1
 
 
-@pytest.mark.covers("CAS-UNSUP-06")
 def test_indexes_and_views_add_nothing_to_what_is_captured_and_are_counted(
     spark: SparkSession,
     run_stage: RunStage,
