@@ -200,15 +200,21 @@ def _value(hint: Any, value: object, place: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise ConfigurationError(f"option {place} is wrong", expected="a list", found=_show(value))
         member = (typing.get_args(hint) or (object,))[0]
-        return tuple(_value(member, v, f"{place}[{i}]") for i, v in enumerate(value))
+        return tuple(_member(member, v, f"{place}[{i}]") for i, v in enumerate(value))
     if origin in (dict, Mapping) or hint is dict:
         if not isinstance(value, Mapping):
             raise ConfigurationError(f"option {place} is wrong", expected="a mapping", found=_show(value))
         member = (typing.get_args(hint) or (str, object))[1]
-        return {str(k): _value(member, v, _join(place, str(k))) for k, v in value.items()}
+        return {str(k): _member(member, v, _join(place, str(k))) for k, v in value.items()}
     if hint in (Any, object):
         return value
     return _scalar(hint, value, place)
+
+
+def _member(hint: Any, value: object, place: str) -> Any:
+    if hint in (Any, object):  # what it is, only who reads it knows
+        return value
+    return _value(hint, from_environment(hint, value, place), place)
 
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import (
@@ -36,6 +36,8 @@ SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions]] = {
     "cassandra": CassandraOptions,
     "mongodb": MongodbOptions,
 }
+EVERY_TABLE: Final = (".*",)
+"""What a declaration selects that names no tables."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
 
@@ -236,7 +238,7 @@ class Connector:
     name: str
     type: str
     source: SourceOptions
-    tables: tuple[str, ...] = (".*",)
+    tables: tuple[str, ...] = EVERY_TABLE
     exclude_tables: tuple[str, ...] = ()
     snapshot: SnapshotOptions = SnapshotOptions()
     lake: LakeOptions = LakeOptions()
@@ -314,7 +316,7 @@ class Connector:
 class _Declaration:
     name: str = option("The connector's name", check=_name)
     source: Mapping[str, Any] = option("The source: its type and options")
-    tables: tuple[str, ...] = option("Anchored regular expressions of tables", (".*",), check=_patterns)
+    tables: tuple[str, ...] = option("Anchored regular expressions of tables", EVERY_TABLE, check=_patterns)
     exclude_tables: tuple[str, ...] = option("Tables to leave out, likewise", (), check=_patterns)
     snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
     lake: LakeOptions = option("Where mirrors live", LakeOptions)

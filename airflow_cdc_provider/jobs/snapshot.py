@@ -54,7 +54,9 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
     if taken is None or not taken.done or taken.outdated:
         return True
     source = context.source
-    return isinstance(source, LearnsSchemas) and source.resumed_at(table) > taken.began_us
+    # By the source's clock, where the snapshot asked for it.
+    began_us = taken.read_after_us or taken.began_us
+    return isinstance(source, LearnsSchemas) and source.resumed_at(table) > began_us
 
 
 def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replacing: bool) -> SnapshotResult:

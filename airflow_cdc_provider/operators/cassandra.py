@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_cdc_provider.connector.declaration import EVERY_TABLE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.hooks.failures import for_airflow
@@ -30,8 +31,8 @@ class CassandraTableCdcOperator(BaseOperator):
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
         enabled: Whether ``cdc`` is to be on (templated).
         tables: Tables as a declaration names them: regular expressions on ``keyspace.table``, anchored; a
-            list, or text with commas or a JSON list (templated). Default: the connector's own ``tables``.
-            Its ``exclude_tables`` are left out in any case.
+            list, or text with commas or a JSON list (templated). Default: the connector's own ``tables``;
+            one that names none is refused. Its ``exclude_tables`` are left out in any case.
         source_conn_id: Connection of the cluster in place of the declared one (templated). Its role needs
             ``ALTER`` on the tables.
 
@@ -79,6 +80,12 @@ class CassandraTableCdcOperator(BaseOperator):
         hook = cassandra_hook(connector, self.source_conn_id)
         try:
             patterns = to_tables(self.tables) or connector.tables
+            if patterns == EVERY_TABLE:
+                raise ConfigurationError(
+                    f"connector {connector.name} names no tables, and cdc of all would be switched",
+                    expected="tables, of the operator or of the connector",
+                    remedy="name them, or their keyspaces as shop\\..*",
+                )
             done = hook.switch_cdc(hook.matching_tables(patterns, connector.exclude_tables), enabled=enabled)
         finally:
             hook.close()

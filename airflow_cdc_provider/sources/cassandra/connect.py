@@ -152,11 +152,31 @@ def translated(error: BaseException, doing: str) -> CdcError:
             )
         if isinstance(cause, (driver.InvalidRequest, driver.UnsupportedOperation)):
             return ConfigurationError(f"{doing} was refused by the cluster", found=_first_line(cause))
-    return TransientError(
-        f"{doing} got no answer",
-        found=f"{type(causes[0]).__name__}: {_first_line(causes[0])}",
-        remedy="check that the nodes run and can be reached",
+    cause = causes[0]
+    what, remedy = next(
+        (told for kind, told in _KNOWN_FAILURES.items() if isinstance(cause, getattr(driver, kind))),
+        ("got no answer", "check that the nodes run and can be reached"),
     )
+    return TransientError(
+        f"{doing} {what}", found=f"{type(cause).__name__}: {_first_line(cause)}", remedy=remedy
+    )
+
+
+_KNOWN_FAILURES: Final = {
+    "Unavailable": (
+        "needs more replicas than are up",
+        "start the nodes that are down, or ask for a lower consistency level",
+    ),
+    "ReadTimeout": (
+        "got no answer from the replicas in time",
+        "look at their load; raise read_request_timeout, or read less at once (advanced.fetch_size)",
+    ),
+    "ReadFailure": (
+        "failed on replicas that answered",
+        "their logs say why: too many tombstones (tombstone_failure_threshold), a damaged SSTable",
+    ),
+}
+"""What classes of the driver's errors mean, and what to do about it."""
 
 
 def _first_line(error: BaseException) -> str:

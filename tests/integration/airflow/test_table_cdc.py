@@ -123,6 +123,15 @@ def test_what_is_no_table_of_ones_own_is_refused_with_the_reason(shop: Shop, tab
     assert shop.versions() == before
 
 
+def test_a_connector_that_names_no_tables_switches_none(shop: Shop) -> None:
+    before = shop.versions()
+    declaration = {"name": "shop", "source": {"type": "cassandra", "conn_id": "cassandra_shop"}}
+    operator = CassandraTableCdcOperator(task_id="switch", connector=declaration)
+    with pytest.raises(AirflowFailException, match="names no tables, and cdc of all would be switched"):
+        operator.execute(TaskContext())
+    assert shop.versions() == before
+
+
 @pytest.mark.covers("CAS-SETUP-05")
 def test_a_cluster_that_does_not_capture_takes_the_alter_and_that_is_told(
     monkeypatch: pytest.MonkeyPatch,

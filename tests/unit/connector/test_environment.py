@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -115,3 +116,28 @@ def test_a_secret_stays_a_reference_which_the_job_resolves(monkeypatch: pytest.M
     found = Connector.from_dict({"name": "a", "source": {"type": "cassandra", "encryption": encryption}})
     assert found.to_dict()["source"]["encryption"]["keystore_password"] == "${env:THE_SECRET}"
     assert found.secrets == {}
+
+
+def test_members_of_lists_and_mappings_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP", r"shop_eu\..*")
+    monkeypatch.setenv("FILTER", "region = 7")
+    found = Connector.from_dict(
+        {
+            "name": "a",
+            "source": {"type": "cassandra"},
+            "tables": ["${env:SHOP}", r"stock\..*"],
+            "snapshot": {"filters": {"stock.rows": "${env:FILTER}"}},
+        }
+    )
+    assert found.tables == (r"shop_eu\..*", r"stock\..*")
+    assert found.snapshot.filters == {"stock.rows": "region = 7"}
+    monkeypatch.delenv("SHOP")
+    with pytest.raises(ConfigurationError, match=r"option tables\[0\] names an environment variable"):
+        Connector.from_dict({"name": "a", "source": {"type": "cassandra"}, "tables": ["${env:SHOP}"]})
+
+
+def test_what_is_no_yaml_is_told_without_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBERS", "[hush, {")
+    with pytest.raises(ConfigurationError, match=r"option tables .*expected YAML") as caught:
+        Connector.from_dict({"name": "a", "source": {"type": "cassandra"}, "tables": "${env:NUMBERS}"})
+    assert "hush" not in "".join(traceback.format_exception(caught.value))

@@ -8,9 +8,11 @@ from typing import Any
 
 import cassandra.cluster
 import pytest
+from cassandra import OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
+from cassandra.cluster import NoHostAvailable
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.connect import contact_points, open_session
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.cassandra.connect import contact_points, open_session, translated
 
 
 class Refused(Exception):
@@ -60,3 +62,23 @@ def test_tls_files_that_can_not_be_read_are_told(monkeypatch: pytest.MonkeyPatch
     extra = {"tls": True, "tls_ca_file": "/nowhere.pem"}
     with pytest.raises(ConfigurationError, match="TLS files can't be used"):
         open_session({"host": "db1", "extra": extra}, timeout_seconds=3)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            Unavailable("no", consistency=5, required_replicas=2, alive_replicas=1),
+            "more replicas than are up",
+        ),
+        (ReadTimeout("late", consistency=5, required_responses=2), "no answer from the replicas in time"),
+        (ReadFailure("tombstones", consistency=5), "failed on replicas that answered"),
+        (OperationTimedOut(), "got no answer"),
+    ],
+)
+def test_what_replicas_did_not_do_is_told_with_what_helps(error: Exception, told: str) -> None:
+    found = translated(NoHostAvailable("none", {"db1": error}), "reading shop.orders")
+    assert isinstance(found, TransientError)
+    assert "reading shop.orders " in str(found)
+    assert told in str(found)
+    assert found.remedy
