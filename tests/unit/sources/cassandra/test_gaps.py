@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.commit_log.gaps import find_gaps
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, write_offset
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from server_kit.ports import free_port
 
 SIZE = 1000
 
@@ -116,3 +120,15 @@ def test_a_loss_makes_each_tables_snapshot_due_until_a_later_one_began() -> None
     assert again.snapshots["k.a"].lost == "segment 10"
     assert not SnapshotProgress(True, began_us=201, lost_us=200).outdated
     assert not taken.outdated
+
+
+def test_gaps_wait_for_a_node_that_tells_whether_it_drops(tmp_path: Path) -> None:
+    """Else what is lost would be passed over, or tables read anew for nothing."""
+    put(tmp_path, 12, 13)
+    options = CassandraOptions(cdc_raw=str(tmp_path), node="host")
+    offset = write_offset({"host": NodeOffset(floor=9)})
+    nowhere = CassandraSource(options, {"host": "127.0.0.1", "port": free_port()}, lambda _: True)
+    with pytest.raises(TransientError, match=r"segments of node host are missing, and no node tells"):
+        nowhere.gaps(offset)
+    without = CassandraSource(options, {}, lambda _: True)
+    assert without.gaps(offset) == ([], offset), "offline nothing tells of gaps"
