@@ -23,6 +23,8 @@ from airflow_cdc_provider.events.connect import ConnectSchema
 
 _TEXT: Final = pa.large_utf8()
 """All texts are large strings: a batch of wide rows may pass 2 GiB."""
+_COMPARED: Final = frozenset({"string", "boolean", "int8", "int16", "int32", "int64"})
+"""Types of which equal values have equal texts: of floating-point numbers two zeros have not."""
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
@@ -68,7 +70,7 @@ def _plain(schema: ConnectSchema) -> ConnectSchema:
 
 def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
     kind = schema.type
-    if pa.types.is_null(column.type):
+    if column.null_count == len(column):
         return pa.nulls(len(column), _TEXT)
     if kind == "struct":
         if schema.omit_nulls:
@@ -107,8 +109,8 @@ def _pieces(schema: ConnectSchema, column: pa.Array) -> Iterator[pa.Array | str]
         values = column.field(number)
         if field.type == "struct" and not field.omit_nulls and not values.null_count:
             yield from _pieces(field, values)
-        elif field.type == "string" and (constant := _constant(values)) is not None:
-            yield quote(pa.array([constant]))[0].as_py()
+        elif _is_constant(field, values):
+            yield to_json(field, values.slice(0, 1))[0].as_py()
         else:
             yield to_json(field, values)
     yield "}"
@@ -125,15 +127,17 @@ def _merged(pieces: Iterator[pa.Array | str]) -> list[pa.Array | str]:
     return merged
 
 
-def _constant(values: pa.Array) -> str | None:
-    """Return what all rows of a text column are, None if they differ or one is null."""
+def _is_constant(schema: ConnectSchema, values: pa.Array) -> bool:
+    """Tell whether all rows are the same, where that is cheap to tell."""
     if not len(values) or values.null_count:
-        return None
+        return 0 < len(values) == values.null_count
+    if schema.type not in _COMPARED:
+        return False
     first = values[0]
     # A column that differs does so soon, as a rule.
     if values[-1] != first or not pc.all(pc.equal(values.slice(0, 16), first)).as_py():
-        return None
-    return first.as_py() if pc.all(pc.equal(values, first)).as_py() else None
+        return False
+    return bool(pc.all(pc.equal(values, first)).as_py())
 
 
 def _without_nulls(schema: ConnectSchema, column: pa.Array) -> pa.Array:
