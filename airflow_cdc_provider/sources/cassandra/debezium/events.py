@@ -75,6 +75,9 @@ BOUND_TYPE: Final = pa.struct(
 )
 """An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of clustering columns."""
 
+_INSERT, _UPDATE, _DELETE, _RANGE = range(4)
+_OPERATIONS: Final = pa.array(["i", "u", "d", "r"], pa.utf8())
+
 
 @dataclass(frozen=True)
 class CassandraEvents:
@@ -204,33 +207,32 @@ class EventDecoder:
             scope=scope[order],
             deleted_at=facts.deleted_at[order],
         )
-        index = pa.array(order)
-        op = np.where(facts.inserted[order] & (event.scope == ROW), "i", "u").astype(object)
-        op[event.removes] = "d"
-        op[event.scope == RANGE_DELETION] = "r"
+        op = np.where(facts.inserted[order] & (event.scope == ROW), _INSERT, _UPDATE)
+        op[event.removes] = _DELETE
+        op[event.scope == RANGE_DELETION] = _RANGE
+        of_change = change[order]
         latest = np.full(len(changes), np.iinfo(np.int64).min)
         np.maximum.at(latest, change, facts.latest)
         keys = (*self._shown.partition_key, *self._shown.clustering)
         key_fields = [self._field(c.name, c) for c in keys]
-        key_values = [values[c.name].take(index) for c in keys]
+        key_values = [_picked(values[c.name], order) for c in keys]
         after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
         after += [
-            self._cell(c, slot, values[c.name].take(index), facts, order, event, listed[change[order], slot])
+            self._cell(c, slot, _picked(values[c.name], order), facts, order, event, listed[of_change, slot])
             for slot, c in enumerate(self._cells)
         ]
         names = [c.name for c in (*keys, *self._cells)]
         after_fields = [pa.field(n, a.type) for n, a in zip(names, after, strict=True)]
         files, ends = _places(changes, data, offsets)
-        of_change = pa.array(change[order])
         starts, stops = self._bounds(sink, rows, order, is_range)
         return pa.RecordBatch.from_arrays(
             [
-                of_change,
-                pa.array(op, pa.utf8()),
-                pa.array(snapshot).take(of_change),
-                files.take(of_change),
-                ends.take(of_change),
-                pa.array(latest[change[order]]),
+                pa.array(of_change),
+                _OPERATIONS.take(pa.array(op)),
+                pa.array(snapshot[of_change]),
+                _picked(files, of_change),
+                pa.array(ends[of_change]),
+                pa.array(latest[of_change]),
                 pa.StructArray.from_arrays(key_values, fields=key_fields),
                 pa.StructArray.from_arrays(after, fields=after_fields),
                 starts,
@@ -318,9 +320,12 @@ class EventDecoder:
     def _bounds(
         self, sink: Sink, rows: NDArray[np.int64], order: NDArray[np.int64], is_range: NDArray[np.bool_]
     ) -> tuple[pa.Array, pa.Array]:
+        ranges = np.flatnonzero(is_range[order])
+        if not len(ranges):
+            return pa.nulls(len(order), BOUND_TYPE), pa.nulls(len(order), BOUND_TYPE)
         starts: list[dict[str, Any] | None] = [None] * len(order)
         stops: list[dict[str, Any] | None] = [None] * len(order)
-        for place in np.flatnonzero(is_range[order]):  # few: ranges, not rows
+        for place in ranges:
             lower, upper = (int(rows[order[place], c]) for c in (LOWER, UPPER))
             after, values = self._bound(sink, lower)
             starts[place] = {"method": "EXCL_START_BOUND" if after else "INCL_START_BOUND", "values": values}
@@ -366,24 +371,31 @@ def _cell_struct(
 
 def _places(
     changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
-) -> tuple[pa.Array, pa.Array]:
+) -> tuple[pa.Array, NDArray[np.int64]]:
     """Name each change's segment file, and the logical position where its entry ends.
 
     A row of a snapshot is in no file, which Debezium tells by an empty name and -1.
     """
     if not len(changes):
-        return pa.array([], pa.utf8()), pa.array([], pa.int64())
+        return pa.array([], pa.utf8()), np.zeros(0, np.int64)
     versions = data[offsets[:-1]]
     logged = np.flatnonzero(versions != SNAPSHOT_TAG)
     segments, ends = np.zeros(len(changes), np.uint64), np.full(len(changes), -1, np.int64)
-    segments[logged], ends[logged] = segments_and_ends(changes.column("position").take(pa.array(logged)))
+    segments[logged], ends[logged] = segments_and_ends(_picked(changes.column("position"), logged))
     # Changes come in the order of the log, a segment's one after the other.
     new = np.concatenate([[True], (segments[1:] != segments[:-1]) | (versions[1:] != versions[:-1])])
     names = [
         "" if versions[i] == SNAPSHOT_TAG else f"CommitLog-{versions[i]}-{segments[i]}.log"
         for i in np.flatnonzero(new)
     ]
-    return pa.array(names, pa.utf8()).take(pa.array(np.cumsum(new) - 1)), pa.array(ends)
+    return pa.array(names, pa.utf8()).take(pa.array(np.cumsum(new) - 1)), ends
+
+
+def _picked(array: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+    """Take rows of an array; all of them in their order, which is usual, without a copy."""
+    if len(places) == len(array) and np.array_equal(places, np.arange(len(places))):
+        return array
+    return array.take(pa.array(places))
 
 
 def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:
