@@ -95,6 +95,7 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                 ),
                 _live("check", "Look at everything that capture needs of the source", "check"),
                 _live("lag", "Print how far the stored offset is behind the source", "lag"),
+                _live("status", "Print where each table stands, one JSON object a line", "status"),
                 GroupCommand(
                     name="offsets",
                     help="Look at and change where a connector resumes",

@@ -1,4 +1,4 @@
-"""``airflow cdc check``, ``lag`` and ``offsets``: a connector against its source and its lake.
+"""``airflow cdc check``, ``lag``, ``status`` and ``offsets``: a connector against its source and its lake.
 
 ``check`` asks the source alone. The others read or change the offset, which lives in the lake, so they run
 the job stage ``offsets`` in a Spark application on this machine (``airflow cdc events --from-lake`` likewise
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +50,13 @@ def lag(args: Namespace) -> None:
     """Print how far the stored offset is behind the source."""
     result = _offsets(read_connector(args.connector), {"action": "show"})
     _print({"seconds": result.lag_seconds, "bytes": result.lag_bytes})
+
+
+@command
+def status(args: Namespace) -> None:
+    """Print where each table stands, one JSON object a line."""
+    for table in _offsets(read_connector(args.connector), {"action": "status"}).status:
+        _print(asdict(table))
 
 
 @command

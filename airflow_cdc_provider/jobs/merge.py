@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import Reread, read_doubts_again
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
+from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.quarantine import Quarantine, schemas_awaited
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
@@ -60,6 +61,8 @@ class _Round:
     """What the merges of several tables have in common."""
 
     through: int
+    offset: Mapping[str, Any] | None
+    """The source's offset that this batch reached."""
     now_seconds: int
     quarantine: Quarantine
     late: frozenset[str]
@@ -183,7 +186,10 @@ def _merge_due(
     if dirty:
         landing = schemas_awaited(context)
         late = frozenset(d.table for d in dirty if landing or apart.get(d.table))
-        merged = _merge_each(context, dirty, _Round(state.batch, now, quarantine, late, reread, unsettled))
+        offset = Progress.from_offset(state.offset).source
+        merged = _merge_each(
+            context, dirty, _Round(state.batch, offset, now, quarantine, late, reread, unsettled)
+        )
         results += merged
         failed = {result.table for result in merged if result.error}
         if landed := [d.table for d in dirty if d.waiting and d.table not in failed]:
@@ -377,6 +383,7 @@ def _merge_one(
         MergePlan(
             base=d.state,
             through=together.through,
+            offset=together.offset,
             fences=d.fences,
             memory=context.source.remember(d.codec),
             now_seconds=together.now_seconds,

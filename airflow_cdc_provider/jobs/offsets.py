@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -10,14 +11,16 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.jobs.status import table_status
 
 
 def offsets(context: JobContext) -> JobResult:
     """Do what the option ``action`` says.
 
-    ``show`` changes nothing. ``set`` stores the option ``offset`` (the source's JSON) once its form is
-    checked. ``reset`` forgets the position (capture begins as at first) and the finished snapshots of the
-    spec's tables, or of all; mirrors and captured changes stay, and merging them again changes nothing.
+    ``show`` and ``status`` change nothing; ``status`` tells of each table besides. ``set`` stores the option
+    ``offset`` (the source's JSON) once its form is checked. ``reset`` forgets the position (capture begins as
+    at first) and the finished snapshots of the spec's tables, or of all; mirrors and captured changes stay,
+    and merging them again changes nothing.
     ``forget`` takes the option ``origin`` out of the position: a node that will never come back, whose last
     segments can't be had. What was not captured of it is lost, unless other nodes have copies.
 
@@ -30,6 +33,8 @@ def offsets(context: JobContext) -> JobResult:
     progress = Progress.from_offset(state.offset)
     if action == "show":
         return report(context)
+    if action == "status":
+        return replace(report(context), status=table_status(context))
     if action == "set":
         offset = context.spec.options.get("offset")
         if not isinstance(offset, dict):
@@ -47,7 +52,9 @@ def offsets(context: JobContext) -> JobResult:
     elif action == "forget":
         progress = progress.with_source(_without(progress.source or {}, context.spec.options.get("origin")))
     else:
-        raise ConfigurationError("unknown action", expected="show, set, reset or forget", found=repr(action))
+        raise ConfigurationError(
+            "unknown action", expected="show, status, set, reset or forget", found=repr(action)
+        )
     context.changes.set_offset(progress.to_offset(), state)
     log.info("%s: offset %s", context.connector.name, action)
     return report(context)

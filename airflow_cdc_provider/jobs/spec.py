@@ -204,6 +204,34 @@ class OriginResult:
     latency_p99_seconds: float | None = None
 
 
+SnapshotState = Literal["none", "running", "done", "outdated"]
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """Where one table stands.
+
+    Args:
+        table: The table.
+        snapshot: Whether it was read in full; ``outdated`` since changes of it were lost.
+        offset: The source's offset up to which its mirror holds all its changes, None before the first merge.
+        pending: Records that are captured and not merged.
+        pending_seconds: How long ago the oldest of them was captured.
+        rows: Rows of its mirror, None where they would have to be counted.
+        doubtful: Keys that are to be read again at the source.
+        undecodable: Changes that no schema explains yet.
+    """
+
+    table: str
+    snapshot: SnapshotState = "none"
+    offset: Mapping[str, Any] | None = None
+    pending: int = 0
+    pending_seconds: float = 0.0
+    rows: int | None = None
+    doubtful: int = 0
+    undecodable: int = 0
+
+
 @dataclass(frozen=True)
 class JobResult:
     """The outcome of a job, written to ``result_path`` at its end, whether it succeeded or not.
@@ -224,6 +252,7 @@ class JobResult:
         snapshot: How far a snapshot came, if there was one.
         passed_over: What the capture met that is no change of a captured table, by why: ``view``,
             ``counter``, ``unselected``, ``system``.
+        status: Per table where it stands, if that was asked for.
     """
 
     ok: bool
@@ -240,6 +269,7 @@ class JobResult:
     origins: Sequence[OriginResult] = ()
     snapshot: SnapshotResult | None = None
     passed_over: Mapping[str, int] = field(default_factory=dict)
+    status: Sequence[TableStatus] = ()
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""
@@ -254,6 +284,7 @@ class JobResult:
         values = json.loads(Path(path).read_text())
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
         values["origins"] = tuple(OriginResult(**origin) for origin in values.get("origins", ()))
+        values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))
         shot = values.get("snapshot")
         values["snapshot"] = SnapshotResult(**shot) if shot else None
         return cls(**values)

@@ -81,6 +81,7 @@ class MergePlan:
         column_ids: See :class:`~airflow_cdc_provider.lake.merge_kernel.MergeKernel`.
         revisit: SQL predicate over the mirror's rows: those whose keys are merged though nothing pends for
             them; empty for none.
+        offset: The source's offset that batch ``through`` reached; None where it isn't known.
     """
 
     base: MirrorState
@@ -95,6 +96,7 @@ class MergePlan:
     unread: Sequence[bytes] = ()
     column_ids: frozenset[int] | None = None
     revisit: str = ""
+    offset: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ def merge(
         reached = replace(
             state,
             merged_through=plan.through,
+            offset=plan.offset,
             fences=tuple(plan.fences),
             memory=plan.memory,
             next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),

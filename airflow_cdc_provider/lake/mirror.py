@@ -54,6 +54,7 @@ DOUBTS = "cdc.doubts"
 DOUBTS_SINCE = "cdc.doubts-since"
 UNSEEN_BEFORE = "cdc.unseen-before"
 ROWS = "cdc.rows"
+OFFSET = "cdc.offset"
 
 _STATIC_ONLY = b"\xff"
 """Stands for the clustering of a row that shows only statics; no clustering begins with this byte."""
@@ -84,6 +85,7 @@ class MirrorState:
         unseen_before_us: A replacing snapshot was merged: rows that were not read since then, by the source's
             clock in us, must be read again too. 0 for none.
         rows: How many rows the mirror has; None where a fence removed some, so that they must be counted.
+        offset: The source's offset up to which all its changes are in it, None before the first merge.
     """
 
     head: Head
@@ -95,6 +97,7 @@ class MirrorState:
     doubts_since: int = 0
     unseen_before_us: int = 0
     rows: int | None = None
+    offset: Mapping[str, Any] | None = None
 
     @property
     def asked(self) -> Asked:
@@ -115,6 +118,8 @@ class MirrorState:
             found[UNSEEN_BEFORE] = str(self.unseen_before_us)
         if self.rows is not None:
             found[ROWS] = str(self.rows)
+        if self.offset is not None:
+            found[OFFSET] = json.dumps(self.offset, sort_keys=True)
         return found
 
 
@@ -211,7 +216,7 @@ class Mirror:
         head = self.table.head()
         found = head.properties
         memory = found.get(MEMORY)
-        expiry, rows = found.get(NEXT_EXPIRY), found.get(ROWS)
+        expiry, rows, offset = found.get(NEXT_EXPIRY), found.get(ROWS), found.get(OFFSET)
         return MirrorState(
             head=head,
             merged_through=int(found.get(MERGED_THROUGH, "-1")),
@@ -222,6 +227,7 @@ class Mirror:
             doubts_since=int(found.get(DOUBTS_SINCE, "0")),
             unseen_before_us=int(found.get(UNSEEN_BEFORE, "0")),
             rows=None if rows is None else int(rows),
+            offset=None if offset is None else json.loads(offset),
         )
 
     def remembered(self) -> DataFrame:

@@ -60,6 +60,7 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc rows",
         "cdc check",
         "cdc lag",
+        "cdc status",
         "cdc offsets show",
         "cdc offsets set",
         "cdc offsets reset",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.cli import live_commands, offline_commands
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, TableStatus
 from airflow_cdc_provider.sources.base import Finding
 
 OFFSET = {"stream": {"v": 1, "token": "82"}}
@@ -52,6 +52,17 @@ def test_show_and_lag_print_what_the_stage_reports(
     assert shown == OFFSET
     assert behind == {"bytes": None, "seconds": 1.5}
     assert [(s.stage, s.options) for s in recorded.specs] == [("offsets", {"action": "show"})] * 2
+
+
+def test_status_prints_a_line_per_table(
+    connector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = (TableStatus("a.b", "running", None, pending=3), TableStatus("a.c", "done", OFFSET, rows=7))
+    recorded = application(monkeypatch, JobResult(ok=True, status=tables))
+    live_commands.status(Namespace(connector=connector))
+    told = map(json.loads, capsys.readouterr().out.splitlines())
+    assert tuple(TableStatus(**one) for one in told) == tables
+    assert recorded.specs[0].options == {"action": "status"}
 
 
 def test_set_and_import_store_the_same_offset(

@@ -54,7 +54,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
     context: Any = SimpleNamespace(
         spec=SimpleNamespace(options={}),
         connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
-        changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4)),
+        changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None)),
         mirror=lambda table: mirror,
         source=source,
     )
@@ -91,7 +91,7 @@ class Lake:
         self.context: Any = SimpleNamespace(
             spec=SimpleNamespace(options={}),
             connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
-            changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4)),
+            changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None)),
             mirror=lambda table: SimpleNamespace(state=lambda: self.state(table)),
             source=Source({"v": 2}),
             tables=lambda: ["s.a", "s.b"],
