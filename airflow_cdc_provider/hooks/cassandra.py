@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
 
     from airflow_cdc_provider.sources.cassandra.cdc_flag import FlagChange
+    from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics, RequestNumbers
 
 
 class CassandraCdcHook(CdcHook):
@@ -28,6 +29,8 @@ class CassandraCdcHook(CdcHook):
 
         with CassandraCdcHook("cassandra_shop") as session:
             session.execute("SELECT release_version FROM system.local")
+
+    Requests of its sessions are counted: :meth:`request_numbers`.
     """
 
     conn_name_attr = "cassandra_conn_id"
@@ -40,6 +43,13 @@ class CassandraCdcHook(CdcHook):
     def __init__(self, cassandra_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.cassandra_conn_id = cassandra_conn_id
+
+    def request_numbers(self) -> RequestNumbers:
+        """Tell how many CQL requests this hook's sessions made, and how long they took.
+
+        The numbers are of all its sessions since the hook was made; :meth:`close` keeps them.
+        """
+        return self._request_metrics.numbers()
 
     @property
     def source_conn_id(self) -> str:
@@ -123,7 +133,15 @@ class CassandraCdcHook(CdcHook):
     def _session(self) -> Session:
         from airflow_cdc_provider.sources.cassandra.connect import open_session
 
-        return open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
+        session = open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
+        self._request_metrics.watch(session)
+        return session
+
+    @cached_property
+    def _request_metrics(self) -> RequestMetrics:
+        from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics
+
+        return RequestMetrics()
 
 
 _TIMEOUT_SECONDS: Final = 5.0
