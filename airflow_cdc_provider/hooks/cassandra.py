@@ -22,8 +22,8 @@ class CassandraCdcHook(CdcHook):
         cassandra_conn_id: The connection: contact points with commas as host, port, login and password; as
             extra ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``, ``tls_key_file``
             and ``tls_check_hostname``, or Java's keystores by ``tls_config_file``, ``keyStore.location``,
-            ``trustStore.location`` and so on (docs/airflow.md); ``keystore_password`` and ``key_password`` of
-            encrypted commit logs.
+            ``trustStore.location`` and so on; the driver's settings, ``driver_config_file`` among them
+            (docs/airflow.md); ``keystore_password`` and ``key_password`` of encrypted commit logs.
 
     Example::
 
@@ -128,6 +128,37 @@ class CassandraCdcHook(CdcHook):
         finally:
             self.close()
         return f"Cassandra {row.release_version}, cluster {row.cluster_name}"
+
+    def session_state(self, probes: int) -> dict[str, Any]:
+        """Ask a node a few times who it is, over one session.
+
+        Args:
+            probes: How many times.
+
+        Returns:
+            ``server`` in words; ``nodes`` of the cluster and ``nodes_down``, by what the driver knows; and
+            the numbers of :meth:`request_numbers`.
+
+        Raises:
+            ConfigurationError: The login is refused, or TLS doesn't fit.
+            TransientError: Nobody answers.
+        """
+        from airflow_cdc_provider.sources.cassandra.connect import driver_errors
+
+        try:
+            session = self.get_conn()
+            with driver_errors("asking a node who it is"):
+                for _ in range(probes):
+                    row = session.execute("SELECT cluster_name, release_version FROM system.local").one()
+            hosts = session.cluster.metadata.all_hosts()
+        finally:
+            self.close()
+        return {
+            "server": f"Cassandra {row.release_version}, cluster {row.cluster_name}",
+            "nodes": len(hosts),
+            "nodes_down": sum(host.is_up is False for host in hosts),
+            **self.request_numbers().to_dict(),
+        }
 
     @cached_property
     def _session(self) -> Session:
