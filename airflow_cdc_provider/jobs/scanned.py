@@ -1,7 +1,7 @@
 """How many rows a snapshot has read, table by table, told while its tasks still run.
 
 Spark tells of a task's numbers when it has ended, and a task may read millions of rows. So each task tells
-the driver itself, over a connection of its own, after each page that it has read; the driver adds up and
+the driver itself, over a connection of its own, with each page that it hands on; the driver adds up and
 appends a line to a file whenever a table has :data:`REFRESH_ROWS` more, and when a table is read to its end.
 The operator follows that file (:mod:`airflow_cdc_provider.operators.snapshot_rows`).
 
@@ -9,8 +9,9 @@ What a task reads again, because an attempt failed or Spark runs two at once, co
 a task only one counts, the one that came to its end, before that the one that has read most. The numbers are
 for people to watch. What is committed is counted in the lake, and that is what a job's result tells.
 
-The driver listens where Spark's executors reach it (``spark.driver.host``), at a port of the system's choice,
-for those that know a random token. Executors that can't reach it read all the same, and the log says so.
+The driver listens where Spark's executors reach it (``spark.driver.host``; on a local master on this machine
+alone), at a port of the system's choice, for those that know a random token. Executors that can't reach it
+read all the same, and the log says so.
 
 A task sends lines of JSON: ``[token, commit, task, attempt]``, then ``[table, rows]`` with what this attempt
 has read of a table so far, at last ``[]``. The driver closes the connection when it has taken in the last.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 REFRESH_ROWS: Final = 10_000
-"""A table's number is told anew before it is this much behind, unless one page has more rows."""
+"""A table's number is told anew before it is further behind than this."""
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
@@ -145,8 +146,10 @@ class ScannedRows:
     """
 
     def __init__(self, spark: SparkContext, path: Path | None) -> None:
-        self._host = str(spark.getConf().get("spark.driver.host") or "127.0.0.1")
-        self._bound_to = str(spark.getConf().get("spark.driver.bindAddress") or self._host)
+        settings = spark.getConf()
+        local = str(settings.get("spark.master")).startswith("local")
+        self._host = "127.0.0.1" if local else str(settings.get("spark.driver.host"))
+        self._bound_to = self._host if local else str(settings.get("spark.driver.bindAddress") or self._host)
         self._token = secrets.token_hex(16)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -248,11 +251,12 @@ class Counted:
         rows: Counter[str] = Counter()
         try:
             for batch in batches(self.reader, parts):
-                if batch.num_rows:
-                    table = batch.column("source_table")[0].as_py()  # a range is of one table
-                    rows[table] += batch.num_rows
+                for start in range(0, batch.num_rows, REFRESH_ROWS):
+                    page = batch.slice(start, REFRESH_ROWS)
+                    table = page.column("source_table")[0].as_py()  # a range is of one table
+                    rows[table] += page.num_rows
                     word.send([table, rows[table]])
-                yield batch
+                    yield page
             word.send([])
             word.await_end()
         finally:

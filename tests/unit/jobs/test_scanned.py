@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -82,15 +83,26 @@ def test_a_file_that_can_not_be_written_stops_the_telling_alone(tmp_path: Path) 
     assert tally.rows() == {"k.a": 20_000}
 
 
+@dataclass
 class Spark:
-    """Stands for a SparkContext whose driver is this machine."""
+    """Stands for a SparkContext."""
+
+    settings: dict[str, str]
 
     def getConf(self) -> dict[str, str]:
-        return {"spark.driver.host": "127.0.0.1"}
+        return self.settings
 
 
-def scanned(path: Path | None) -> ScannedRows:
-    return ScannedRows(cast(Any, Spark()), path)
+CLUSTER = {
+    "spark.master": "spark://m:7077",
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+LOCAL = {"spark.master": "local[2]", "spark.driver.host": "a-name-that-nobody-knows"}
+
+
+def scanned(path: Path | None, settings: dict[str, str] = CLUSTER) -> ScannedRows:
+    return ScannedRows(cast(Any, Spark(settings)), path)
 
 
 def pages(part: Any) -> Iterator[pa.RecordBatch]:
@@ -125,6 +137,22 @@ def test_tasks_tell_the_driver_while_they_read(path: Path, monkeypatch: pytest.M
         with ThreadPoolExecutor(4) as pool:
             assert sum(pool.map(lambda n: read(reader, ("k.c", 10, n)), range(1, 9))) == 360
         assert rows.tally.rows()["k.c"] == 360
+
+
+def test_a_page_with_more_rows_is_told_of_piece_by_piece(path: Path) -> None:
+    with scanned(path, LOCAL) as rows:
+        assert read(rows.counted(pages, 1), ("k.a", 2, 25_000)) == 50_000
+        rows.tally.settle(1, ["k.a"])
+    numbers = [rows for _, rows in told(path)]
+    assert numbers[-1] == 50_000
+    assert all(after - before <= REFRESH_ROWS for before, after in zip([0, *numbers], numbers, strict=False))
+
+
+def test_where_nobody_can_listen_rows_are_read_all_the_same(path: Path) -> None:
+    with scanned(path, {"spark.master": "yarn", "spark.driver.host": "203.0.113.1"}) as rows:
+        reader = rows.counted(pages, 1)
+        assert reader is pages
+        assert rows.tally.rows() == {}
 
 
 def test_what_a_failed_attempt_read_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
