@@ -32,6 +32,7 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.stages",
                 "operators.cassandra",
                 "operators.check",
+                "operators.health",
                 "operators.rebootstrap",
                 "operators.stream",
                 "operators.transfer",
@@ -70,6 +71,11 @@ _CASSANDRA = {
         "local_datacenter": {
             "label": "Local datacenter",
             "description": "Only nodes of this datacenter are asked.",
+            "schema": _TEXT,
+        },
+        "driver_config_file": {
+            "label": "Driver settings file",
+            "description": "application.conf of the Java driver (cassandra.driver.config.file).",
             "schema": _TEXT,
         },
         "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},

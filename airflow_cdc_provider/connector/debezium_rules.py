@@ -342,7 +342,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "snapshot.scan.interval.ms": left_out("each run looks for new tables"),
     "snapshot.fetch.size": _PROCESS,
     "snapshot.max.threads": left_out("Spark divides the work"),
-    "http.port": left_out("Airflow shows the task's health, `airflow cdc check` the source's"),
+    "http.port": left_out("CdcHealthOperator tells of reader and source"),
     "cassandra.config": taken(
         "`source.cdc_raw` and `source.cluster`, if the file is here and turns on CDC", _cassandra_yaml
     ),
@@ -355,6 +355,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "cassandra.ssl.config.path": left_out(
         "name the same file as tls_config_file in the extra of the Airflow connection"
     ),
+    "cassandra.driver.config.file": option("source.driver_config_file"),
     "cassandra.driver.*": _CONNECTION,
     "cassandra.cluster.name": option("source.cluster"),
     "cdc.dir.poll.interval.ms": left_out("the sensor's poke interval or the DAG's schedule does it"),

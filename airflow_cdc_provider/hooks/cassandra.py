@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
 
     from airflow_cdc_provider.sources.cassandra.cdc_flag import FlagChange
+    from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics, RequestNumbers
 
 
 class CassandraCdcHook(CdcHook):
@@ -21,13 +22,15 @@ class CassandraCdcHook(CdcHook):
         cassandra_conn_id: The connection: contact points with commas as host, port, login and password; as
             extra ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``, ``tls_key_file``
             and ``tls_check_hostname``, or Java's keystores by ``tls_config_file``, ``keyStore.location``,
-            ``trustStore.location`` and so on (docs/airflow.md); ``keystore_password`` and ``key_password`` of
-            encrypted commit logs.
+            ``trustStore.location`` and so on; the driver's settings, ``driver_config_file`` among them
+            (docs/airflow.md); ``keystore_password`` and ``key_password`` of encrypted commit logs.
 
     Example::
 
         with CassandraCdcHook("cassandra_shop") as session:
             session.execute("SELECT release_version FROM system.local")
+
+    Requests of its sessions are counted: :meth:`request_numbers`.
     """
 
     conn_name_attr = "cassandra_conn_id"
@@ -40,6 +43,13 @@ class CassandraCdcHook(CdcHook):
     def __init__(self, cassandra_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.cassandra_conn_id = cassandra_conn_id
+
+    def request_numbers(self) -> RequestNumbers:
+        """Tell how many CQL requests this hook's sessions made, and how long they took.
+
+        The numbers are of all its sessions since the hook was made; :meth:`close` keeps them.
+        """
+        return self._request_metrics.numbers()
 
     @property
     def source_conn_id(self) -> str:
@@ -119,11 +129,50 @@ class CassandraCdcHook(CdcHook):
             self.close()
         return f"Cassandra {row.release_version}, cluster {row.cluster_name}"
 
+    def session_state(self, probes: int) -> dict[str, Any]:
+        """Ask a node a few times who it is, over one session.
+
+        Args:
+            probes: How many times.
+
+        Returns:
+            ``server`` in words; ``nodes`` of the cluster and ``nodes_down``, by what the driver knows; and
+            the numbers of :meth:`request_numbers`.
+
+        Raises:
+            ConfigurationError: The login is refused, or TLS doesn't fit.
+            TransientError: Nobody answers.
+        """
+        from airflow_cdc_provider.sources.cassandra.connect import driver_errors
+
+        try:
+            session = self.get_conn()
+            with driver_errors("asking a node who it is"):
+                for _ in range(probes):
+                    row = session.execute("SELECT cluster_name, release_version FROM system.local").one()
+            hosts = session.cluster.metadata.all_hosts()
+        finally:
+            self.close()
+        return {
+            "server": f"Cassandra {row.release_version}, cluster {row.cluster_name}",
+            "nodes": len(hosts),
+            "nodes_down": sum(host.is_up is False for host in hosts),
+            **self.request_numbers().to_dict(),
+        }
+
     @cached_property
     def _session(self) -> Session:
         from airflow_cdc_provider.sources.cassandra.connect import open_session
 
-        return open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
+        session = open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
+        self._request_metrics.watch(session)
+        return session
+
+    @cached_property
+    def _request_metrics(self) -> RequestMetrics:
+        from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics
+
+        return RequestMetrics()
 
 
 _TIMEOUT_SECONDS: Final = 5.0

@@ -7,16 +7,19 @@ its values to a job as plain data (:meth:`CdcHook.connection_values`), so that a
 from __future__ import annotations
 
 import importlib
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_cdc_provider.connector.declaration import Connector, load_connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.failures import redact
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -63,6 +66,8 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
             expected=f"option source.conn_id with a connection of type cdc_{connector.type}",
         )
     hook: CdcHook = getattr(importlib.import_module(module), name)(conn_id)
+    if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
+        hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
     return hook
 
 
@@ -93,6 +98,8 @@ class CdcHook(BaseHook):
 
     accepted_types: ClassVar[tuple[str, ...]] = ()
     default_port: ClassVar[int] = 0
+    extra_defaults: Mapping[str, Any] = MappingProxyType({})
+    """What a declaration says of the connection, where its extra doesn't."""
 
     @property
     @abstractmethod
@@ -137,6 +144,35 @@ class CdcHook(BaseHook):
 
         return build_source(connector, self.connection_values())
 
+    def session_state(self, probes: int) -> dict[str, Any]:
+        """Ask the server a few times who it is, and tell how long that took.
+
+        Args:
+            probes: How many times.
+
+        Returns:
+            ``server`` in words, ``requests``, ``mean_seconds`` and ``max_seconds``, connecting included.
+
+        Raises:
+            CdcError: It doesn't answer, or refuses the login.
+        """
+        seconds = []
+        server = ""
+        for _ in range(probes):
+            began = time.perf_counter()
+            try:
+                server = self.describe_server()
+            except CdcError:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a driver raises
+                raise TransientError(
+                    f"the server of connection {self.source_conn_id} doesn't answer",
+                    found=redact(f"{type(error).__name__}: {error}", self.connection_values()),
+                ) from None
+            seconds.append(time.perf_counter() - began)
+        mean = sum(seconds) / len(seconds)
+        return {"server": server, "requests": probes, "mean_seconds": mean, "max_seconds": max(seconds)}
+
     def test_connection(self) -> tuple[bool, str]:
         """Tell whether the server answers, without any secret in the text."""
         try:
@@ -165,7 +201,10 @@ class CdcHook(BaseHook):
                 "login": connection.login or "",
                 "password": connection.password or "",
                 "schema": connection.schema or "",
-                "extra": {name: value for name, value in extra.items() if value not in (None, "")},
+                "extra": {
+                    **self.extra_defaults,
+                    **{name: value for name, value in extra.items() if value not in (None, "")},
+                },
             }
         )
 

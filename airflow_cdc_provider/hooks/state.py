@@ -3,7 +3,9 @@
 It stands in the state store of the connector's changes asset, one JSON value per key:
 
 ``offset``  ``{"connector", "source", "offset", "dag_id", "run_id", "at"}``; sensors start from it.
-``status``  ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "at"}`` of the last run.
+``status``  ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "ok", "at", "committed_at"}`` of the
+            last run; of one that failed before it reached anything ``{"ok", "error", "stage", "at"}`` beside
+            what the run before it told.
 ``tables``  per table, the numbers of the last run that touched it.
 
 Lost, it is written again by the next run. It is never ahead of the lake: a run writes it after its commit.
@@ -89,7 +91,9 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
         _set(store, "offset", {**origin, "offset": result.offset, "run_id": run.run_id, "at": at})
     counts = {"changes": result.changes, "batches": result.batches}
     lag = {"lag_seconds": result.lag_seconds, "lag_bytes": result.lag_bytes}
-    _set(store, "status", {**lag, **counts, "stage": stage, "ok": result.ok, "at": at})
+    committed = {"committed_at": result.committed_at}
+    status = {**lag, **counts, **committed, "stage": stage, "ok": result.ok, "at": at}
+    _set(store, "status", status if result.ok else {**status, "error": result.error})
     if result.tables:
         known = store.get("tables")
         tables = dict(known) if isinstance(known, dict) else {}
@@ -97,6 +101,26 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
             tables.pop(table.table, None)
             tables[table.table] = {**table_numbers(table), "stage": stage, "at": at}
         _set(store, "tables", dict(list(tables.items())[-_TABLES_SHOWN:]))
+
+
+def store_failure(context: Context, connector: Connector, stage: str, error: Exception) -> None:
+    """Note that a run failed; what earlier ones reached stays."""
+    store = _store(context, connector)
+    if store is None:
+        return
+    known = store.get("status")
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    failed = {"ok": False, "error": str(error), "stage": stage, "at": at}
+    _set(store, "status", {**(known if isinstance(known, dict) else {}), **failed})
+
+
+def last_run(context: Context, connector: Connector) -> Mapping[str, Any]:
+    """Return what the store says of the last run, with its ``offset``; empty before the first."""
+    store = _store(context, connector)
+    status = None if store is None else store.get("status")
+    if not isinstance(status, dict):
+        return {}
+    return {**status, "offset": stored_offset(context, connector)}
 
 
 def table_numbers(table: Any) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _read(
     if passed_over is not None and isinstance(reader, CountsPassedOver):
         found = (batch for part in parts for batch in reader.read_counting(part, counts))
     else:
-        found = _batches(reader, parts)
+        found = batches(reader, parts)
     for batch in found:
         yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
     if passed_over is not None and counts:
@@ -128,14 +128,15 @@ class Paced:
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions one after the other."""
         free_at = time.monotonic()
-        for batch in _batches(self.reader, parts):
+        for batch in batches(self.reader, parts):
             yield batch
             now = time.monotonic()
             free_at = max(free_at, now) + batch.num_rows / self.rows_per_second
             time.sleep(free_at - now)
 
 
-def _batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Read partitions one after the other, over one connection where the reader can."""
     if isinstance(reader, ReadsSeveral):
         return reader.read_several(parts)
     return (batch for part in parts for batch in reader(part))

@@ -40,7 +40,8 @@ def _report(
     captured: CaptureCounts | None,
     tables: Sequence[TableResult],
 ) -> JobResult:
-    progress = Progress.from_offset(context.changes.state().offset)
+    state = context.changes.state()
+    progress = Progress.from_offset(state.offset)
     lag = context.source.lag(progress.source)
     seconds: dict[str, float] = {}
     findings = list(lag.remarks)
@@ -90,6 +91,7 @@ def _report(
         seconds=seconds,
         findings=tuple(findings),
         passed_over=captured.passed_over if captured else {},
+        committed_at=state.committed_at,
     )
 
 

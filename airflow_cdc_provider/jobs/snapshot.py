@@ -19,6 +19,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.read import Paced, read_partitions
+from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.sources.base import LearnsSchemas
@@ -81,18 +82,25 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
     shot = context.snapshot = SnapshotResult(len(due), len(due))
-    while not context.stopping() and (parts := left.take(count)):
-        progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores)
-        seconds = time.monotonic() - started
-        ranges += sum(len(part.ranges) for part in parts)
-        for part in parts:
-            _tell(part, seconds / max(ranges, 1))
-        remaining = shot.remaining - sum(part.after.done for part in parts)
-        shot = replace(shot, rows=shot.rows + read, remaining=remaining, seconds=seconds)
-        context.snapshot = shot
-        log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
-        if read < _FEW_ROWS:
-            count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
+    with ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
+        while not context.stopping() and (parts := left.take(count)):
+            progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores, scanned)
+            scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
+            seconds = time.monotonic() - started
+            ranges += sum(len(part.ranges) for part in parts)
+            for part in parts:
+                _tell(part, seconds / max(ranges, 1))
+            shot = replace(
+                shot,
+                rows=shot.rows + read,
+                rows_by_table=scanned.tally.rows(),
+                remaining=shot.remaining - sum(part.after.done for part in parts),
+                seconds=seconds,
+            )
+            context.snapshot = shot
+            log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
+            if read < _FEW_ROWS:
+                count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     context.snapshot = replace(shot, rows_by_table={table: rows.get(table, 0) for table in due})
@@ -148,7 +156,12 @@ class _Ranges:
 
 
 def _commit(
-    context: JobContext, parts: Sequence[_Part], progress: Progress, state: ChangesState, tasks: int
+    context: JobContext,
+    parts: Sequence[_Part],
+    progress: Progress,
+    state: ChangesState,
+    tasks: int,
+    scanned: ScannedRows,
 ) -> tuple[Progress, ChangesState, int]:
     """Read the ranges of one commit; return also how many rows they had."""
     ranges = [one for part in parts for one in part.ranges]
@@ -156,6 +169,7 @@ def _commit(
     if limit := context.connector.snapshot.rows_per_second:
         at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
         reader = Paced(reader, limit / at_once)
+    reader = scanned.counted(reader, state.batch + 1)
     frame = read_partitions(context.spark, reader, ranges, tasks=tasks)
     for part in parts:
         progress = progress.with_snapshot(part.table, part.after)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import read_private
@@ -28,6 +28,9 @@ STAGES: tuple[Stage, ...] = (
     "stream",
     "events",
 )
+
+SNAPSHOT_ROWS: Final = "snapshot_rows.jsonl"
+"""Name of the file beside the result in which a job tells how many rows it has read of each table."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,11 @@ class JobSpec:
     tables: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def rows_path(self) -> Path | None:
+        """Where the job tells how many rows a snapshot has read; None if it has no result file either."""
+        return Path(self.result_path).with_name(SNAPSHOT_ROWS) if self.result_path else None
+
     def to_json(self) -> str:
         """Write the spec as JSON."""
         return json.dumps(asdict(self), sort_keys=True, indent=1)
@@ -144,7 +152,7 @@ class SnapshotResult:
         tables: How many tables it is of.
         remaining: How many of them are not read to their end.
         rows: Rows read, all tables together.
-        rows_by_table: Rows read by table; empty while it runs.
+        rows_by_table: Rows read by table; while it runs, or when it failed, as far as tasks told.
         seconds: How long it took so far.
         aborted: Whether the job failed while it ran; what was committed stays and is resumed.
     """
@@ -253,6 +261,7 @@ class JobResult:
         passed_over: What the capture met that is no change of a captured table, by why: ``view``,
             ``counter``, ``unselected``, ``system``.
         status: Per table where it stands, if that was asked for.
+        committed_at: When the newest batch of the changes table was committed, epoch seconds.
     """
 
     ok: bool
@@ -270,6 +279,7 @@ class JobResult:
     snapshot: SnapshotResult | None = None
     passed_over: Mapping[str, int] = field(default_factory=dict)
     status: Sequence[TableStatus] = ()
+    committed_at: float | None = None
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""

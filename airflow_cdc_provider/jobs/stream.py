@@ -3,11 +3,12 @@
 It keeps a state file beside the result, which whoever supervises it reads::
 
     {"pid": 4711, "host": "...", "name": "...", "started_at": s, "heartbeat_at": s, "rounds": n, "batch": n,
-     "changes": n, "lag_seconds": s, "status": "running" | "stopped" | "failed", "error": ""}
+     "changes": n, "lag_seconds": s, "offset": {...}, "committed_at": s,
+     "status": "running" | "stopped" | "failed", "error": ""}
 
-Times are epoch seconds. While it is running, ``error`` tells of tables that a person must look at: the others
-follow. A heartbeat older than a few commit intervals means that the process hangs or is
-gone.
+Times are epoch seconds; ``offset`` is the source's, reached by the newest commit, made at ``committed_at``.
+While it is running, ``error`` tells of tables that a person must look at: the others follow. A heartbeat
+older than a few commit intervals means that the process hangs or is gone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from airflow_cdc_provider.exceptions import (
     CdcError,
@@ -49,6 +51,8 @@ class StreamState:
     batch: int = -1
     changes: int = 0
     lag_seconds: float | None = None
+    offset: Mapping[str, Any] | None = None
+    committed_at: float | None = None
     status: str = "running"
     error: str = ""
 
@@ -106,6 +110,8 @@ def stream(context: JobContext) -> JobResult:
                 batch=context.changes.state().batch,
                 changes=state.changes + changes,
                 lag_seconds=outcome.lag_seconds,
+                offset=outcome.offset,
+                committed_at=outcome.committed_at,
                 error="" if failures else outcome.error,
             )
             state.write(path)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BATCH = "cdc.batch"
 OFFSET = "cdc.offset"
+COMMITTED_AT = "cdc.committed_at"
 
 LASTING: Final = (record.SCHEMA, record.QUARANTINE)
 """Kinds that outlive their batches: what tells how to read others, and what could not be read so far."""
@@ -43,12 +44,15 @@ class ChangesState:
         batch: Number of the newest batch, 0 before the first.
         offset: The offset that it reached, None before the first.
         appended: Changes that the commit added; 0 for a state that was read.
+        committed_at: When it was committed, epoch seconds by the clock of the job that did; None before the
+            first, and for a commit that doesn't say.
     """
 
     head: Head
     batch: int
     offset: Mapping[str, Any] | None
     appended: int = 0
+    committed_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,9 @@ class ChangesTable:
         head = self.table.head()
         batch, offset = head.properties.get(BATCH), head.properties.get(OFFSET)
         if batch is not None and offset is not None:
-            return ChangesState(head, int(batch), json.loads(offset))
+            at = head.properties.get(COMMITTED_AT)
+            committed_at = None if at is None else float(at)
+            return ChangesState(head, int(batch), json.loads(offset), committed_at=committed_at)
         if head.snapshot is None:
             return ChangesState(head, 0, None)
         return self._state_from_rows(head)
@@ -171,7 +177,8 @@ class ChangesTable:
             self.create()
         batch = state.batch + 1
         text = json.dumps(offset, sort_keys=True)
-        frame = self._driver_rows(batch, [*extra_rows, _offset_row(text)])
+        now = datetime.now(UTC)
+        frame = self._driver_rows(batch, [*extra_rows, _offset_row(text, now)])
         if rows is not None:
             from pyspark.sql import functions
 
@@ -179,11 +186,12 @@ class ChangesTable:
                 functions.lit(batch).cast("bigint").alias("batch"), *record.CHANGE_SCHEMA.names
             )
             frame = changes.sortWithinPartitions("source_table").union(frame)
-        properties = {BATCH: str(batch)}
+        properties = {BATCH: str(batch), COMMITTED_AT: str(now.timestamp())}
         if len(text) <= _OFFSET_PROPERTY_BYTES:
             properties[OFFSET] = text
         head = self.table.commit(state.head, append=frame, delete=delete, properties=properties)
-        return ChangesState(head, batch, dict(offset), head.added_rows - 1)  # the offset is a row of its own
+        appended = head.added_rows - 1  # the offset is a row of its own
+        return ChangesState(head, batch, dict(offset), appended, now.timestamp())
 
     def lasting(self, kind: str) -> DataFrame:
         """Read all rows of a kind that stays: see :data:`LASTING`."""
@@ -339,7 +347,7 @@ class ChangesTable:
             return ChangesState(head, 0, None)
         found = (
             rows.where((functions.col("kind") == record.OFFSET) & (functions.col("batch") == newest))
-            .select("payload")
+            .select("payload", functions.unix_micros("captured_at").alias("captured_us"))
             .collect()
         )
         if len(found) != 1:
@@ -349,7 +357,10 @@ class ChangesTable:
                 found=str(len(found)),
                 remedy="set one with: airflow cdc offsets set, or drop the table to begin anew",
             )
-        return ChangesState(head, int(newest), json.loads(bytes(found[0]["payload"])))
+        committed_at = found[0]["captured_us"] / 1_000_000
+        return ChangesState(
+            head, int(newest), json.loads(bytes(found[0]["payload"])), committed_at=committed_at
+        )
 
     def _driver_rows(self, batch: int, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
         for row in rows:
@@ -367,5 +378,5 @@ def _moment(microseconds: int | None) -> datetime | None:
     )
 
 
-def _offset_row(text: str) -> dict[str, Any]:
-    return {"kind": record.OFFSET, "captured_at": datetime.now(UTC), "payload": text.encode()}
+def _offset_row(text: str, now: datetime) -> dict[str, Any]:
+    return {"kind": record.OFFSET, "captured_at": now, "payload": text.encode()}

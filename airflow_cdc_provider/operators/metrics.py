@@ -10,6 +10,9 @@ from airflow.providers.common.compat.sdk import Stats
 from airflow_cdc_provider.hooks.commit_log_offset import reached
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult
 
@@ -57,7 +60,26 @@ def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
     for name, value in numbers.items():
         Stats.gauge(f"cdc.snapshot.{name}", value, tags=tags)
     for table, rows in shot.rows_by_table.items():
-        Stats.gauge("cdc.snapshot.rows", rows, tags={**tags, "table": table})
+        emit_rows(connector, table, rows)
+
+
+def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
+    """Emit whether a connector's reader and session are well, how old its last commit is, and how fast."""
+    tags = _tags(connector)
+    Stats.gauge("cdc.health.ok", int(report["ok"]), tags=tags)
+    numbers = {
+        "commit_age_seconds": report["reader"].get("commit_age_seconds"),
+        "silent_seconds": report["reader"].get("silent_seconds"),
+        "response_seconds": report["session"].get("max_seconds"),
+    }
+    for name, value in numbers.items():
+        if value is not None:
+            Stats.gauge(f"cdc.health.{name}", value, tags=tags)
+
+
+def emit_rows(connector: Connector, table: str, rows: int) -> None:
+    """Emit how many rows a snapshot has read of a table."""
+    Stats.gauge("cdc.snapshot.rows", rows, tags={**_tags(connector), "table": table})
 
 
 def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:

@@ -4,11 +4,12 @@ It lies in the work folder (``[cdc] work_folder``) that Airflow's workers and Sp
 readable by its owner only, and has the same path at every try of a task, so that a retry that reconnects to a
 running application finds its result.
 
-======================  =================================================================
-``spec.json``           the :class:`~airflow_cdc_provider.jobs.spec.JobSpec`, no secrets
-``connection.json``     the source's connection, mode 0600, removed when the job has ended
-``result.json``         the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
-======================  =================================================================
+=======================  =================================================================
+``spec.json``            the :class:`~airflow_cdc_provider.jobs.spec.JobSpec`, no secrets
+``connection.json``      the source's connection, mode 0600, removed when the job has ended
+``result.json``          the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
+``snapshot_rows.jsonl``  rows read of each table while a snapshot runs
+=======================  =================================================================
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.work_folder import configured_work_folder, safe_name
-from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.jobs.spec import SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class RunFolder:
         return self.path / "result.json"
 
     @property
+    def rows_path(self) -> Path:
+        """Where the job tells how many rows a snapshot has read."""
+        return self.path / SNAPSHOT_ROWS
+
+    @property
     def connection_path(self) -> Path:
         """Where the connection is while the job runs."""
         return self.path / "connection.json"
@@ -83,8 +89,9 @@ class RunFolder:
             self.connection_path.unlink()
 
     def discard_result(self) -> None:
-        """Remove an earlier try's result, so that it can't be taken for this one's."""
+        """Remove what an earlier try told, so that it can't be taken for this one's."""
         self.result_path.unlink(missing_ok=True)
+        self.rows_path.unlink(missing_ok=True)
 
     def read_result(self) -> JobResult | None:
         """Read the job's result, None if it wrote none.

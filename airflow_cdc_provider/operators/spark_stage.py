@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,13 +32,14 @@ from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
-from airflow_cdc_provider.hooks.state import store_result, table_numbers
+from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
+from airflow_cdc_provider.operators.snapshot_rows import following_rows
 from airflow_cdc_provider.operators.spark_process import (
     check_submit,
     kill,
@@ -54,6 +55,8 @@ APPLICATION: Final = str(Path(__file__).parents[1] / "jobs" / "application.py")
 _LARGEST_OFFSET_CHARACTERS: Final = 32_000
 _MOST_SHOWN: Final = 400
 """Of nodes and of tables in XCom."""
+SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
+"""XCom's key of the rows read of each table while a snapshot runs."""
 
 
 class SparkStageOperator(SparkSubmitOperator):
@@ -119,6 +122,7 @@ class SparkStageOperator(SparkSubmitOperator):
         self.spark_conn_id = spark_conn_id
         self.work_folder = work_folder
         self.keep_run_folder = keep_run_folder
+        self._told = True  # of a declaration that can't be read there is no state
 
     @cached_property
     def source_hook(self) -> CdcHook:
@@ -150,6 +154,8 @@ class SparkStageOperator(SparkSubmitOperator):
         try:
             return self._run(context)
         except CdcError as error:
+            if not self._told:
+                store_failure(context, to_connector(self.connector), self.stage, error)
             raise for_airflow(error) from None
 
     def submit_job(self, context: Context) -> str | None:
@@ -189,6 +195,7 @@ class SparkStageOperator(SparkSubmitOperator):
 
     def _run(self, context: Context) -> dict[str, Any]:
         connector = to_connector(self.connector)
+        self._told = False
         self._check_spark()
         run, instance = context["dag_run"], context["ti"]
         self._folder = RunFolder.open(
@@ -204,7 +211,8 @@ class SparkStageOperator(SparkSubmitOperator):
         self._fill_submit(connector, run.dag_id, run.run_id)
         failure: Exception | None = None
         try:
-            super().execute(context)
+            with following_rows(self._folder.rows_path, connector, self._rows_to_xcom(context)):
+                super().execute(context)
         except CdcError:
             raise
         except Exception as error:  # noqa: BLE001  # the job's own result says more; judged below
@@ -214,11 +222,13 @@ class SparkStageOperator(SparkSubmitOperator):
         result = self._judge(self._folder.read_result(), failure, secrets)
         result = replace(
             result,
+            error=redact(result.error, secrets),
             findings=[redact(finding, secrets) for finding in result.findings],
             tables=[replace(table, error=redact(table.error, secrets)) for table in result.tables],
         )
         if result.ok or result.offset is not None:
             self.announce(context, connector, result)
+            self._told = True
         elif result.snapshot is not None:
             emit_snapshot(connector, result.snapshot)
         self._forget_submission(context)
@@ -226,12 +236,22 @@ class SparkStageOperator(SparkSubmitOperator):
             if result.tables and self.do_xcom_push:
                 # What was done for the other tables; a failed task returns nothing.
                 context["ti"].xcom_push("return_value", summary(connector, self.stage, result))
-            raise error_of(result.error_code, redact(result.error, secrets))
+            raise error_of(result.error_code, result.error)
         if not self.keep_run_folder:
             self._folder.remove()
         for finding in result.findings:
             self.log.warning("%s", finding)
         return summary(connector, self.stage, result)
+
+    def _rows_to_xcom(self, context: Context) -> Callable[[Mapping[str, int]], None] | None:
+        """Return what puts the rows read of each table into XCom while a snapshot runs."""
+        if not self.do_xcom_push:
+            return None
+
+        def push(rows: Mapping[str, int]) -> None:
+            context["ti"].xcom_push(SNAPSHOT_ROWS_KEY, dict(list(rows.items())[-_MOST_SHOWN:]))
+
+        return push
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -354,6 +374,7 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "lag_seconds": result.lag_seconds,
         "lag_bytes": result.lag_bytes,
         "offset": _small(result.offset),
+        "committed_at": result.committed_at,
         "tables": {table.table: table_numbers(table) for table in result.tables},
         "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
         "passed_over": dict(result.passed_over),

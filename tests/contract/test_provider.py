@@ -109,6 +109,7 @@ def test_operators_and_sensors_are_found() -> None:
         "CassandraTableCdcOperator",
         "CdcCaptureOperator",
         "CdcCheckOperator",
+        "CdcHealthOperator",
         "CdcMaintainOperator",
         "CdcMergeOperator",
         "CdcOffsetsOperator",

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.sources.cassandra.driver_settings import cluster_options, resolved
 from airflow_cdc_provider.sources.cassandra.tls import tls_context, wants_tls
 
 if TYPE_CHECKING:
@@ -27,29 +28,33 @@ def open_session(
     Args:
         connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
             ``login``, ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``,
-            ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``, and
-            keystores as :mod:`.tls` names them.
-        timeout_seconds: How long to wait for one answer.
+            ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``,
+            keystores as :mod:`.tls` names them, and the driver's settings as :mod:`.driver_settings` does.
+        timeout_seconds: How long to wait for one answer, unless a setting says.
         raw_results: Results are pages of bytes (:mod:`.raw_results`), and the driver loads no metadata.
 
     Raises:
-        ConfigurationError: Login refused, no such name, TLS doesn't fit.
+        ConfigurationError: Login refused, no such name, TLS doesn't fit, a setting is unknown or wrong.
         TransientError: Nobody answers.
     """
     from cassandra.auth import PlainTextAuthProvider
     from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
     from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
 
-    extra = connection.get("extra") or {}
+    connection = resolved(connection)
+    extra = connection["extra"]
     datacenter = extra.get("local_datacenter")
     nodes = DCAwareRoundRobinPolicy(local_dc=datacenter) if datacenter else RoundRobinPolicy()
-    profile = ExecutionProfile(TokenAwarePolicy(nodes), request_timeout=timeout_seconds)
+    profile = ExecutionProfile(
+        TokenAwarePolicy(nodes), request_timeout=extra.get("request_timeout_seconds", timeout_seconds)
+    )
+    if "consistency" in extra:
+        profile.consistency_level = consistency_level(extra["consistency"])
     options: dict[str, Any] = {
         "contact_points": contact_points(connection),
         "port": int(connection.get("port") or DEFAULT_PORT),
         "execution_profiles": {EXEC_PROFILE_DEFAULT: profile},
-        "connect_timeout": timeout_seconds,
-        "control_connection_timeout": timeout_seconds,
+        **cluster_options(extra, timeout_seconds),
     }
     if connection.get("login"):
         options["auth_provider"] = PlainTextAuthProvider(
@@ -68,6 +73,7 @@ def open_session(
             session = cluster.connect()
         if raw_results:
             session.client_protocol_handler = RawProtocolHandler
+        session.default_fetch_size = extra.get("page_size", session.default_fetch_size)
         return session
     except BaseException:
         cluster.shutdown()

@@ -79,6 +79,11 @@ class CassandraOptions:
     schema_file: str = option(
         "CQL file with the schema, as DESCRIBE ... WITH INTERNALS prints it, for offline use", ""
     )
+    driver_config_file: str = option(
+        "application.conf of the DataStax Java driver whose settings the connection takes on, where jobs can "
+        "read it; driver_config_file of the connection's extra wins",
+        "",
+    )
     encryption: CassandraEncryption = option("Keystore of encrypted commit logs", CassandraEncryption)
     cluster: str = option("Name of the cluster in events; default: that of the node's cassandra.yaml", "")
     consistency: str = option(

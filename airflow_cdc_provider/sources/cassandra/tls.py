@@ -38,6 +38,17 @@ _DEFAULTS: Final = {
     "trustManager.algorithm": "SunX509",
     "cipherSuites": "",
 }
+SETTINGS: Final = (
+    "tls",
+    "tls_ca_file",
+    "tls_certificate_file",
+    "tls_key_file",
+    "tls_key_password",
+    "tls_check_hostname",
+    "tls_config_file",
+    *_DEFAULTS,
+)
+"""What a connection's extra may say of TLS."""
 _TYPES: Final = ("JKS", "PKCS12", "JCEKS")
 _ALGORITHMS: Final = ("SunX509", "NewSunX509", "PKIX")
 _RENEGOTIATION: Final = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"

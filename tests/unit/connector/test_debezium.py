@@ -113,6 +113,14 @@ def test_databases_and_collections_both_must_match() -> None:
     assert connector(collection_include_list="").selects("any.thing")
 
 
+@pytest.mark.covers("CAS-D3X-03")
+def test_the_drivers_file_is_taken_over_and_its_other_settings_are_the_connections() -> None:
+    made = from_debezium({**CASSANDRA, "cassandra.driver.config.file": "/etc/cdc/application.conf"})
+    assert isinstance(made.connector.source, CassandraOptions)
+    assert made.connector.source.driver_config_file == "/etc/cdc/application.conf"
+    assert not [note for note in made.notes if "cassandra.driver" in note]
+
+
 @pytest.mark.covers("MDB-FLT-04", "MDB-FLT-06")
 def test_the_servers_own_databases_are_never_captured() -> None:
     assert not any(connector().selects(f"{database}.x") for database in ("admin", "local", "config"))

@@ -1,0 +1,242 @@
+"""The operator that tells, in one task and without Spark, how a connector is.
+
+It looks at the reader, which is the continuous application or the last run, and at a session with the source:
+is it alive, where does it stand, how old is its last commit; does the server answer, and how fast.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_cdc_provider.exceptions import PERMANENT, CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.hooks.failures import error_of, for_airflow
+from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.hooks.state import last_run
+from airflow_cdc_provider.hooks.work_folder import stream_folder
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators.metrics import emit_health
+from airflow_cdc_provider.operators.parameters import one_of
+from airflow_cdc_provider.sensors.observing import with_state
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+
+Reader = Literal["auto", "stream", "runs"]
+_READERS: Final = ("auto", "stream", "runs")
+_STREAMS_ROUND_SECONDS: Final = 900.0
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of a reader or a session, and what is wrong with it."""
+
+    numbers: Mapping[str, Any]
+    problems: Sequence[CdcError] = ()
+
+
+class CdcHealthOperator(BaseOperator):
+    """Reports how a connector's reader and its session with the source are; fails where one is not well.
+
+    XCom, also of a task that fails: ``ok``; ``problems``, a text each; ``reader``: ``kind`` (``stream`` or
+    ``runs``), ``status``, ``offset``, ``committed_at`` and ``commit_age_seconds`` of the newest commit,
+    ``told_at`` and ``silent_seconds``, lag and counts; ``session``: ``server``, ``requests``, ``errors``,
+    times of the answers, and of Cassandra ``nodes`` and ``nodes_down``.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        reader: Whom to look at: ``stream``, ``runs``, or ``auto`` for the one that told of itself last.
+        max_silent_seconds: How long ago the reader may have told of itself: a stream after each round, a run
+            when it ends. None: 900 for a stream, any time for runs.
+        max_commit_age_seconds: How old the newest commit may be; None for any age. A source without changes
+            has no commits.
+        max_lag_seconds: The greatest lag told; None for any.
+        max_response_seconds: The slowest answer of the server; None for any.
+        probes: How often to ask the server.
+        source_conn_id: Connection of the source in place of the declared one (templated).
+        work_folder: As for the operator that started the stream (templated).
+        kwargs: As for ``BaseOperator``.
+
+    Example::
+
+        CdcHealthOperator(task_id="health", connector="/opt/cdc/shop.yaml", max_commit_age_seconds=3600)
+    """
+
+    template_fields: Sequence[str] = ("connector", "source_conn_id", "work_folder")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        reader: Reader = "auto",
+        max_silent_seconds: float | None = None,
+        max_commit_age_seconds: float | None = None,
+        max_lag_seconds: float | None = None,
+        max_response_seconds: float | None = None,
+        probes: int = 5,
+        source_conn_id: str | None = None,
+        work_folder: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**with_state(connector, kwargs))
+        self.connector = connector
+        self.reader = reader
+        self.max_silent_seconds = max_silent_seconds
+        self.max_commit_age_seconds = max_commit_age_seconds
+        self.max_lag_seconds = max_lag_seconds
+        self.max_response_seconds = max_response_seconds
+        self.probes = probes
+        self.source_conn_id = source_conn_id
+        self.work_folder = work_folder
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Look once.
+
+        Raises:
+            AirflowFailException: A person must change something; the text names all that is wrong.
+            CdcError: What may pass.
+        """
+        try:
+            return self._look(context)
+        except CdcError as error:
+            raise for_airflow(error) from None
+
+    def _look(self, context: Context) -> dict[str, Any]:
+        connector = to_connector(self.connector)
+        if self.probes < 1:
+            raise ConfigurationError("option probes is wrong", expected="at least 1", found=str(self.probes))
+        reader, session = self._look_at_reader(context, connector), self._look_at_session(connector)
+        problems = [*reader.problems, *session.problems]
+        report = {
+            "connector": connector.name,
+            "ok": not problems,
+            "problems": [str(problem) for problem in problems],
+            "reader": {"ok": not reader.problems, **reader.numbers},
+            "session": {"ok": not session.problems, **session.numbers},
+        }
+        emit_health(connector, report)
+        if not problems:
+            return report
+        if self.do_xcom_push:
+            context["ti"].xcom_push("return_value", report)  # a failed task returns nothing
+        raise _together(connector, problems)
+
+    def _look_at_reader(self, context: Context, connector: Connector) -> _Seen:
+        wanted = one_of("reader", self.reader, _READERS)
+        folder = stream_folder(self.work_folder, connector.name)
+        silent_at_most = self.max_silent_seconds or _STREAMS_ROUND_SECONDS
+        health = folder.health(silent_at_most)
+        run = last_run(context, connector)
+        run_at = datetime.fromisoformat(run["at"]).timestamp() if run else 0.0
+        if wanted == "auto":
+            newer = float(health.state.get("heartbeat_at", 0.0)) > run_at
+            wanted = "stream" if health.alive or (health.state and newer) else "runs"
+        told, status, told_at = run, _status(run), run_at or None
+        problems = self._problems_of(connector, run, run_at) if wanted == "runs" else []
+        if wanted == "stream":
+            told, status, told_at = health.state, health.status, health.state.get("heartbeat_at")
+            failure = folder.failure(health)
+            problems = [failure] if failure else []
+        names = ("stage", "rounds", "batch", "batches", "changes", "lag_seconds", "lag_bytes", "error")
+        committed_at = told.get("committed_at")
+        numbers = {
+            "kind": wanted,
+            "status": status,
+            "told_at": told_at,
+            "silent_seconds": None if told_at is None else _since(told_at),
+            "offset": told.get("offset"),
+            "committed_at": committed_at,
+            "commit_age_seconds": None if committed_at is None else _since(committed_at),
+            **{name: told[name] for name in names if told.get(name) not in (None, "")},
+        }
+        return _Seen(numbers, [*problems, *self._beyond_limits(connector, numbers)])
+
+    def _problems_of(self, connector: Connector, run: Mapping[str, Any], run_at: float) -> list[CdcError]:
+        if not run:
+            return [
+                TransientError(
+                    f"nothing is known of connector {connector.name}",
+                    expected="a run that has ended, or a stream",
+                    remedy="run its DAG; if it has run, look whether it names the same connector",
+                )
+            ]
+        problems: list[CdcError] = []
+        if not run["ok"]:
+            problems.append(error_of("", str(run.get("error") or "the last run failed")))
+        if self.max_silent_seconds is not None and _since(run_at) > self.max_silent_seconds:
+            problems.append(
+                TransientError(
+                    f"no run of connector {connector.name} has ended lately",
+                    expected=f"one within {self.max_silent_seconds:.0f} s",
+                    found=f"the last one {_since(run_at):.0f} s ago",
+                    remedy="look whether its DAG is paused, or its runs are stuck",
+                )
+            )
+        return problems
+
+    def _beyond_limits(self, connector: Connector, numbers: Mapping[str, Any]) -> list[CdcError]:
+        problems: list[CdcError] = []
+        age, lag = numbers["commit_age_seconds"], numbers.get("lag_seconds")
+        oldest = self.max_commit_age_seconds
+        if oldest is not None and (age is None or age > oldest):
+            problems.append(
+                TransientError(
+                    f"the last commit of connector {connector.name} is too old",
+                    expected=f"one within {oldest:.0f} s",
+                    found="none" if age is None else f"the last one {age:.0f} s ago",
+                    remedy="if the source has had changes, look at the log of its last run",
+                )
+            )
+        if self.max_lag_seconds is not None and (lag or 0) > self.max_lag_seconds:
+            problems.append(
+                TransientError(
+                    f"connector {connector.name} is behind its source",
+                    expected=f"a lag of at most {self.max_lag_seconds:.0f} s",
+                    found=f"{lag:.0f} s",
+                )
+            )
+        return problems
+
+    def _look_at_session(self, connector: Connector) -> _Seen:
+        try:
+            numbers = hook_for(connector, self.source_conn_id).session_state(self.probes)
+        except CdcError as error:
+            return _Seen({"error": str(error)}, [error])
+        slowest = numbers["max_seconds"]
+        if self.max_response_seconds is None or slowest <= self.max_response_seconds:
+            return _Seen(numbers)
+        slow = TransientError(
+            f"the source of connector {connector.name} answers slowly",
+            expected=f"an answer within {self.max_response_seconds:g} s",
+            found=f"{slowest:.3f} s",
+        )
+        return _Seen(numbers, [slow])
+
+
+def _status(run: Mapping[str, Any]) -> str:
+    if not run:
+        return "absent"
+    return "ok" if run["ok"] else "failed"
+
+
+def _since(moment: float) -> float:
+    return round(max(time.time() - moment, 0.0), 3)
+
+
+def _together(connector: Connector, problems: Sequence[CdcError]) -> CdcError:
+    """Return one error for all problems; its class is that of the gravest."""
+    if len(problems) == 1:
+        return problems[0]
+    gravest = next((one for one in problems if isinstance(one, PERMANENT)), problems[0])
+    texts = [str(one).removeprefix(f"[CDC-{one.code}] ") for one in problems]
+    return type(gravest)(f"connector {connector.name} is not well", found="; ".join(texts))

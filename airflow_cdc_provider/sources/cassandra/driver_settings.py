@@ -1,0 +1,332 @@
+"""Settings of the driver: from a connection's extra, and from a file of the DataStax Java driver.
+
+Debezium names such a file by ``cassandra.driver.config.file``: an ``application.conf`` (:mod:`.hocon`). Here
+the extra ``driver_config_file`` names it. What has a counterpart in the Python driver is followed; anything
+else is refused by name, so that no setting is lost in silence. What the connection itself says wins over the
+file.
+
+An error names a setting, never the value of a secret one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.hocon import parse_hocon
+from airflow_cdc_provider.sources.cassandra.tls import SETTINGS as TLS_SETTINGS
+
+_FILE: Final = "driver_config_file"
+_COMPRESSIONS: Final = ("none", "lz4", "snappy")
+_PROTOCOLS: Final = (3, 4, 5)
+
+
+def _seconds(value: object) -> float:
+    """Read a duration of the Java driver: milliseconds, or what the unit says."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("a duration such as 500 ms or 5 seconds")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+_UNITS: Final = {
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+}
+
+
+def _positive(value: object) -> float:
+    number = float(str(value))
+    if not number > 0 or number == float("inf"):
+        raise ValueError
+    return number
+
+
+def _not_negative(value: object) -> float:
+    return 0.0 if float(str(value)) == 0 else _positive(value)
+
+
+def _flag(value: object) -> bool:
+    if str(value).lower() not in ("true", "false"):
+        raise ValueError
+    return str(value).lower() == "true"
+
+
+def _whole(value: object) -> int:
+    number = int(str(value))
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def _compression(value: object) -> str:
+    if str(value).lower() not in _COMPRESSIONS:
+        raise ValueError
+    return str(value).lower()
+
+
+def _protocol(value: object) -> int:
+    number = int(str(value).upper().removeprefix("V"))
+    if number not in _PROTOCOLS:
+        raise ValueError
+    return number
+
+
+_READERS: Final[Mapping[str, tuple[Callable[[object], Any], str]]] = {
+    "request_timeout_seconds": (_positive, "seconds above 0"),
+    "connect_timeout_seconds": (_positive, "seconds above 0"),
+    "control_timeout_seconds": (_positive, "seconds above 0"),
+    "heartbeat_interval_seconds": (_not_negative, "seconds, 0 for no heartbeats"),
+    "heartbeat_timeout_seconds": (_positive, "seconds above 0"),
+    "consistency": (_text, "a consistency level for reads"),
+    "page_size": (_whole, "a whole number from 1 on"),
+    "compression": (_compression, f"one of {', '.join(_COMPRESSIONS)}"),
+    "protocol_version": (_protocol, f"one of {', '.join(map(str, _PROTOCOLS))}"),
+    "tcp_keepalive": (_flag, "true or false"),
+    "tcp_nodelay": (_flag, "true or false"),
+}
+"""What an extra of the driver must be."""
+
+EXTRAS: Final = frozenset(
+    {
+        *_READERS,
+        _FILE,
+        "local_datacenter",
+        *TLS_SETTINGS,
+        "keystore_password",
+        "key_password",
+    }
+)
+"""All that a connection's extra may hold."""
+
+_DEFAULT_CLASSES: Final = {
+    "basic.load-balancing-policy.class": ("DefaultLoadBalancingPolicy", "DcInferringLoadBalancingPolicy"),
+    "advanced.auth-provider.class": ("PlainTextAuthProvider",),
+    "advanced.ssl-engine-factory.class": ("DefaultSslEngineFactory",),
+}
+"""Java classes whose counterparts are used here; their packages may lead."""
+
+_OF_JAVA: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+    "basic.request.timeout": ("request_timeout_seconds", _seconds),
+    "basic.request.consistency": ("consistency", _text),
+    "basic.request.page-size": ("page_size", _whole),
+    "basic.load-balancing-policy.local-datacenter": ("local_datacenter", _text),
+    "advanced.connection.connect-timeout": ("connect_timeout_seconds", _seconds),
+    "advanced.control-connection.timeout": ("control_timeout_seconds", _seconds),
+    "advanced.heartbeat.interval": ("heartbeat_interval_seconds", _seconds),
+    "advanced.heartbeat.timeout": ("heartbeat_timeout_seconds", _seconds),
+    "advanced.protocol.compression": ("compression", _compression),
+    "advanced.protocol.version": ("protocol_version", _protocol),
+    "advanced.socket.keep-alive": ("tcp_keepalive", _flag),
+    "advanced.socket.tcp-no-delay": ("tcp_nodelay", _flag),
+    "advanced.auth-provider.username": ("login", _text),
+    "advanced.auth-provider.password": ("password", _text),
+    "advanced.ssl-engine-factory.truststore-path": ("trustStore.location", _text),
+    "advanced.ssl-engine-factory.truststore-password": ("trustStore.password", _text),
+    "advanced.ssl-engine-factory.keystore-path": ("keyStore.location", _text),
+    "advanced.ssl-engine-factory.keystore-password": ("keyStore.password", _text),
+    "advanced.ssl-engine-factory.hostname-validation": ("tls_check_hostname", _flag),
+}
+"""Java's settings, what each is here, and how it is read."""
+
+_REASONS: Final = {
+    "profiles": "there is one profile",
+    "advanced.metrics": "requests are counted by CassandraCdcHook.request_numbers()",
+    "advanced.request-tracker": "requests are counted by CassandraCdcHook.request_numbers()",
+    "advanced.retry-policy": "readings are tried again by the job",
+    "advanced.speculative-execution-policy": "readings are tried again by the job",
+    "advanced.reconnection-policy": "jobs connect anew, and Airflow's retries of the task do the rest",
+    "basic.cloud": "secure connect bundles are of a service without commit logs",
+    "basic.session-keyspace": "statements name their keyspaces",
+    "basic.request.serial-consistency": "nothing is written",
+    "basic.request.default-idempotence": "all that is asked is idempotent",
+}
+_NO_COUNTERPART: Final = "it has no counterpart in the Python driver"
+
+
+def resolved(connection: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection's values with those of its driver's file below them, each read and checked.
+
+    Args:
+        connection: The values of an Airflow connection.
+
+    Raises:
+        ConfigurationError: A setting is unknown, wrong, or has no counterpart; or the file can't be read.
+    """
+    extra = dict(connection.get("extra") or {})
+    for name in extra:
+        if name not in EXTRAS:
+            near = difflib.get_close_matches(name, sorted(EXTRAS), n=1)
+            raise ConfigurationError(
+                f"the connection's extra has an unknown setting {name}",
+                expected=f"some of {', '.join(sorted(EXTRAS))}",
+                remedy=f"Did you mean {near[0]}?" if near else "",
+            )
+    values = {**connection, "extra": {name: _read(name, value) for name, value in extra.items()}}
+    path = extra.get(_FILE)
+    return _over(values, read_driver_file(str(path))) if path else values
+
+
+def read_driver_file(path: str) -> dict[str, Any]:
+    """Read an ``application.conf`` as values of a connection.
+
+    Returns:
+        ``host``, ``port``, ``login``, ``password``, as far as it says, and ``extra``.
+
+    Raises:
+        ConfigurationError: It can't be read, isn't understood, or has a setting that can't be followed.
+    """
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        found = error.strerror if isinstance(error, OSError) else "no UTF-8"
+        raise ConfigurationError(
+            f"the driver's settings file {path} can't be read",
+            found=str(found),
+            remedy=f"mount it where jobs run, on executors too, or correct {_FILE}",
+        ) from None
+    values: dict[str, Any] = {"extra": {}}
+    for name, value in parse_hocon(text, path).items():
+        _follow(name.removeprefix("datastax-java-driver."), value, values, path)
+    return values
+
+
+def cluster_options(extra: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    """Return the arguments of the driver's ``Cluster`` that settings ask for.
+
+    Args:
+        extra: Of :func:`resolved`.
+        timeout_seconds: For what no setting says.
+
+    Raises:
+        ConfigurationError: The library of the compression is not installed.
+    """
+    options: dict[str, Any] = {
+        "connect_timeout": extra.get("connect_timeout_seconds", timeout_seconds),
+        "control_connection_timeout": extra.get("control_timeout_seconds", timeout_seconds),
+    }
+    for name, argument in _ARGUMENTS.items():
+        if name in extra:
+            options[argument] = extra[name]
+    compression = extra.get("compression")
+    if compression is not None:
+        options["compression"] = False if compression == "none" else _available(compression)
+    options_of_sockets = [
+        (level, option, int(extra[name])) for name, (level, option) in _SOCKETS.items() if name in extra
+    ]
+    if options_of_sockets:
+        options["sockopts"] = options_of_sockets
+    return options
+
+
+_ARGUMENTS: Final = {
+    "heartbeat_interval_seconds": "idle_heartbeat_interval",
+    "heartbeat_timeout_seconds": "idle_heartbeat_timeout",
+    "protocol_version": "protocol_version",
+}
+_SOCKETS: Final = {
+    "tcp_keepalive": (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+    "tcp_nodelay": (socket.IPPROTO_TCP, socket.TCP_NODELAY),
+}
+
+
+def _available(compression: str) -> str:
+    from cassandra.connection import locally_supported_compressions
+
+    if compression not in locally_supported_compressions:
+        library = {"lz4": "lz4", "snappy": "python-snappy"}[compression]
+        raise ConfigurationError(
+            f"compression {compression} needs a library that is not installed here",
+            expected=library,
+            remedy=f"pip install {library} where jobs run, on executors too; or leave the setting out",
+        )
+    return compression
+
+
+def _read(name: str, value: object) -> Any:
+    if name not in _READERS:
+        return value
+    read, expected = _READERS[name]
+    try:
+        return read(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"setting {name} of the connection's extra is wrong", expected=expected, found=repr(value)
+        ) from None
+
+
+def _follow(name: str, value: object, values: dict[str, Any], path: str) -> None:
+    """Put one of Java's settings into a connection's values."""
+    extra = values["extra"]
+    if value is None:
+        return
+    if name == "basic.contact-points":
+        values["host"], values["port"] = _contact_points(value, path)
+    elif name in _DEFAULT_CLASSES:
+        classes = _DEFAULT_CLASSES[name]
+        if str(value).rpartition(".")[2] not in classes:
+            raise _refused(name, path, f"of Java's classes {' and '.join(classes)} have counterparts")
+        if name.startswith("advanced.ssl"):
+            extra["tls"] = True
+    elif name == "advanced.ssl-engine-factory.cipher-suites":
+        suites = value if isinstance(value, list) else [value]
+        extra |= {"tls": True, "cipherSuites": ",".join(map(str, suites))}
+    elif name in _OF_JAVA:
+        target, read = _OF_JAVA[name]
+        try:
+            found = read(value)
+            found = _READERS[target][0](found) if target in _READERS else found
+        except ValueError as error:
+            expected = _READERS[target][1] if target in _READERS else "text"
+            duration = str(error) if read is _seconds else ""
+            raise ConfigurationError(
+                f"setting {name} in {path} is wrong",
+                expected=duration or expected,
+                found="" if "password" in name else repr(value),
+            ) from None
+        if name.startswith("advanced.ssl"):
+            extra["tls"] = True
+        (values if target in ("login", "password") else extra)[target] = found
+    else:
+        family = next((family for family in _REASONS if f"{name}.".startswith(f"{family}.")), "")
+        raise _refused(name, path, _REASONS.get(family, _NO_COUNTERPART))
+
+
+def _refused(name: str, path: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"setting {name} in {path} can't be followed", remedy=f"Take it out: {reason}")
+
+
+def _contact_points(value: object, path: str) -> tuple[str, int]:
+    points = [str(point) for point in (value if isinstance(value, list) else [value])]
+    parts = [point.rpartition(":") for point in points]
+    ports = {port for _, _, port in parts}
+    if not points or not all(host and port.isdigit() for host, _, port in parts) or len(ports) != 1:
+        raise ConfigurationError(
+            f"setting basic.contact-points in {path} is wrong",
+            expected='a list of "host:port", all with the same port',
+            found=", ".join(points) or "none",
+        )
+    return ",".join(host.strip("[]") for host, _, _ in parts), int(ports.pop())
+
+
+def _over(connection: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a connection over those of a file: address and login each as a whole."""
+    values = {**connection, "extra": {**file["extra"], **connection["extra"]}}
+    if not connection.get("host") and file.get("host"):
+        values |= {"host": file["host"], "port": file["port"]}
+    if not connection.get("login") and file.get("login"):
+        values |= {"login": file["login"], "password": file.get("password", "")}
+    return values

@@ -1,0 +1,62 @@
+"""What a declaration says of its connection reaches every job and session."""
+
+from __future__ import annotations
+
+import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.hooks.source import CdcHook, hook_for
+
+SOURCE = {"type": "cassandra", "conn_id": "shop", "driver_config_file": "/declared.conf"}
+
+
+@pytest.mark.covers("CAS-D3X-03")
+@pytest.mark.parametrize(
+    ("extra", "file"), [({}, "/declared.conf"), ({"driver_config_file": "/own.conf"}, "/own.conf")]
+)
+def test_the_declared_file_is_the_connections_unless_it_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], file: str
+) -> None:
+    values = {"conn_type": "cdc_cassandra", "host": "db1", "extra": {"tls": True, **extra}}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(values))
+    hook = hook_for(Connector.from_dict({"name": "shop", "source": SOURCE}))
+    assert hook.connection_values()["extra"] == {"tls": True, "driver_config_file": file}
+
+
+class Answering(CdcHook):
+    """A hook whose server answers as a test says."""
+
+    accepted_types = ("cdc_cassandra",)
+    source_conn_id = "shop"
+    answer: Exception | str = "Server 1, cluster shop"
+
+    def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
+        return values
+
+    def describe_server(self) -> str:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_session_is_asked_as_often_as_wanted_and_its_errors_show_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = {"conn_type": "cdc_cassandra", "host": "db1", "password": "s3cr3t-word"}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(values))
+    hook = Answering()
+    told = hook.session_state(3)
+    assert (told["server"], told["requests"]) == ("Server 1, cluster shop", 3)
+    assert 0 <= told["mean_seconds"] <= told["max_seconds"]
+    hook.answer = OSError("db1 refused s3cr3t-word")
+    with pytest.raises(TransientError, match=r"shop doesn't answer: found OSError: db1 refused \*\*\*"):
+        hook.session_state(1)
+    hook.answer = ConfigurationError("the login was refused")
+    with pytest.raises(ConfigurationError, match="the login was refused"):
+        hook.session_state(1)

@@ -1,0 +1,259 @@
+"""Settings of the driver by extra and by file, and what is refused."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cassandra.cluster
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.connect import open_session
+from airflow_cdc_provider.sources.cassandra.driver_settings import read_driver_file, resolved
+from airflow_cdc_provider.sources.cassandra.hocon import parse_hocon
+
+WORD = "s3cr3t-word"
+FILE = f"""
+# as Debezium's page has it
+datastax-java-driver {{
+  basic {{
+    contact-points = ["db1:9142", "db2:9142"]  // both
+    load-balancing-policy {{ local-datacenter = dc1, class = DefaultLoadBalancingPolicy }}
+    request {{
+      timeout = 7 seconds
+      consistency : LOCAL_QUORUM
+      page-size = 2000
+    }}
+  }}
+  advanced.auth-provider {{
+    class = com.datastax.oss.driver.internal.core.auth.PlainTextAuthProvider
+    username = capture
+    password = "{WORD}"
+  }}
+  advanced.heartbeat {{ interval = 20 seconds, timeout = 500 milliseconds }}
+  advanced.connection.connect-timeout = 1500
+  advanced.control-connection.timeout = 1 minute
+  advanced.protocol {{ version = V4, compression = none }}
+  advanced.socket.keep-alive = true
+  advanced.socket.tcp-no-delay = false
+}}
+"""
+
+
+class Refused(Exception):
+    """Ends the connecting once the driver has its options."""
+
+
+def asked_of_the_driver(connection: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+
+    def cluster(**options: Any) -> None:
+        asked.update(options)
+        raise Refused
+
+    monkeypatch.setattr(cassandra.cluster, "Cluster", cluster)
+    with pytest.raises(Refused):
+        open_session(connection, timeout_seconds=3)
+    return asked
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "application.conf"
+    file.write_text(text)
+    return str(file)
+
+
+def assert_as_the_file_says(asked: Mapping[str, Any]) -> None:
+    profile = asked["execution_profiles"][EXEC_PROFILE_DEFAULT]
+    assert profile.request_timeout == 7
+    assert profile.consistency_level == ConsistencyLevel.LOCAL_QUORUM
+    assert profile.load_balancing_policy._child_policy.local_dc == "dc1"
+    assert (asked["auth_provider"].username, asked["auth_provider"].password) == ("capture", WORD)
+    assert (asked["idle_heartbeat_interval"], asked["idle_heartbeat_timeout"]) == (20, 0.5)
+    assert (asked["connect_timeout"], asked["control_connection_timeout"]) == (1.5, 60)
+    assert (asked["protocol_version"], asked["compression"]) == (4, False)
+    assert set(asked["sockopts"]) == {
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 0),
+    }
+
+
+@pytest.mark.covers("CAS-D3X-03")
+def test_a_file_of_the_java_driver_sets_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"host": "", "port": 9042, "extra": {"driver_config_file": written(tmp_path, FILE)}}
+    asked = asked_of_the_driver(connection, monkeypatch)
+    assert (asked["contact_points"], asked["port"]) == (["db1", "db2"], 9142)
+    assert_as_the_file_says(asked)
+    assert read_driver_file(written(tmp_path, FILE))["extra"]["page_size"] == 2000
+
+
+@pytest.mark.covers("CAS-D3X-03")
+def test_extras_set_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {
+        "local_datacenter": "dc1",
+        "request_timeout_seconds": 7,
+        "consistency": "local_quorum",
+        "heartbeat_interval_seconds": "20",
+        "heartbeat_timeout_seconds": 0.5,
+        "connect_timeout_seconds": 1.5,
+        "control_timeout_seconds": 60,
+        "protocol_version": 4,
+        "compression": "none",
+        "tcp_keepalive": True,
+        "tcp_nodelay": "false",
+        "page_size": 2000,
+    }
+    connection = {"host": "db1", "login": "capture", "password": WORD, "extra": extra}
+    assert_as_the_file_says(asked_of_the_driver(connection, monkeypatch))
+
+
+@pytest.mark.covers("CAS-D3X-03")
+def test_what_the_connection_says_wins_over_the_file(tmp_path: Path) -> None:
+    extra = {"driver_config_file": written(tmp_path, FILE), "request_timeout_seconds": 9}
+    found = resolved({"host": "mine", "port": 9042, "login": "me", "password": "own", "extra": extra})
+    assert (found["host"], found["port"], found["login"], found["password"]) == ("mine", 9042, "me", "own")
+    assert (found["extra"]["request_timeout_seconds"], found["extra"]["local_datacenter"]) == (9, "dc1")
+
+
+def test_without_settings_the_driver_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asked_of_the_driver({"host": "db1"}, monkeypatch)
+    assert (asked["connect_timeout"], asked["control_connection_timeout"]) == (3, 3)
+    assert not {"compression", "protocol_version", "sockopts", "idle_heartbeat_interval"} & set(asked)
+
+
+def test_tls_of_the_file_is_that_of_debeziums_settings(tmp_path: Path) -> None:
+    text = """datastax-java-driver.advanced.ssl-engine-factory {
+      class = DefaultSslEngineFactory
+      truststore-path = /trust.jks, truststore-password = w1
+      keystore-path = /key.jks, keystore-password = w2
+      hostname-validation = false
+      cipher-suites = [ "TLS_A", "TLS_B" ]
+    }"""
+    assert read_driver_file(written(tmp_path, text))["extra"] == {
+        "tls": True,
+        "trustStore.location": "/trust.jks",
+        "trustStore.password": "w1",
+        "keyStore.location": "/key.jks",
+        "keyStore.password": "w2",
+        "tls_check_hostname": False,
+        "cipherSuites": "TLS_A,TLS_B",
+    }
+
+
+@pytest.mark.covers("CAS-D3X-03")
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("advanced.metrics.session.enabled = [ bytes-sent ]", "requests are counted by CassandraCdcHook"),
+        ("profiles { slow { basic.request.timeout = 9 s } }", "there is one profile"),
+        ("advanced.netty.io-group.size = 4", "no counterpart in the Python driver"),
+        ("basic.request.timout = 9 s", r"setting basic\.request\.timout in .* can't be followed"),
+        ("basic.request.timeout = soon", r"timeout in .* is wrong: expected a duration .*found 'soon'"),
+        ("basic.request.timeout = 0", "is wrong: expected .*seconds above 0"),
+        ("advanced.protocol.version = DSE_V1", "expected one of 3, 4, 5, found 'DSE_V1'"),
+        ("advanced.protocol.compression = zip", "expected one of none, lz4, snappy"),
+        ("basic.contact-points = [ db1 ]", 'expected a list of "host:port"'),
+        ('basic.contact-points = ["a:1", "b:2"]', "all with the same port"),
+        ("advanced.auth-provider.class = DseGssApiAuthProvider", "PlainTextAuthProvider have counterparts"),
+    ],
+)
+def test_what_can_not_be_followed_is_refused_by_name(tmp_path: Path, line: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        read_driver_file(written(tmp_path, f"datastax-java-driver {{ {line} }}"))
+
+
+@pytest.mark.covers("CAS-D3X-03")
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"advanced.auth-provider.password = [{WORD}]",
+        f"advanced.auth-provider {{ password = {WORD} + }}",
+        f'advanced.auth-provider {{ password = "{WORD}',
+        f'advanced.auth-provider {{ password = "\\q{WORD}" }}',
+        f"advanced.auth-provider {{ password = ${{{WORD}}} }}",
+        f'advanced.auth-provider {{ password = "a"{WORD} }}',
+        f"advanced.auth-provider {{ secret = {WORD} }}",
+        f"{WORD}",
+    ],
+)
+def test_no_error_shows_a_secret(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_driver_file(written(tmp_path, line))
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert WORD not in str(error)
+        error = error.__cause__
+
+
+@pytest.mark.covers("CAS-D3X-03")
+def test_unknown_and_wrong_extras_are_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown setting request_timeout\b.*timeout_seconds\?"):
+        resolved({"extra": {"request_timeout": 3}})
+    with pytest.raises(ConfigurationError, match=r"setting page_size .*is wrong: expected a whole number"):
+        resolved({"extra": {"page_size": 0}})
+    with pytest.raises(ConfigurationError, match=r"heartbeat_interval_seconds .*expected seconds"):
+        resolved({"extra": {"heartbeat_interval_seconds": float("nan")}})
+
+
+def test_a_compression_without_its_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cassandra.connection.locally_supported_compressions", {})
+    with pytest.raises(ConfigurationError, match=r"needs a library .*lz4.*pip install lz4"):
+        open_session({"host": "db1", "extra": {"compression": "lz4"}}, timeout_seconds=3)
+
+
+def test_a_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"settings file .*nowhere.conf can't be read: found No"):
+        read_driver_file(str(tmp_path / "nowhere.conf"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", {}),
+        ("{}", {}),
+        ("a = 1", {"a": "1"}),
+        ("a.b = 1.50, a.c = 007", {"a.b": "1.50", "a.c": "007"}),
+        ("a { b = x }\na.b = y", {"a.b": "y"}),
+        ('"a b" : "c # \\u00e9"', {"a b": "c # é"}),
+        ("a = b  c # e", {"a": "b c"}),
+        ("a = [ 1, x y\n true ] // z", {"a": ["1", "x y", "true"]}),
+        ("a = null\nb =\n  c", {"a": None, "b": "c"}),
+        ("a = ${CDC_WORD}", {"a": "from outside"}),
+        ("a = 1\na = ${?CDC_NOT_SET}", {"a": "1"}),
+        ("{ a { b { c = 1 } } }", {"a.b.c": "1"}),
+    ],
+)
+def test_the_subset_of_hocon_is_read(
+    monkeypatch: pytest.MonkeyPatch, text: str, values: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("CDC_WORD", "from outside")
+    assert parse_hocon(text, "f") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('a = 1\ninclude "other.conf"', 2),
+        ("a += 1", 1),
+        ('a = """b"""', 1),
+        ("a = ${b.c}", 1),
+        ("a = ${CDC_NOT_SET}", 1),
+        ("\n\na { b = 1", 3),
+        ("a = [1,\n2", 2),
+        ("a = 1 }", 1),
+        ("{ a = 1 }\nb = 2", 2),
+        ("a", 1),
+        ('a = "b" "c"', 1),
+        ("a = {b = 1} c", 1),
+        ("a = http://h/x", 1),
+        ("b = 1\na = p@ss", 2),
+    ],
+)
+def test_the_rest_of_hocon_is_refused_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"line {line} of f is not understood"):
+        parse_hocon(text, "f")
