@@ -226,7 +226,8 @@ class Connector:
         name: Its name; also the default topic prefix and namespace.
         type: The source's type.
         source: The source's options.
-        tables: Regular expressions, anchored, on ``keyspace.table`` or ``database.collection``.
+        tables: Regular expressions, anchored, on ``keyspace.table`` or ``database.collection``. A
+            materialized view of Cassandra is selected by its full name alone.
         exclude_tables: Likewise, what to leave out.
         snapshot: How tables are read in full.
         lake: Where mirrors live.
@@ -303,6 +304,10 @@ class Connector:
         """First part of each topic."""
         return self.publish.topic_prefix or self.name
 
+    def names(self, table: str) -> bool:
+        """Tell whether one of the patterns spells out this table: dots may have their backslash or not."""
+        return any(re.sub(r"\\(\W)", r"\1", pattern) == table for pattern in self.tables)
+
     def selects(self, table: str) -> bool:
         """Tell whether a table belongs to the capture."""
         return any(re.fullmatch(p, table) for p in self.tables) and not any(
@@ -314,7 +319,11 @@ class Connector:
 class _Declaration:
     name: str = option("The connector's name", check=_name)
     source: Mapping[str, Any] = option("The source: its type and options")
-    tables: tuple[str, ...] = option("Anchored regular expressions of tables", (".*",), check=_patterns)
+    tables: tuple[str, ...] = option(
+        "Anchored regular expressions of tables; a materialized view of Cassandra only by its full name",
+        (".*",),
+        check=_patterns,
+    )
     exclude_tables: tuple[str, ...] = option("Tables to leave out, likewise", (), check=_patterns)
     snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
