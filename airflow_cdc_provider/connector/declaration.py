@@ -162,6 +162,17 @@ class CassandraPublishOptions:
         "columns (a regular expression on keyspace.table.column), schema_name, and settings of its own",
         {},
     )
+    before: bool = option(
+        "Values of envelope debezium have a field before: the row as it stood before the change, as far as "
+        "the changes that are read, or the mirror, tell",
+        False,
+    )
+    order: Literal["log", "write_time"] = option(
+        "log: events of each node in the order of its commit log, one node after the other; write_time: in "
+        "the order of their write times, so that those of a partition come in order whichever nodes logged "
+        "them (event.order.guarantee.mode). All that one command reads is ordered, and kept in memory for it",
+        "log",
+    )
     key_in_value: bool = option(
         "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
         "DataStax's JSON-only form",
@@ -344,8 +355,20 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
 
 def _refuse_other_envelopes(publish: PublishOptions) -> None:
     """Refuse choices that the events' form doesn't know: who hides a column by a converter counts on it."""
-    others = ("operations", "source", "decimals", "varints", "frozen", "converters")
-    for name in others if publish.envelope == "datastax" else ("key_in_value",):
+    names = {
+        "datastax": (
+            "operations",
+            "source",
+            "decimals",
+            "varints",
+            "frozen",
+            "converters",
+            "before",
+            "order",
+        ),
+        "datastax-cells": ("key_in_value", "before"),
+    }
+    for name in names.get(publish.envelope, ("key_in_value",)):
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):
             raise ConfigurationError(
