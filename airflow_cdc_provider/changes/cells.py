@@ -39,6 +39,10 @@ A row with ``ROW_UNCERTAIN`` and without ``ROW_LIVENESS`` was read by a SELECT. 
 that reading in us, at 16 the write time of the greatest liveness before it that is known (NEVER for none) and
 at 4, as u32, that one's expiry in epoch seconds: 0 for one without TTL, :data:`NEVER_LIVED`.
 
+A row with ``ROW_STRICT`` lives by its liveness alone, whatever cells it has: so Cassandra reads rows of a
+view whose key has a column that isn't in its base's key. The reading of such a row tells its liveness: with
+``ROW_UNCERTAIN`` the one that is known is the greatest that there was.
+
 Write times are signed 64-bit and all values of them are legal. Each (column, path) occurs at most once, and
 so does a column's complex deletion.
 """
@@ -61,6 +65,8 @@ ROW_LIVENESS: Final = 2
 ROW_DELETION: Final = 4
 ROW_UNCERTAIN: Final = 8
 """Known from a SELECT, which shows neither the row's liveness nor its tombstones."""
+ROW_STRICT: Final = 16
+"""Lives by its liveness alone."""
 
 CELL_TOMBSTONE: Final = 1
 CELL_EXPIRING: Final = 2

@@ -14,7 +14,6 @@ from airflow_cdc_provider.connector.imported import (
     Rule,
     boolean,
     choice,
-    choice_without_option,
     flag,
     left_out,
     name_option,
@@ -375,8 +374,8 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "offset.backing.store.dir": _STATE,
     "max.offset.flush.size": _STATE,
     "num.of.change.event.queues": _PROCESS,
-    "event.order.guarantee.mode": choice_without_option(
-        "events of a partition keep the log's order in both modes", "commitlog_file", "partition_values"
+    "event.order.guarantee.mode": choice(
+        "publish.cassandra.order", {"commitlog_file": "log", "partition_values": "write_time"}
     ),
     "decimal.handling.mode": choice(
         "publish.cassandra.decimals", {"double": "double", "precise": "precise", "string": "string"}

@@ -164,6 +164,17 @@ class CassandraPublishOptions:
         "columns (a regular expression on keyspace.table.column), schema_name, and settings of its own",
         {},
     )
+    before: bool = option(
+        "Values of envelope debezium have a field before: the row as it stood before the change, as far as "
+        "the changes that are read, or the mirror, tell",
+        False,
+    )
+    order: Literal["log", "write_time"] = option(
+        "log: events of each node in the order of its commit log, one node after the other; write_time: in "
+        "the order of their write times, so that those of a partition come in order whichever nodes logged "
+        "them (event.order.guarantee.mode). All that one command reads is ordered, and kept in memory for it",
+        "log",
+    )
     key_in_value: bool = option(
         "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
         "DataStax's JSON-only form",
@@ -228,7 +239,8 @@ class Connector:
         name: Its name; also the default topic prefix and namespace.
         type: The source's type.
         source: The source's options.
-        tables: Regular expressions, anchored, on ``keyspace.table`` or ``database.collection``.
+        tables: Regular expressions, anchored, on ``keyspace.table`` or ``database.collection``. A
+            materialized view of Cassandra is selected by its full name alone.
         exclude_tables: Likewise, what to leave out.
         snapshot: How tables are read in full.
         lake: Where mirrors live.
@@ -305,6 +317,10 @@ class Connector:
         """First part of each topic."""
         return self.publish.topic_prefix or self.name
 
+    def names(self, table: str) -> bool:
+        """Tell whether one of the patterns spells out this table: dots may have their backslash or not."""
+        return any(re.sub(r"\\(\W)", r"\1", pattern) == table for pattern in self.tables)
+
     def selects(self, table: str) -> bool:
         """Tell whether a table belongs to the capture."""
         return any(re.fullmatch(p, table) for p in self.tables) and not any(
@@ -316,7 +332,11 @@ class Connector:
 class _Declaration:
     name: str = option("The connector's name", check=_name)
     source: Mapping[str, Any] = option("The source: its type and options")
-    tables: tuple[str, ...] = option("Anchored regular expressions of tables", EVERY_TABLE, check=_patterns)
+    tables: tuple[str, ...] = option(
+        "Anchored regular expressions of tables; a materialized view of Cassandra only by its full name",
+        EVERY_TABLE,
+        check=_patterns,
+    )
     exclude_tables: tuple[str, ...] = option("Tables to leave out, likewise", (), check=_patterns)
     snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
@@ -337,8 +357,20 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
 
 def _refuse_other_envelopes(publish: PublishOptions) -> None:
     """Refuse choices that the events' form doesn't know: who hides a column by a converter counts on it."""
-    others = ("operations", "source", "decimals", "varints", "frozen", "converters")
-    for name in others if publish.envelope == "datastax" else ("key_in_value",):
+    names = {
+        "datastax": (
+            "operations",
+            "source",
+            "decimals",
+            "varints",
+            "frozen",
+            "converters",
+            "before",
+            "order",
+        ),
+        "datastax-cells": ("key_in_value", "before"),
+    }
+    for name in names.get(publish.envelope, ("key_in_value",)):
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):
             raise ConfigurationError(

@@ -199,17 +199,6 @@ def choice(path: str, choices: Mapping[str, object], reason: str = "") -> Rule:
     return Rule("taken over", text, apply)
 
 
-def choice_without_option(reason: str, *words: str) -> Rule:
-    """Leave out a word, but refuse one that the product doesn't know."""
-
-    def apply(draft: Draft, name: str, value: str) -> None:
-        if value.lower() not in words:
-            raise wrong(name, f"one of {', '.join(words)}", value)
-        draft.notes.append(f"property {name} is left out: {reason}")
-
-    return Rule("left out", reason, apply)
-
-
 def left_out(reason: str) -> Rule:
     """Leave out what only the product's own process or the connection needs."""
     return Rule(

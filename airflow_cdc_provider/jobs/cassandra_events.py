@@ -22,15 +22,21 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.jobs.offline import Damage
 from airflow_cdc_provider.jobs.row_states import row_states
+from airflow_cdc_provider.jobs.rows_before import KnownOf, RowsBefore, data_of, keys_of, nothing_known
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.converters import load_converters, require_columns
+from airflow_cdc_provider.sources.cassandra.debezium.converters import (
+    Converter,
+    load_converters,
+    require_columns,
+)
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
+_ROWS_AT_ONCE: Final = 10_000
 _ID_DIGITS: Final = 32
 """A table's id as text; ``schema_id`` of other records is something else."""
 
@@ -44,12 +50,14 @@ class EventSettings:
         source: Knows the schemas, also those of tables that are gone.
         cluster: The cluster's name.
         now_ns: The moment at which events are built and TTLs are judged, ns since 1970.
+        known_of: What is known of rows from before all records.
     """
 
     connector: Connector
     source: CassandraSource
     cluster: str
     now_ns: int
+    known_of: KnownOf = nothing_known
 
     def tables(self) -> list[TableSchema]:
         """List the captured tables, then those that were dropped."""
@@ -58,15 +66,19 @@ class EventSettings:
 
 
 def lines_of_records(
-    settings: EventSettings, batches: Iterable[pa.RecordBatch], damage: Damage
+    settings: EventSettings,
+    batches: Iterable[pa.RecordBatch],
+    damage: Damage,
+    earlier: Iterable[pa.RecordBatch] = (),
 ) -> Iterator[pa.LargeStringArray]:
-    """Write the events of records, in their order.
+    """Write the events of records, in their order or that of their write times.
 
     Args:
         settings: How.
         batches: Batches of ``CHANGE_SCHEMA``; of other kinds than changes, snapshot rows and truncations
             nothing comes.
         damage: Collects what is left out.
+        earlier: Likewise, what was before; no events come of it. Only the field ``before`` needs it.
 
     Yields:
         Lines, batch after batch; of envelope ``datastax`` all at once, since they need what was before.
@@ -77,11 +89,14 @@ def lines_of_records(
     """
     if settings.connector.publish.envelope == "datastax":
         return _whole_rows(settings, batches, damage)
-    return _cells_of_rows(settings, batches, damage)
+    return _cells_of_rows(settings, batches, damage, earlier)
 
 
 def _cells_of_rows(
-    settings: EventSettings, batches: Iterable[pa.RecordBatch], damage: Damage
+    settings: EventSettings,
+    batches: Iterable[pa.RecordBatch],
+    damage: Damage,
+    earlier: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.LargeStringArray]:
     """Write what each update says of rows."""
     connector, source = settings.connector, settings.source
@@ -111,8 +126,15 @@ def _cells_of_rows(
         index=publish.event_index,
         deletion_in_key=as_datastax,
     )
+    together: _Together | None = None
+    if choices.before or choices.order == "write_time":
+        together = _Together(settings, batches, earlier, types, converters)
+        batches = together.batches()
+    start = -_ROWS_AT_ONCE
     for batch in batches:
-        damage.skipped["t"] += _truncations(batch["kind"])
+        start += _ROWS_AT_ONCE
+        wanted = together.wanted[start : start + batch.num_rows] if together else None
+        damage.skipped["t"] += _truncations(batch["kind"] if wanted is None else batch["kind"].filter(wanted))
         rows: list[np.ndarray] = []
         lines: list[pa.LargeStringArray] = []
         table_ids = _table_ids(batch, source)
@@ -120,6 +142,7 @@ def _cells_of_rows(
             if table_id not in decoders:
                 continue  # the declaration selects it no longer
             places = np.flatnonzero(pc.equal(table_ids, table_id).fill_null(False))
+            places = places if wanted is None else places[wanted[places]]
             places = places[_wanted(source, table_id.hex(), batch.take(pa.array(places)))]
             part = batch.take(pa.array(places))
             decoder = decoders[table_id]
@@ -128,6 +151,9 @@ def _cells_of_rows(
             note(schema.full_name, part, decoded.undecodable, decoded.reasons, damage)
             events = without_skipped(decoded.events, connector, damage.skipped)
             if events.num_rows:
+                if together and choices.before:
+                    before = together.before(table_id, events, start + places, part["key"])
+                    events = events.append_column("before", before)
                 envelope = cassandra_envelope.build(
                     events, schema.keyspace, schema.name, replace(options, excluded=left_out[table_id])
                 )
@@ -137,6 +163,79 @@ def _cells_of_rows(
         if lines:
             order = np.argsort(np.concatenate(rows), kind="stable")
             yield pa.concat_arrays(lines).take(pa.array(order))
+
+
+class _Together:
+    """All records at once: in the order of their write times if need be, with what stood before each.
+
+    Args:
+        settings: How events are made.
+        batches: What is to become events.
+        earlier: What was before.
+        types: How values are shown.
+        converters: What shows them otherwise.
+    """
+
+    def __init__(
+        self,
+        settings: EventSettings,
+        batches: Iterable[pa.RecordBatch],
+        earlier: Iterable[pa.RecordBatch],
+        types: EventTypes,
+        converters: Sequence[tuple[str, Converter]],
+    ) -> None:
+        before = pa.Table.from_batches(earlier, record.CHANGE_SCHEMA)
+        records = pa.concat_tables([before, pa.Table.from_batches(batches, record.CHANGE_SCHEMA)])
+        self._records = records.combine_chunks()
+        self.wanted = np.arange(records.num_rows) >= before.num_rows
+        """Of which records events are to come."""
+        source, choices = settings.source, settings.connector.publish.cassandra
+        if choices.order == "write_time":
+            self._sort(settings)
+        self._numbers = np.zeros(records.num_rows, np.int64)
+        self._befores: dict[bytes, RowsBefore] = {}
+        table_ids = _table_ids(self._records, source)
+        for schema in settings.tables() if choices.before else ():
+            table_id = bytes.fromhex(schema.id)
+            changes, numbers = data_of(self._records, pc.equal(table_ids, table_id).fill_null(False))
+            self._numbers[numbers] = np.arange(len(numbers))
+            known = settings.known_of(schema.full_name, keys_of(changes))
+            codec = source.codec_of(schema, known.memory if known else None)
+            decoder = EventDecoder(codec.schema, types, converters)
+            ours = self._records.filter(pc.equal(self._records["source_table"], schema.full_name))
+            self._befores[table_id] = RowsBefore(codec, decoder, changes, fences_of(ours, schema.id), known)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records, :data:`_ROWS_AT_ONCE` at a time."""
+        yield from self._records.to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+    def before(
+        self, table_id: bytes, events: pa.RecordBatch, places: np.ndarray, keys: pa.Array
+    ) -> pa.StructArray:
+        """Return the rows that stood before events of a table.
+
+        Args:
+            table_id: The table's.
+            events: As decoded.
+            places: Numbers of the records that they were decoded from.
+            keys: The partition keys of these.
+        """
+        rows = events["row"].to_numpy()
+        return self._befores[table_id].of(events, self._numbers[places[rows]], keys.take(events["row"]))
+
+    def _sort(self, settings: EventSettings) -> None:
+        """Sort the records by their greatest write times; equal ones stay in their order."""
+        written = np.full(self._records.num_rows, np.iinfo(np.int64).min)
+        table_ids = _table_ids(self._records, settings.source)
+        for schema in settings.tables():
+            ours = pc.equal(table_ids, bytes.fromhex(schema.id)).fill_null(False)
+            changes, numbers = data_of(self._records, ours)
+            decoded = settings.source.codec_of(schema).decode(changes, ())
+            times = latest_times(decoded.contributions["state"])
+            np.maximum.at(written, numbers[np.asarray(decoded.rows, np.int64)], times)
+        order = np.argsort(written, kind="stable")
+        self._records = self._records.take(pa.array(order)).combine_chunks()
+        self.wanted = self.wanted[order]
 
 
 def _whole_rows(
@@ -192,10 +291,7 @@ def _states(
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Return the states of a table's rows after each change, and numbers that order all tables' events."""
     fences = fences_of(records.filter(pc.equal(records["source_table"], codec.table)), codec.schema.id)
-    numbers = np.flatnonzero(ours)
-    (changes,) = records.take(pa.array(numbers)).combine_chunks().to_batches() or [
-        pa.RecordBatch.from_pylist([], record.CHANGE_SCHEMA)
-    ]
+    changes, numbers = data_of(records, ours)
     decoded = codec.decode(changes, fences)
     note(codec.table, changes, decoded.undecodable, decoded.reasons, damage)
     of_change = np.asarray(decoded.rows, np.int64)

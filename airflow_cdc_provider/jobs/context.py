@@ -116,7 +116,7 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
             )
         from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
-        return CassandraSource(connector.source, connection, connector.selects)
+        return CassandraSource(connector.source, connection, connector.selects, names=connector.names)
     from airflow_cdc_provider.sources.mongodb.selection import Selection
     from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 

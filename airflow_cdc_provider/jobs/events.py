@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_records
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.offline import Damage, text_of
 from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
+from airflow_cdc_provider.jobs.rows_before import Known
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
@@ -72,13 +77,44 @@ def events(context: JobContext) -> JobResult:
         int(options.get("now_ns", time.time_ns())),
     )
     target = Path(options["path"])
-    partial = target.with_name(target.name + ".part")
-    with partial.open("wb") as file:
-        for lines in lines_of_records(settings, _records(context, after, through), damage):
+    unfinished = target.with_name(target.name + ".part")
+    earlier: Iterator[pa.RecordBatch] = iter(())
+    if context.connector.publish.cassandra.before:
+        earlier = _records(context, 0, after)
+        settings = replace(settings, known_of=partial(_known, context, after))
+    with unfinished.open("wb") as file:
+        for lines in lines_of_records(settings, _records(context, after, through), damage, earlier):
             file.write(text_of(lines))
-    partial.replace(target)
+    unfinished.replace(target)
     log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
     return JobResult(ok=True, findings=tuple(damage.told()))
+
+
+def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known | None:
+    """Return what the mirror of a table holds of some keys, if it has merged no batch after a certain one."""
+    from pyspark.sql import functions as f
+
+    mirror = context.mirror(table)
+    state = mirror.state()
+    if not 0 <= state.merged_through <= after:
+        return None
+    frame = context.spark.createDataFrame(pa.table({"key": keys.cast(pa.binary())}))
+    wanted = f.broadcast(frame)
+    names = CONTRIBUTION_SCHEMA.names
+    rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*").where("state IS NOT NULL")
+    held = rows.selectExpr(
+        "key",
+        f"cast({ROW} as tinyint) scope",
+        "clustering",
+        "cast(null as binary) clustering_end",
+        "generation",
+        "version",
+        f"cast({UPSERT} as tinyint) op",
+        "state",
+    )
+    both = held.select(*names).unionByName(mirror.remembered().select(*names))
+    found = both.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
+    return Known(found, state.fences, state.memory)
 
 
 def _records(context: JobContext, after: int, through: int) -> Iterator[pa.RecordBatch]:

@@ -85,6 +85,7 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
         replace(options, cdc_raw=str(recording.path), schema_file=schema),
         {},
         connector.selects,
+        names=connector.names,
         recorded=True,
     )
     if any(list_segments(recording.path, options.node).values()):

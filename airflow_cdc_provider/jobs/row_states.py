@@ -1,4 +1,4 @@
-"""The state of rows right after each change of them: what events with whole rows are made of.
+"""The state of rows right after each change of them, or right before: what whole rows in events are.
 
 Changes are reconciled one after the other as the database would: a change with an older write time than what
 is there leaves the row as it is. Changes that don't meet are reconciled at once, in one round: those of
@@ -9,9 +9,9 @@ does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,11 @@ ROW_STATE_SCHEMA: Final = pa.schema(
 """
 
 
+_BEFORE_SCHEMA: Final = pa.schema([pa.field("state", pa.binary()), pa.field("static_state", pa.binary())])
+_BEFORE_ALL_EXPIRY: Final = 0
+"""A moment at which nothing has expired, in epoch seconds."""
+
+
 def row_states(
     contributions: pa.Table,
     changes: npt.NDArray[np.int64],
@@ -79,10 +84,64 @@ def row_states(
     Returns:
         Batch of :data:`ROW_STATE_SCHEMA`, in the order of the changes.
     """
+    by_name = _by_name(clustered)
+    states = [ROW_STATE_SCHEMA.empty_table()]
+    for places, part, before, after in _play(contributions, changes, now_seconds, rules):
+        states.append(_told(part, changes[places], after, by_name))
+        states.append(_removed(part, changes[places], before, after, by_name))
+    table = pa.concat_tables(states).combine_chunks()
+    order = np.argsort(table["change"].to_numpy(), kind="stable")
+    (batch,) = table.take(pa.array(order)).combine_chunks().to_batches() or [_nothing()]
+    return batch
+
+
+def rows_before(
+    contributions: pa.Table, changes: npt.NDArray[np.int64], rules: str, *, clustered: bool = True
+) -> pa.Table:
+    """Return what there was of each contribution's row right before its change.
+
+    Nothing has expired here: who shows the cells knows when they did. Rows that lived before the first change
+    are unknown.
+
+    Args:
+        contributions: As for :func:`row_states`.
+        changes: Likewise.
+        rules: Likewise.
+        clustered: Likewise.
+
+    Returns:
+        As many rows, with columns ``state`` (the row's cells; null if it wasn't there, or the contribution is
+        of the partition or a range of it) and ``static_state`` (the partition's, null for none and for a
+        range).
+    """
+    by_name = _by_name(clustered)
+    found = [_BEFORE_SCHEMA.empty_table()]
+    order = [np.empty(0, np.int64)]
+    for places, part, before, _ in _play(contributions, changes, _BEFORE_ALL_EXPIRY, rules):
+        order.append(places)
+        found.append(_standing(part, before, by_name))
+    table = pa.concat_tables(found).combine_chunks()
+    return table.take(pa.array(np.argsort(np.concatenate(order))))
+
+
+def _by_name(clustered: bool) -> pa.Array:
+    return pa.array([ROW] if clustered else [ROW, PARTITION_DELETION], pa.int8())
+
+
+class _Round(NamedTuple):
+    """Changes that don't meet: where their contributions are, these, rows that they meet, what becomes."""
+
+    places: npt.NDArray[np.int64]
+    part: pa.Table
+    before: pa.Table
+    after: Reconciled
+
+
+def _play(
+    contributions: pa.Table, changes: npt.NDArray[np.int64], now_seconds: int, rules: str
+) -> Iterator[_Round]:
     names = _names(contributions)
     rounds, whole = _rounds(contributions, changes, names)
-    by_name = pa.array([ROW] if clustered else [ROW, PARTITION_DELETION], pa.int8())
-    states = [ROW_STATE_SCHEMA.empty_table()]
     known = CONTRIBUTION_SCHEMA.empty_table().append_column("name", pa.array([], pa.binary()))
     live = LIVE_ROW_SCHEMA.empty_table().append_column("name", pa.array([], pa.binary()))
     order = np.argsort(rounds, kind="stable")
@@ -99,16 +158,11 @@ def row_states(
         before, resting = _split(live, touched, live["state"].is_null())
         met = pa.concat_tables([mine.drop_columns("name"), part])
         after = reconcile_cells(_current(met), now_seconds, rules)
-        states.append(_told(part, changes[places], after, by_name))
-        states.append(_removed(part, changes[places], before.drop_columns("name"), after, by_name))
+        yield _Round(places, part, before.drop_columns("name"), after)
         known = pa.concat_tables([others, _named(after.side), _named(_as_contributions(after.live))])
         live = pa.concat_tables([resting, _named(after.live)])
         if number % _ROUNDS_APART == 0:
             known, live = known.combine_chunks(), live.combine_chunks()
-    table = pa.concat_tables(states).combine_chunks()
-    order = np.argsort(table["change"].to_numpy(), kind="stable")
-    (batch,) = table.take(pa.array(order)).combine_chunks().to_batches() or [_nothing()]
-    return batch
 
 
 def _nothing() -> pa.RecordBatch:
@@ -241,6 +295,33 @@ def _as_contributions(live: pa.Table) -> pa.Table:
         "state": rows["state"],
     }
     return pa.table(columns, schema=CONTRIBUTION_SCHEMA)
+
+
+def _standing(part: pa.Table, before: pa.Table, by_name: pa.Array) -> pa.Table:
+    """Return what stood of the rows that contributions are of; what a TRUNCATE took since is gone."""
+    before = before.combine_chunks()
+    rows = before.filter(pc.is_valid(before["state"]))
+    scope = part["scope"].combine_chunks()
+    is_row = pc.is_in(scope, value_set=by_name)
+    generation = part["generation"].combine_chunks()
+
+    def standing(place: pa.Array, of: pa.Table) -> pa.Array:
+        own = of["generation"].combine_chunks().take(place)
+        return pc.if_else(pc.less(own, generation), pa.scalar(None, pa.int32()), place)
+
+    row = standing(pc.index_in(_names(part), value_set=_names(rows)), rows)
+    row = pc.if_else(is_row, row, pa.scalar(None, pa.int32()))
+    partition = standing(
+        pc.index_in(part["key"].combine_chunks(), value_set=before["key"].combine_chunks()), before
+    )
+    of_partition = pc.and_(pc.invert(is_row), pc.not_equal(scope, RANGE_DELETION))
+    partition = pc.if_else(of_partition, partition, pa.scalar(None, pa.int32()))
+    static = pc.coalesce(
+        rows["static_state"].combine_chunks().take(row),
+        before["static_state"].combine_chunks().take(partition),
+    )
+    state = rows["state"].combine_chunks().take(row)
+    return pa.table({"state": state, "static_state": static}, schema=_BEFORE_SCHEMA)
 
 
 def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled, by_name: pa.Array) -> pa.Table:

@@ -40,6 +40,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_DELETION,
     ROW_LIVENESS,
     ROW_STATIC,
+    ROW_STRICT,
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import (
@@ -213,12 +214,12 @@ def _settle_row(
         return CellRow(
             ROW_LIVENESS,
             EXPIRED_LIVENESS_TTL,
-            held.liveness_us,
+            _last_liveness(held),
             now_seconds,
             clustering=held.clustering,
             cells=gone,
         )
-    if shown is not None and not shown.cells:
+    if shown is not None and not shown.cells and not shown.flags & ROW_STRICT:
         hidden_us = _hidden_liveness(held, shown.liveness_us, above)
         if hidden_us is not None:
             return CellRow(
@@ -231,6 +232,12 @@ def _settle_row(
     if not gone:
         return None
     return CellRow(0, clustering=held.clustering, expiry_seconds=NEVER, cells=gone)
+
+
+def _last_liveness(held: CellRow) -> int:
+    """Return the write time of the liveness by which a row lives; of an unknown one, when it was read."""
+    told = held.flags & ROW_STRICT and not held.flags & ROW_LIVENESS and held.expiry_seconds != NEVER
+    return held.expiry_seconds if told else held.liveness_us
 
 
 def _hidden_liveness(held: CellRow, read_us: int, above: Sequence[int]) -> int | None:

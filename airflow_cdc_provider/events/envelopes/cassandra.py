@@ -108,7 +108,8 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
     """Put decoded events of one table into their envelope.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.cassandra.debezium.events` describes them.
+        events: Columns as :mod:`airflow_cdc_provider.sources.cassandra.debezium.events` describes them; with
+            a column ``before``, of the type of ``after``, values have it too.
         keyspace: The table's keyspace.
         table: Its name.
         options: The rest.
@@ -128,11 +129,14 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         version=1,
     )
     source_schema = _CURRENT_SOURCE if options.source == "current" else _DOCUMENTED_SOURCE
+    has_before = "before" in events.schema.names
+    before_schema = struct("before", *((f.name, _cell(f.type)) for f in kind), optional=True, version=1)
     value_schema = struct(
         f"{name}.Envelope",
         ("ts_ms", INT64),
         ("op", STRING),
         ("source", source_schema),
+        *([("before", before_schema)] if has_before else []),
         ("after", after_schema),
     )
     op = events["op"]
@@ -145,12 +149,13 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
             pa.repeat(options.now_ns // 1_000_000, count),
             op,
             _source(events, keyspace, table, source_schema, options),
+            *([_before(events, options.excluded)] if has_before else []),
             pa.StructArray.from_arrays(
                 [*_cells(events, options), events["range_start"], events["range_end"]],
                 [field for field, _ in after_schema.fields],
             ),
         ],
-        ["ts_ms", "op", "source", "after"],
+        [field for field, _ in value_schema.fields],
     )
     deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
     return Envelope(
@@ -244,6 +249,20 @@ def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> lis
             leave = pa.scalar(True) if column in keys else says
             cells[column] = pc.if_else(leave, pa.scalar(None, cell.type), cell)
     return list(cells.values())
+
+
+def _before(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> pa.StructArray:
+    """Return the rows that were there before, without what is excluded."""
+    before = events["before"]
+    cells = {f.name: before.field(at) for at, f in enumerate(before.type)}
+    for column, *path in excluded:
+        cell = cells[column]
+        if path:
+            parts = [_without_field(cell.field(0), path, column), *(cell.field(i) for i in range(1, 3))]
+            cells[column] = pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null())
+        else:
+            cells[column] = pa.nulls(len(cell), cell.type)
+    return pa.StructArray.from_arrays(list(cells.values()), fields=list(before.type), mask=before.is_null())
 
 
 def _without_field(value: pa.Array, path: Sequence[str], where: str) -> pa.Array:

@@ -37,6 +37,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
     ROW_STATIC,
+    ROW_STRICT,
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.kernels import walker
@@ -62,7 +63,7 @@ FAULTS: Final = (
     "bytes after the last cell",
 )
 
-_ROW_FLAGS = ROW_STATIC | ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN
+_ROW_FLAGS = ROW_STATIC | ROW_LIVENESS | ROW_DELETION | ROW_UNCERTAIN | ROW_STRICT
 _CELL_FLAGS = CELL_TOMBSTONE | CELL_EXPIRING | CELL_PATH | CELL_COMPLEX_DELETION | CELL_UNCERTAIN
 
 

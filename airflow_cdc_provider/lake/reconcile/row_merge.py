@@ -12,6 +12,10 @@ A row known from a SELECT only (``ROW_UNCERTAIN``) has an unknown liveness at th
 stands in the place of the liveness' write time. It competes there with the known ones by time: a later known
 one settles it, a later deletion ends it, and until then the row lives. The greatest known liveness before the
 reading stays beside it: should the row live by that one alone, it ends when that one expires.
+
+A row that lives by its liveness alone (``ROW_STRICT``) is dead without one, whatever cells it has. Its cells
+stay, so that a later liveness shows them; they are forgotten with its last deletion or liveness, as by a
+compaction.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
     ROW_STATIC,
+    ROW_STRICT,
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.contribution import STATIC
@@ -183,8 +188,10 @@ def merge_row(
     data = batch.state
     static = batch.scope[order[low]] == STATIC
     own = no_deletion()
+    strict = np.int64(0)
     for place in range(low, high):
         own = greater_deletion(read_deletion(data, batch.row[order[place]]), own)
+        strict |= row_flags(data, batch.row[order[place]]) & ROW_STRICT
     kept = supersedes(own.present, own.time_us, own.seconds, above)
     active = own if kept else above
 
@@ -214,10 +221,11 @@ def merge_row(
     had_cells = count > 0
     count, cell_lives, expires_at = _keep_uncovered(data, cells, count, active, settings.now_seconds)
     forgets = settings.purge_seconds
-    if uncertain and not static:
+    if uncertain and not static and not strict:
         ends = _known_end(liveness)
         if not cell_lives:
-            hidden = (had_cells or active.present) and not _lives_without_cells(liveness)
+            ended = liveness.expires != NEVER and liveness.ttl == NEVER_LIVED
+            hidden = (had_cells or active.present or ended) and not _lives_without_cells(liveness)
             doubtful = doubtful or hidden or ends <= settings.now_seconds
             if doubtful:
                 forgets = np.int64(-NEVER)
@@ -233,20 +241,24 @@ def merge_row(
             expires_at = min(expires_at, liveness.expires)
         elif liveness.expires < forgets:
             liveness = no_liveness()
+    if uncertain and strict:
+        row_lives, liveness, expires_at = _strictly_read(liveness, settings.now_seconds, forgets, expires_at)
     if kept and own.seconds < forgets:
         kept = False
+    if strict and not row_lives and liveness.flag == 0 and not kept and forgets != -NEVER:
+        return at, False, np.int64(NEVER), doubtful
 
     named = _namer(data, batch.row, order, low, high)
     clustering_length = read_u32(data, named + 40)
     copy_bytes(data, named + ROW_HEADER_BYTES, out, at + ROW_HEADER_BYTES, clustering_length)
     end = at + ROW_HEADER_BYTES + clustering_length
     end, written = _write_cells(data, cells, count, settings.now_seconds, forgets, out, end)
-    flags = liveness.flag | (ROW_DELETION if kept else 0) | (ROW_STATIC if static else 0)
-    if written == 0 and (flags & ~ROW_STATIC) == 0:
+    flags = liveness.flag | (ROW_DELETION if kept else 0) | (ROW_STATIC if static else 0) | strict
+    if written == 0 and (flags & ~(ROW_STATIC | ROW_STRICT)) == 0:
         return at, False, np.int64(NEVER), doubtful
     remaining = Deletion(kept, own.time_us, own.seconds)
     write_header(out, at, flags, liveness, remaining, clustering_length, written)
-    return end, cell_lives or (row_lives and not static), expires_at, doubtful
+    return end, (cell_lives and not strict) or (row_lives and not static), expires_at, doubtful
 
 
 @inlined
@@ -306,6 +318,25 @@ def _known_end(reading: Liveness) -> Int:
     if end in (0, NEVER_LIVED) or end * 1_000_000 <= reading.time_us:
         return np.int64(NEVER)
     return end
+
+
+@walker
+def _strictly_read(
+    reading: Liveness, now_seconds: Int, forgets: Int, expires_at: Int
+) -> tuple[bool, Liveness, Int]:
+    """Tell of a row that was read whether its liveness lives, what stays of that, and the next expiry.
+
+    The known liveness is all there was: the reading has told it, or a later change.
+    """
+    end = reading.ttl
+    if reading.expires == NEVER or end == NEVER_LIVED:
+        forgotten = reading.expires == NEVER or reading.time_us < forgets * 1_000_000
+        return False, no_liveness() if forgotten and forgets != -NEVER else reading, expires_at
+    if end == 0:
+        return True, reading, expires_at
+    if now_seconds < end:
+        return True, reading, min(expires_at, end)
+    return False, no_liveness() if end < forgets else reading, expires_at
 
 
 @walker

@@ -150,7 +150,8 @@ def _no_table(session: Session, pattern: re.Pattern[str], flags: dict[str, bool]
         if pattern.fullmatch(view):
             return ConfigurationError(
                 f"{view} is a materialized view: its cdc can't be switched",
-                remedy=f"capture the table that it is of, {base}",
+                remedy=f"capture the table that it is of, {base}; or to capture the view itself, ALTER "
+                f"MATERIALIZED VIEW {view} WITH cdc = true and name it in the declaration",
             )
     ordinary = [table for table in flags if not _is_system(table)]
     if any(pattern.fullmatch(table) for table in flags) or _is_system(pattern.pattern.replace("\\", "")):

@@ -26,6 +26,7 @@ from airflow_cdc_provider.sources.cassandra.connect import (
 )
 from airflow_cdc_provider.sources.cassandra.nodes import ask_nodes, host_ids
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import PARTITIONER
+from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name
@@ -64,7 +65,7 @@ class NodeSettings:
 
 
 def check_source(
-    options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+    options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[TableSchema], bool]
 ) -> Iterator[Finding]:
     """Look at the cluster and at cdc_raw.
 
@@ -214,9 +215,11 @@ def _check_silence(folder: Path, host_ids: set[str], members: Mapping[str, str])
             )
 
 
-def check_tables(session: Session, schemas: Schemas, selects: Callable[[str], bool]) -> Iterator[Finding]:
+def check_tables(
+    session: Session, schemas: Schemas, selects: Callable[[TableSchema], bool]
+) -> Iterator[Finding]:
     """Check the selected tables: capture on, readable, of a kind that can be captured."""
-    selected = [t for t in schemas.tables.values() if not t.view and selects(t.full_name)]
+    selected = [t for t in schemas.tables.values() if selects(t)]
     captured = [t for t in selected if t.cdc]
     if not captured:
         yield Finding(
@@ -228,7 +231,9 @@ def check_tables(session: Session, schemas: Schemas, selects: Callable[[str], bo
     else:
         yield Finding("ok", "tables", f"{len(captured)} with cdc = true")
     for table in selected:
-        if not table.cdc:
+        if table.view:
+            yield from _check_view(table)
+        elif not table.cdc:
             yield Finding(
                 "warning",
                 table.full_name,
@@ -237,6 +242,13 @@ def check_tables(session: Session, schemas: Schemas, selects: Callable[[str], bo
             )
     for table in captured:
         yield from _check_table(session, schemas, table)
+
+
+def _check_view(view: TableSchema) -> Iterator[Finding]:
+    try:
+        require_capturable(view, captured=view.cdc)
+    except ConfigurationError as error:
+        yield Finding("error", view.full_name, error.message, error.remedy)
 
 
 def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iterator[Finding]:
@@ -254,16 +266,21 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
             table.full_name,
             "counters: the log tells which partitions changed, and they are read again at the source",
         )
-    try:
-        with driver_errors(f"reading {table.full_name}"):
-            session.execute(f"SELECT * FROM {_cql_name(table)} LIMIT 1")
-    except CdcError as error:
-        yield Finding(
-            "error",
-            table.full_name,
-            error.message + (f": {error.found}" if error.found else ""),
-            f"GRANT SELECT ON {_cql_name(table)} TO the connection's role",
-        )
+    read = [table.full_name]
+    if table.lives_by and table.definition:
+        read.append(table.definition.base)
+    for full_name in read:
+        name = ".".join(map(quote_name, full_name.split(".", 1)))
+        try:
+            with driver_errors(f"reading {full_name}"):
+                session.execute(f"SELECT * FROM {name} LIMIT 1")
+        except CdcError as error:
+            yield Finding(
+                "error",
+                table.full_name,
+                error.message + (f": {error.found}" if error.found else ""),
+                f"GRANT SELECT ON {name} TO the connection's role",
+            )
 
 
 def check_consistency(name: str, release: str) -> Iterator[Finding]:

@@ -20,6 +20,18 @@ class RawPage(NamedTuple):
         """Return the first value of the first row; it must not be null."""
         return self.data[4 : 4 + int.from_bytes(self.data[:4], "big")]
 
+    def values(self, columns: int) -> list[list[bytes]]:
+        """Return the values of each row; none may be null."""
+        found, at = [], 0
+        for _ in range(self.rows):
+            row = []
+            for _ in range(columns):
+                length = int.from_bytes(self.data[at : at + 4], "big")
+                row.append(self.data[at + 4 : at + 4 + length])
+                at += 4 + length
+            found.append(row)
+        return found
+
 
 class _RawResult(ResultMessage):
     def recv_results_rows(

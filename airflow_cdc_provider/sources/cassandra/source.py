@@ -63,6 +63,7 @@ from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
     SnapshotReader,
     plan_ranges,
 )
+from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
@@ -88,6 +89,7 @@ class CassandraSource:
         options: The declaration's source part.
         connection: The Airflow connection's values (:func:`~.connect.open_session`); empty offline.
         selects: Tells whether the declaration wants a table.
+        names: Tells whether it spells out a table's name, as it must for a materialized view.
         recorded: The segments are a recording: nobody writes there any more.
     """
 
@@ -99,12 +101,14 @@ class CassandraSource:
         connection: Mapping[str, Any],
         selects: Callable[[str], bool],
         *,
+        names: Callable[[str], bool] = lambda table: False,
         recorded: bool = False,
     ) -> None:
         self.options = options
         self._recorded = recorded
         self._connection = dict(connection)
         self._selects = selects
+        self._names = names
         self._history = SchemaHistory()
         self._nodes: Sequence[NodeState] = ()
         self._asked_at = -_NODES_FRESH_SECONDS
@@ -115,7 +119,7 @@ class CassandraSource:
     def check(self) -> list[Finding]:
         """Look at cluster, tables, rights, and cdc_raw."""
         if self._connection:
-            findings = list(check_source(self.options, self._connection, self._selects))
+            findings = list(check_source(self.options, self._connection, self._takes))
         else:
             findings = [Finding("ok", "connection", "none: offline"), *check_folder(self.options, {})]
         if not any(finding.level == "error" and finding.subject == "cdc_raw" for finding in findings):
@@ -123,15 +127,19 @@ class CassandraSource:
         return findings
 
     def tables(self) -> list[str]:
-        """List the selected tables that have ``cdc = true``, or once had it, sorted; never a view.
+        """List the selected tables that have ``cdc = true``, or once had it, sorted; views if they are named.
 
         A table that has it no more keeps its mirror: what was written before is still to come out of the log.
+
+        Raises:
+            ConfigurationError: A view is named that can't be captured.
         """
-        return sorted(
-            t.full_name
-            for t in self.schemas.tables.values()
-            if (t.cdc or self._history.was_captured(t.id)) and not t.view and self._selects(t.full_name)
-        )
+        selected = [t for t in self.schemas.tables.values() if self._takes(t)]
+        captured = {t.full_name for t in selected if t.cdc or self._history.was_captured(t.id)}
+        for table in selected:
+            if table.view:
+                require_capturable(table, captured=table.full_name in captured)
+        return sorted(captured)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
         """Return the decoder of a table by its present schema.
@@ -270,9 +278,7 @@ class CassandraSource:
         return [
             table
             for table_id, table in self._history.by_id.items()
-            if table_id not in known
-            and self._history.was_captured(table_id)
-            and self._selects(table.full_name)
+            if table_id not in known and self._history.was_captured(table_id) and self._takes(table)
         ]
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
@@ -358,6 +364,10 @@ class CassandraSource:
                 raise
             log.warning("the schema is that of an earlier run: %s", error)
             return None
+
+    def _takes(self, table: TableSchema) -> bool:
+        """Tell whether the declaration wants a table; a view only if it is named there."""
+        return self._selects(table.full_name) and (not table.view or self._names(table.full_name))
 
     def _log_tables(self) -> LogTables:
         former = [t for table_id, t in self._history.by_id.items() if table_id not in self.schemas.by_id]

@@ -20,6 +20,7 @@ from airflow_cdc_provider.sources.cql.schema import (
     Keyspace,
     Schemas,
     TableSchema,
+    define_view,
     number_columns,
     order_columns,
 )
@@ -304,7 +305,11 @@ class _Reader:
             if c.kind != "static" and (selected is None or c.name in {*selected, *partition, *clustering})
         }
         keyspace, _, name = full.partition(".")
-        view = TableSchema(keyspace, name, "", _with_keys(columns, partition, clustering), view=True)
+        view = _completed(
+            TableSchema(keyspace, name, "", _with_keys(columns, partition, clustering), view=True)
+        )
+        keys = ([c.name for c in base.partition_key], [c.name for c in base.clustering])
+        view = replace(view, definition=define_view(base.full_name, *keys, view.columns))
         self.tables[full] = _completed(self.with_options(s, view))
 
     def table(self, s: _Statement) -> TableSchema:

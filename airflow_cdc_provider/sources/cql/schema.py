@@ -7,12 +7,13 @@ Built from ``system_schema`` rows, from ``DESCRIBE ... WITH INTERNALS`` text, or
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 ColumnKind = Literal["partition_key", "clustering", "static", "regular"]
+KEY_KINDS: Final = ("partition_key", "clustering")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,26 @@ class DroppedColumn:
 
 
 @dataclass(frozen=True)
+class ViewDefinition:
+    """How a materialized view is made of its base.
+
+    Args:
+        base: ``keyspace.table`` of the base.
+        partition_key: Names of the base's partition key columns.
+        clustering: Names of its clustering columns.
+        lives_by: The column of the view's key that isn't in the base's, empty for none. A row of the view has
+            that column's write time and TTL as its liveness, and lives by it alone.
+        conditions: What its WHERE asks beside ``IS NOT NULL``, each as CQL; not known from a DESCRIBE.
+    """
+
+    base: str
+    partition_key: tuple[str, ...]
+    clustering: tuple[str, ...]
+    lives_by: str = ""
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TableSchema:
     """One version of one table.
 
@@ -86,6 +107,7 @@ class TableSchema:
         cdc: Whether the table has ``cdc = true``.
         view: Whether it is a materialized view.
         counter: Whether it is a counter table.
+        definition: Of a materialized view, if its base is known.
     """
 
     keyspace: str
@@ -96,6 +118,12 @@ class TableSchema:
     cdc: bool = False
     view: bool = False
     counter: bool = False
+    definition: ViewDefinition | None = None
+
+    @property
+    def lives_by(self) -> str:
+        """The column by which rows of a view live (:class:`ViewDefinition`); empty for none, as in tables."""
+        return self.definition.lives_by if self.definition else ""
 
     @property
     def full_name(self) -> str:
@@ -121,6 +149,34 @@ class TableSchema:
     def regular(self) -> tuple[Column, ...]:
         """Regular columns."""
         return tuple(c for c in self.columns if c.kind == "regular")
+
+
+def define_view(
+    base: str,
+    partition_key: Sequence[str],
+    clustering: Sequence[str],
+    columns: Iterable[Column],
+    conditions: Sequence[str] = (),
+) -> ViewDefinition | None:
+    """Tell how a view is made of its base.
+
+    Args:
+        base: ``keyspace.table`` of the base.
+        partition_key: Names of the base's partition key columns.
+        clustering: Names of its clustering columns.
+        columns: The view's columns.
+        conditions: As in :class:`ViewDefinition`.
+
+    Returns:
+        The definition, None if the base's key isn't known.
+    """
+    if not partition_key:
+        return None
+    known = {*partition_key, *clustering}
+    added = [c.name for c in columns if c.kind in KEY_KINDS and c.name not in known]
+    # Cassandra allows one.
+    lives_by = added[0] if added else ""
+    return ViewDefinition(base, tuple(partition_key), tuple(clustering), lives_by, tuple(conditions))
 
 
 def number_columns(schema: TableSchema, memory: Mapping[str, int] | None = None) -> TableSchema:

@@ -8,20 +8,25 @@ sequence.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import SchemaUnknown
 from airflow_cdc_provider.sources.cql.schema import (
+    KEY_KINDS,
     Column,
     CqlType,
     DroppedColumn,
     Keyspace,
     Schemas,
     TableSchema,
+    ViewDefinition,
+    define_view,
     number_columns,
     order_columns,
 )
@@ -68,6 +73,8 @@ def schemas_from_rows(rows: Mapping[str, Iterable[Row]]) -> Schemas:
         for row in rows.get(kind, ()):
             name = (row["keyspace_name"], row[name_column])
             table = _table(row, name, columns[name], dropped[name], types, view=kind == "views")
+            if table.view:
+                table = replace(table, definition=_definition(row, table, columns))
             tables[table.full_name] = number_columns(table)
     return Schemas(keyspaces, types, dict(sorted(tables.items())))
 
@@ -171,6 +178,26 @@ def _table(
         view=view,
         counter="counter" in (row.get("flags") or ()) or any(c.type.name == "counter" for c in built),
     )
+
+
+def _definition(
+    row: Row, view: TableSchema, columns: Mapping[tuple[str, str], Iterable[Row]]
+) -> ViewDefinition | None:
+    base = (view.keyspace, str(row.get("base_table_name") or ""))
+    keys = sorted(
+        (c["kind"], int(c.get("position") or 0), c["column_name"])
+        for c in columns.get(base, ())
+        if c.get("kind") in KEY_KINDS
+    )
+    partition_key, clustering = ([name for own, _, name in keys if own == kind] for kind in KEY_KINDS)
+    conditions = _conditions(str(row.get("where_clause") or ""))
+    return define_view(".".join(base), partition_key, clustering, view.columns, conditions)
+
+
+def _conditions(where: str) -> list[str]:
+    """Take a view's WHERE apart at each AND outside of texts and quoted names; leave out ``IS NOT NULL``."""
+    parts = re.split(r"""\s+AND\s+(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""", where.strip(), flags=re.IGNORECASE)
+    return [part for part in parts if part and not re.search(r"\sIS\s+NOT\s+NULL$", part, re.IGNORECASE)]
 
 
 def _column(row: Row, lookup: Callable[[str], CqlType]) -> Column:

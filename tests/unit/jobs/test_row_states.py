@@ -19,7 +19,7 @@ from airflow_cdc_provider.changes.contribution import (
     STATIC,
 )
 from airflow_cdc_provider.jobs import row_states as row_states_module
-from airflow_cdc_provider.jobs.row_states import row_states
+from airflow_cdc_provider.jobs.row_states import row_states, rows_before
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 
 
@@ -190,6 +190,46 @@ def one_round_each(
     """Put each change in a round of its own that meets whole partitions."""
     del contributions, names
     return changes - changes.min(initial=0), np.ones(len(changes), np.bool_)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pq"),
+            st.sampled_from("abc"),
+            st.sampled_from(["write"] * 6 + ["row", "range", "partition", "static"]),
+            st.integers(1, 6),
+        ),
+        max_size=12,
+    )
+)
+def test_before_each_change_stands_what_all_changes_before_it_add_up_to(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
+    changes = Changes()
+    for number, (key, row, what, time) in enumerate(steps):
+        if what == "write":
+            changes.write(key, row, f"v{number}", time)
+        elif what == "static":
+            changes.static(key, f"s{number}", time)
+        elif what == "range":
+            changes.delete(key, RANGE_DELETION, time, row, clustering_end=b"z")
+        else:
+            changes.delete(
+                key, ROW if what == "row" else PARTITION_DELETION, time, row if what == "row" else ""
+            )
+    table = pa.Table.from_pylist(changes.rows, CONTRIBUTION_SCHEMA)
+    found = rows_before(table, np.array(changes.numbers, np.int64), "4.0").to_pylist()
+    for number, (key, row, what, _) in enumerate(steps):
+        live = reconcile_cells(table.slice(0, number), 0).live.to_pylist()
+        partition = [one for one in live if one["key"] == key.encode()]
+        own = [one for one in partition if one["state"] and one["clustering"] == row.encode()]
+        state = own[0]["state"] if own and what in ("write", "row") else None
+        static = partition[0]["static_state"] if partition else None
+        told = state is not None or what in ("static", "partition")
+        assert value_of(found[number]["state"]) == value_of(state)
+        assert value_of(found[number]["static_state"]) == (value_of(static) if told else None)
 
 
 def test_a_partition_of_many_rows_takes_as_many_rounds_as_its_busiest_row(

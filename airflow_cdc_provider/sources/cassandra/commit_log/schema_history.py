@@ -52,7 +52,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _READ: Final = ("tables", "views", "columns", "dropped_columns", "types")
 _NEEDED: Final = {
     "tables": ("keyspace_name", "table_name", "id", "flags", "cdc"),
-    "views": ("keyspace_name", "view_name", "id", "cdc"),
+    "views": ("keyspace_name", "view_name", "base_table_name", "where_clause", "id", "cdc"),
     "columns": ("keyspace_name", "table_name", "column_name", "kind", "position", "type", "clustering_order"),
     "dropped_columns": ("keyspace_name", "table_name", "column_name", "kind", "type", "dropped_time"),
     "types": ("keyspace_name", "type_name", "field_names", "field_types"),
@@ -403,6 +403,8 @@ class _Replay:
         """Build a table from the rows as they are; None if it isn't there, or was never known in full."""
         rows = self._rows[keyspace]
         mine = {k: [row for row in rows[k].values() if _name(row) == name] for k in _READ if k != "types"}
+        bases = {row.get("base_table_name") for row in mine["views"]}
+        mine["columns"] += [row for row in rows["columns"].values() if _name(row) in bases]
         try:
             found = schemas_from_rows({**mine, "types": rows["types"].values()})
         except SchemaUnknown:

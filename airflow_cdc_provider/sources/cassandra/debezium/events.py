@@ -43,7 +43,7 @@ from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_
 from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.cassandra.debezium.converters import Converter
-from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts
+from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts, facts_of, liveness_at
 from airflow_cdc_provider.sources.cassandra.debezium.types import (
     EventTypes,
     empty_of,
@@ -84,7 +84,8 @@ class CassandraEvents:
     """What became of changes.
 
     Args:
-        events: In the order of the changes. Columns: ``row`` (of the input), ``op``, ``snapshot``, ``file``
+        events: In the order of the changes. Columns: ``row`` (of the input), ``ordinal`` (of the contribution
+            among those of its change), ``op``, ``snapshot``, ``file``
             and ``pos`` of the entry (of a snapshot's row empty and -1), ``ts_us`` (greatest write time of the
             update), ``key`` (struct of the key columns), ``after`` (struct of cells: key columns, regular and
             static ones), ``range_start``, ``range_end``.
@@ -228,6 +229,7 @@ class EventDecoder:
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(of_change),
+                pa.array((np.arange(len(rows)) - np.searchsorted(change, change))[order]),
                 _OPERATIONS.take(pa.array(op)),
                 pa.array(snapshot[of_change]),
                 _picked(files, of_change),
@@ -238,8 +240,65 @@ class EventDecoder:
                 starts,
                 stops,
             ],
-            ["row", "op", "snapshot", "file", "pos", "ts_us", "key", "after", "range_start", "range_end"],
+            [
+                "row",
+                "ordinal",
+                "op",
+                "snapshot",
+                "file",
+                "pos",
+                "ts_us",
+                "key",
+                "after",
+                "range_start",
+                "range_end",
+            ],
         )
+
+    def whole_rows(self, rows: pa.RecordBatch) -> pa.StructArray:
+        """Show rows as cells, like the ``after`` of a snapshot's row.
+
+        Args:
+            rows: Columns ``key``; ``state`` and ``static_state``, cell rows in which nothing is marked as
+                expired, null for none; ``at_us``: cells that had expired by then are left out.
+
+        Returns:
+            Struct of cells as ``after`` has them; null where nothing lived.
+        """
+        whole = self._projection.project(rows.select(["key", "state", "static_state"]))
+        at_us = rows["at_us"].to_numpy()
+        present = np.zeros((len(at_us), max(len(self._cells), 1)), np.bool_)
+        expiry = np.zeros_like(present, np.int64)
+        lives = np.zeros(len(at_us), np.bool_)
+        for name, kind in (("state", "regular"), ("static_state", "static")):
+            told = np.flatnonzero(rows[name].is_valid())
+            data, offsets, _ = binary_parts(rows[name].drop_null())
+            plain = data[offsets[0] : offsets[-1]].copy()
+            facts = facts_of(plain, np.ascontiguousarray(offsets[1:] - offsets[0]), self._slots, self._cells)
+            own = np.array([c.kind == kind for c in self._cells] or [False])
+            expired = facts.expires & (facts.expiry * 1_000_000 <= at_us[told, np.newaxis])
+            present[told] |= (facts.live > 0) & ~expired & own
+            expiry[told] = np.where(own, np.where(facts.expires, facts.expiry, 0), expiry[told])
+            by_itself, strict = liveness_at(plain, offsets[:-1] - offsets[0], at_us[told])
+            lives[told] |= (by_itself & (kind == "regular")) | (present[told].any(axis=1) & ~strict)
+        keys = (*self._shown.partition_key, *self._shown.clustering)
+        has_row = rows["state"].is_valid().to_numpy(zero_copy_only=False)
+        arrays = []
+        for column in keys:
+            values, field = self._value(whole, column)
+            shown = has_row | (column.kind == "partition_key")
+            arrays.append(_cell_struct(field, values, pa.nulls(len(shown), pa.int64()), shown))
+        for slot, column in enumerate(self._cells):
+            values, field = self._value(whole, column)
+            times = pa.array(expiry[:, slot] * 1_000_000, mask=expiry[:, slot] == 0)
+            arrays.append(_cell_struct(field, values, times, present[:, slot]))
+        fields = [pa.field(c.name, a.type) for c, a in zip((*keys, *self._cells), arrays, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~lives))
+
+    def _value(self, whole: pa.RecordBatch, column: Column) -> tuple[pa.Array, pa.Field]:
+        values = self._types.array(whole.column(column.name), column.type)
+        converter = self._converters.get(column.name)
+        return converter.array(values) if converter else values, self._field("value", column)
 
     def _values(
         self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: Facts

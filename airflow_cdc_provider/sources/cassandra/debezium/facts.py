@@ -15,13 +15,16 @@ from airflow_cdc_provider.changes.cells import (
     CELL_HEADER_BYTES,
     CELL_TOMBSTONE,
     NEVER,
+    NEVER_LIVED,
     ROW_DELETION,
     ROW_HEADER_BYTES,
     ROW_LIVENESS,
+    ROW_STRICT,
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.sources.cassandra.decoding.sink import STATE_END, Sink
+from airflow_cdc_provider.sources.cassandra.decoding.times import EXPIRED_TTL
 from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cql.schema import Column
 
@@ -32,7 +35,7 @@ class Facts:
 
     ``states``    cell rows in which removed elements that are to be shown pass for live ones
     ``inserted``  whether it has row liveness that its deletion doesn't cover
-    ``deleted``, ``deleted_at``  its deletion, write time in us
+    ``deleted``, ``deleted_at``  its deletion, write time in us; also the liveness by which a view ends a row
     ``survives``  whether something is later than its deletion
     ``latest``    greatest write time
     ``live``, ``dead``  number of cells, without those that the deletion covers
@@ -67,11 +70,19 @@ _OTHER: Final = 3
 def collect_facts(
     sink: Sink, rows: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]
 ) -> Facts:
-    """Walk the cell rows of a sink.
+    """Walk the cell rows of a sink; see :func:`facts_of`."""
+    return facts_of(sink.states, np.ascontiguousarray(rows[:, STATE_END]), slots, cells)
+
+
+def facts_of(
+    plain: NDArray[np.uint8], ends: NDArray[np.int64], slots: NDArray[np.int64], cells: Sequence[Column]
+) -> Facts:
+    """Walk cell rows.
 
     Args:
-        sink: Decoded updates. Cells that their row's own deletion covers get a column id that no table has.
-        rows: Its contributions.
+        plain: They, one after the other. Cells that their row's own deletion covers get a column id that no
+            table has.
+        ends: Where each ends.
         slots: By column id, the column's place in ``cells``, -1 for none.
         cells: Static and regular columns.
     """
@@ -82,25 +93,24 @@ def collect_facts(
         ],
         np.int64,
     )
-    ends = np.ascontiguousarray(rows[:, STATE_END])
-    size = (len(rows), max(len(cells), 1))
+    size = (len(ends), max(len(cells), 1))
     facts = Facts(
-        states=sink.states[: ends[-1] if len(ends) else 0].copy(),
-        inserted=np.zeros(len(rows), np.bool_),
-        deleted=np.zeros(len(rows), np.bool_),
-        deleted_at=np.zeros(len(rows), np.int64),
-        survives=np.zeros(len(rows), np.bool_),
-        latest=np.full(len(rows), np.iinfo(np.int64).min),
+        states=plain[: ends[-1] if len(ends) else 0].copy(),
+        inserted=np.zeros(len(ends), np.bool_),
+        deleted=np.zeros(len(ends), np.bool_),
+        deleted_at=np.zeros(len(ends), np.int64),
+        survives=np.zeros(len(ends), np.bool_),
+        latest=np.full(len(ends), np.iinfo(np.int64).min),
         live=np.zeros(size, np.int64),
         dead=np.zeros(size, np.int64),
         emptied=np.zeros(size, np.bool_),
         expires=np.zeros(size, np.bool_),
         expiry=np.zeros(size, np.int64),
         dead_at=np.zeros(size, np.int64),
-        selected=np.zeros(len(rows), np.bool_),
+        selected=np.zeros(len(ends), np.bool_),
     )
     _collect(
-        sink.states,
+        plain,
         facts.states,
         ends,
         slots,
@@ -119,6 +129,34 @@ def collect_facts(
         facts.selected,
     )
     return facts
+
+
+def liveness_at(
+    plain: NDArray[np.uint8], starts: NDArray[np.int64], at_us: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell of each cell row whether it had a live liveness, and whether it lives by that alone.
+
+    Args:
+        plain: They, one after the other.
+        starts: Where each begins.
+        at_us: The moment at which expiry of each is judged.
+    """
+    flags = plain[starts + 1]
+    ttl = _column(plain, starts + 4, np.int32)
+    end = ttl.view(np.uint32).astype(np.int64)
+    expiry = _column(plain, starts + 16, np.int64)
+    strict = flags & ROW_STRICT != 0
+    at_seconds = at_us // 1_000_000
+    known = (flags & ROW_LIVENESS != 0) & ((ttl == 0) | ((ttl != EXPIRED_TTL) & (expiry > at_seconds)))
+    read = (flags & ROW_UNCERTAIN != 0) & (flags & ROW_LIVENESS == 0)
+    read &= ~strict | ((expiry != NEVER) & ((end == 0) | ((end != NEVER_LIVED) & (end > at_seconds))))
+    return known | read, strict
+
+
+def _column(plain: NDArray[np.uint8], starts: NDArray[np.int64], kind: type[np.generic]) -> NDArray[Any]:
+    """Read a little-endian number at each of some places."""
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(plain[starts[:, np.newaxis] + np.arange(width)]).view(kind).ravel()
 
 
 @kernel
@@ -156,6 +194,7 @@ def _collect(  # type: ignore[no-untyped-def]
     begin = np.int64(0)
     for row in range(len(ends)):
         flags = plain[begin + 1]
+        ended = False
         if flags & ROW_DELETION:
             deleted[row] = True
             deleted_at[row] = _little(plain, begin + 24, 8)
@@ -163,11 +202,17 @@ def _collect(  # type: ignore[no-untyped-def]
         if flags & ROW_LIVENESS:
             time = _little(plain, begin + 8, 8)
             latest[row] = max(latest[row], time)
-            if not deleted[row] or time > deleted_at[row]:
+            ended = _little(plain, begin + 4, 4) == EXPIRED_TTL
+            if ended:
+                deleted_at[row] = max(deleted_at[row], time) if deleted[row] else time
+                deleted[row] = True
+            elif not deleted[row] or time > deleted_at[row]:
                 inserted[row] = True
                 survives[row] = True
-        elif flags & ROW_UNCERTAIN and _little(plain, begin + 16, 8) == NEVER:
+        elif flags & ROW_UNCERTAIN and (flags & ROW_STRICT or _little(plain, begin + 16, 8) == NEVER):
             selected[row], inserted[row], survives[row] = True, True, True
+            if flags & ROW_STRICT:
+                latest[row] = _little(plain, begin + 16, 8)
         count = _little(plain, begin + 44, 4)
         first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
         at = first
@@ -194,6 +239,8 @@ def _collect(  # type: ignore[no-untyped-def]
                         expires[row, slot] = False
                     live[row, slot] += 1
             at = after
+        if ended:
+            survives[row] = False  # what else an update says of such a row nobody sees
         if selected[row] and latest[row] <= UNKNOWN_TIME:
             latest[row] = _little(plain, begin + 8, 8)
         at = first

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, UPSERT, doubts
+from airflow_cdc_provider.changes.cells import ROW_STRICT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT, doubts
 from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -134,6 +135,9 @@ class UpdateDecoder:
                 found=str(sink.cursor[STATES_AT]),
                 remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
             )
+        if self.schema.lives_by:
+            of_rows = rows[:, SCOPE] == ROW
+            sink.states[np.concatenate(([0], rows[:, STATE_END]))[:-1][of_rows] + 1] |= ROW_STRICT
         nulls = pa.nulls(len(rows), pa.binary())
         contributions = pa.RecordBatch.from_arrays(
             [

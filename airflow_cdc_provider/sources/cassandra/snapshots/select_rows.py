@@ -7,7 +7,9 @@ that has them come its WRITETIME and TTL, of a multi-cell column lists with one 
 
 What a SELECT doesn't show decides how cells are written (:mod:`airflow_cdc_provider.changes.cells`):
 
-* Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading.
+* Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading. Only of a view whose
+  rows live by a column of its key (``ROW_STRICT``) the liveness is known: that column's WRITETIME and TTL in
+  the base, which the query asks for last. A row of the base without that column is none of the view.
 * Expiry: the second of reading plus the TTL that is left; it can be one second off.
 * Write times of elements before 5.0, and of counters: ``CELL_UNCERTAIN``.
 * Paths of list elements, in any version: they are made up, bear a mark, and are ``CELL_UNCERTAIN``.
@@ -33,10 +35,12 @@ from airflow_cdc_provider.changes.cells import (
     CELL_PATH,
     CELL_UNCERTAIN,
     FORMAT,
+    LATEST_EXPIRY,
     MADE_UP_PATH_MARK,
     NEVER,
     ROW_HEADER_BYTES,
     ROW_STATIC,
+    ROW_STRICT,
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.kernels import kernel
@@ -70,6 +74,7 @@ class SelectProgram(NamedTuple):
     ``statics``      number of static columns, which come first
     ``shapes``       shape of each static and regular column
     ``kinds``        LIST, SET, MAP or UDT for those with elements, else -1
+    ``strict``       whether the query ends with WRITETIME and TTL of the column by which a row lives
     ``row_prefix``   what comes before the cell row in the payload of a row
     ``static_prefix``   likewise of a static row
     """
@@ -79,6 +84,7 @@ class SelectProgram(NamedTuple):
     statics: int
     shapes: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.int32]
+    strict: bool
     row_prefix: npt.NDArray[np.uint8]
     static_prefix: npt.NDArray[np.uint8]
 
@@ -115,6 +121,8 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
     columns = program.partition + program.clustering
     for shape in program.shapes:
         columns += 3 if shape in (PLAIN, ELEMENTS) else 1
+    if program.strict:
+        columns += 2
     starts = np.empty(columns, np.int64)
     lengths = np.empty(columns, np.int64)
     records.totals[:] = 0
@@ -127,6 +135,8 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
             starts[column], lengths[column], at = next_part(data, at, end)
             if at < 0:
                 return np.int64(row)
+        if program.strict and lengths[columns - 2] < 0:
+            continue
         last = program.partition - 1
         begins, ends = starts[0] - 4, starts[last] + max(lengths[last], 0)
         new_partition = key_to < 0 or not _same(data, key_from, key_to, begins, ends)
@@ -187,12 +197,21 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
     if static and cells == 0:
         return True
 
+    known_us, known_end = np.int64(NEVER), np.int64(0)
+    flags = ROW_UNCERTAIN | (ROW_STATIC if static else 0)
+    if program.strict:
+        flags |= ROW_STRICT
+        if lengths[place] == 8:
+            known_us = read_i64(data, starts[place])
+        if lengths[place + 1] == 4:
+            known_end = min(read_seconds + read_i32(data, starts[place + 1]), np.int64(LATEST_EXPIRY))
     if header + ROW_HEADER_BYTES <= out.size:
         out[header] = FORMAT
-        out[header + 1] = ROW_UNCERTAIN | (ROW_STATIC if static else 0)
-        _put_number(out, header + 2, 0, 6)
+        out[header + 1] = flags
+        _put_number(out, header + 2, 0, 2)
+        _put_number(out, header + 4, known_end, 4)
         _put_number(out, header + 8, read_us, 8)
-        _put_number(out, header + 16, NEVER, 8)
+        _put_number(out, header + 16, known_us, 8)
         _put_number(out, header + 24, 0, 16)
         _put_number(out, header + 40, clustering_length, 4)
         _put_number(out, header + 44, cells, 4)

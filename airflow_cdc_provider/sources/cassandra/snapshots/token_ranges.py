@@ -11,7 +11,8 @@ again gives the rows as they are then. Expiry times can be off by one second.
 
 Not guaranteed: deletions are not seen (what a mirror has from before and a snapshot doesn't show is read
 again after its merge), and paths of list elements, the liveness of rows and, before Cassandra 5.0, write
-times of elements are not known; merging marks what can't be decided without them as doubtful.
+times of elements are not known; merging marks what can't be decided without them as doubtful. A materialized
+view whose rows live by a column of its key is read from its base (:mod:`..views`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
@@ -43,6 +45,7 @@ from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import (
     SelectProgram,
     read_page,
 )
+from airflow_cdc_provider.sources.cassandra.views import cql_name
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
@@ -179,9 +182,8 @@ class SnapshotReader:
                     raise SchemaUnknown(
                         f"there is no table {part.table} any more", remedy="reset its snapshot"
                     )
-                conditions = f"{_token(schema)} > ? AND {_token(schema)} <= ?"
-                if part.where:
-                    conditions += f" AND {part.where} ALLOW FILTERING"
+                token = _token(schema)
+                conditions = _filtered(f"{token} > ? AND {token} <= ?", [*_conditions(schema), part.where])
                 bounds = [[struct.pack(">q", token) for token in (part.after, part.through)]]
                 query = _Query(session, schema, conditions, self.options)
                 yield from query.changes(bounds, part.origin, part.position, part.after - LEAST_TOKEN)
@@ -198,11 +200,17 @@ class SnapshotReader:
             position: Likewise.
         """
         schema = self.tables[table]
-        conditions = " AND ".join(f"{quote_name(c.name)} = ?" for c in schema.partition_key)
+        own = _equal([c.name for c in schema.partition_key])
         # What it doesn't show is settled as gone: no replica may be passed over.
         options = replace(self.options, consistency="ALL")
         with self._connected() as session:
-            query = _Query(session, schema, conditions, options)
+            if schema.definition and schema.lives_by:
+                base_key = [*schema.definition.partition_key, *schema.definition.clustering]
+                find = _Query(session, schema, own, options, names=base_key)
+                query = _Query(session, schema, _equal(base_key), options)
+                yield from _from_base(find, query, keys, origin, position)
+                return
+            query = _Query(session, schema, own, options)
             yield from query.changes([split_key(schema, k) for k in keys], origin, position, 0)
 
     @contextmanager
@@ -215,11 +223,48 @@ class SnapshotReader:
             session.cluster.shutdown()
 
 
+def _from_base(
+    find: _Query, query: _Query, keys: Sequence[bytes], origin: str, position: bytes
+) -> Iterator[pa.RecordBatch]:
+    """Read partitions of a view from its base, one after the other.
+
+    Args:
+        find: Gives the base's keys of a partition of the view.
+        query: Gives the row of one of them.
+        keys: Partition keys of the view.
+        origin: As in :class:`SnapshotRange`.
+        position: Likewise.
+
+    Yields:
+        A batch a row. One that has moved to another partition since it was found is left out.
+    """
+    number = 0
+    for key in keys:
+        found = [
+            values
+            for page, _ in find.pages([split_key(query.schema, key)])
+            for values in page.values(len(find.names))
+        ]
+        for batch in query.changes(found, origin, position, number):
+            number += batch.num_rows
+            if (own := batch.filter(pc.equal(batch["key"], pa.scalar(key, pa.binary())))).num_rows:
+                yield own
+
+
 class _Query:
-    """One prepared query on one connection."""
+    """One prepared query on one connection: of a table's rows, or of some key columns (``names``).
+
+    The rows of a view that live by a column of its key are those of its base.
+    """
 
     def __init__(
-        self, session: Session, schema: TableSchema, conditions: str, options: CassandraOptions
+        self,
+        session: Session,
+        schema: TableSchema,
+        conditions: str,
+        options: CassandraOptions,
+        *,
+        names: Sequence[str] = (),
     ) -> None:
         self.session = session
         self.schema = schema
@@ -228,10 +273,13 @@ class _Query:
         version = self._single("SELECT release_version FROM system.local").decode()
         elements_have_times = int(version.partition(".")[0]) >= 5
         self.program = compile_select(schema, elements_have_times=elements_have_times)
+        self.names = names
+        of_base = bool(schema.lives_by) and not names
+        source = schema.definition.base if schema.definition and of_base else schema.full_name
+        asked = map(quote_name, names) if names else select_list(schema, self.program)
         with driver_errors(self.doing):
             self.prepared = session.prepare(
-                f"SELECT {', '.join(select_list(schema, self.program))} "
-                f"FROM {quote_name(schema.keyspace)}.{quote_name(schema.name)} WHERE {conditions}"
+                f"SELECT {', '.join(asked)} FROM {cql_name(source)} WHERE {conditions}"
             )
         self.prepared.consistency_level = consistency_level(options.consistency)
         self.prepared.fetch_size = options.advanced.fetch_size
@@ -387,6 +435,7 @@ def compile_select(schema: TableSchema, *, elements_have_times: bool) -> SelectP
         statics=len(schema.static),
         shapes=np.array([_shape(c, elements_have_times) for c in cells], np.int32),
         kinds=np.array([OPS[c.type.name] if c.type.multi_cell else -1 for c in cells], np.int32),
+        strict=bool(schema.lives_by),
         row_prefix=_prefix(schema.regular, static=False),
         static_prefix=_prefix(schema.static, static=True),
     )
@@ -414,6 +463,9 @@ def select_list(schema: TableSchema, program: SelectProgram) -> Iterator[str]:
         if shape in (PLAIN, ELEMENTS):
             yield f"WRITETIME({name})"
             yield f"TTL({name})"
+    if program.strict:
+        yield f"WRITETIME({quote_name(schema.lives_by)})"
+        yield f"TTL({quote_name(schema.lives_by)})"
 
 
 def split_key(schema: TableSchema, key: bytes) -> list[bytes]:
@@ -429,4 +481,22 @@ def split_key(schema: TableSchema, key: bytes) -> list[bytes]:
 
 
 def _token(schema: TableSchema) -> str:
-    return f"token({', '.join(quote_name(c.name) for c in schema.partition_key)})"
+    names: Iterable[str] = (c.name for c in schema.partition_key)
+    if schema.definition and schema.lives_by:
+        names = schema.definition.partition_key
+    return f"token({', '.join(map(quote_name, names))})"
+
+
+def _conditions(schema: TableSchema) -> Sequence[str]:
+    """Return what rows of a view's base must fulfil to be rows of the view."""
+    return schema.definition.conditions if schema.definition and schema.lives_by else ()
+
+
+def _equal(names: Iterable[str]) -> str:
+    return " AND ".join(f"{quote_name(name)} = ?" for name in names)
+
+
+def _filtered(conditions: str, more: Iterable[str]) -> str:
+    """Add conditions for which the server must look at rows that it doesn't return."""
+    told = [condition for condition in more if condition]
+    return " AND ".join([conditions, *told]) + " ALLOW FILTERING" if told else conditions
