@@ -21,6 +21,7 @@ from airflow_cdc_provider.jobs.context import JobContext, build_source
 from airflow_cdc_provider.jobs.session import build_lake
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from tests.integration.jobs.shop import Shop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,3 +169,15 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
 def connection(cassandra_server: CassandraServer) -> dict[str, Any]:
     """The values of an Airflow connection to the tests' Cassandra."""
     return {"host": cassandra_server.host, "port": cassandra_server.port}
+
+
+@pytest.fixture
+def shop(
+    spark: SparkSession,
+    run_stage: RunStage,
+    cassandra_server: CassandraServer,
+    cassandra_session: Any,
+    keyspace: str,
+) -> Shop:
+    """That keyspace with the connector of its tables."""
+    return Shop(spark, cassandra_server, cassandra_session, keyspace, run_stage)

@@ -7,17 +7,12 @@ import json
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from server_kit import create_keyspace
 from tests.integration.jobs.conftest import RunStage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from server_kit import CassandraServer
+from tests.integration.jobs.shop import Shop
 
 RECORDING = Path(__file__).parents[2] / "fixtures" / "cassandra" / "A" / "v7-plain"
 NOT_CAPTURED = ("cnt", "plain_nocdc", "twin_by_w")
@@ -84,63 +79,35 @@ def test_a_run_that_reads_nothing_still_tells_where_it_stands(run_stage: RunStag
 
 
 @pytest.mark.covers("CAS-METRIC-01", "CAS-METRIC-02", "CAS-METRIC-05", "CAS-METRIC-06")
-def test_a_snapshot_tells_tables_rows_and_time(
-    run_stage: RunStage, cassandra_server: CassandraServer, cassandra_session: Any
-) -> None:
-    create_keyspace(cassandra_session, "measured")
+def test_a_snapshot_tells_tables_rows_and_time(shop: Shop) -> None:
     for table, rows in (("a", 7), ("b", 0), ("c", 3)):
-        cassandra_session.execute(f"CREATE TABLE measured.{table} (k int PRIMARY KEY, v int) WITH cdc = true")
+        shop.run(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
         for k in range(rows):
-            cassandra_session.execute(f"INSERT INTO measured.{table} (k, v) VALUES ({k}, 1)")
-    shop = {
-        "name": "measured",
-        "source": {"type": "cassandra", "cdc_raw": str(cassandra_server.cdc_raw)},
-        "tables": [r"measured\..*"],
-        "lake": {"catalog": "lake", "namespace": "measured"},
+            shop.run(f"INSERT INTO {table} (k, v) VALUES ({k}, 1)")
+    shot = shop.stage("sync").snapshot
+    assert shot is not None
+    assert (shot.tables, shot.remaining, shot.rows) == (3, 0, 10)
+    assert (shot.completed, shot.running, shot.aborted) == (True, False, False)
+    assert shot.rows_by_table == {
+        shop.table_name("a"): 7,
+        shop.table_name("b"): 0,
+        shop.table_name("c"): 3,
     }
-    shop["source"]["node"] = cassandra_server.host_id  # type: ignore[index]
-    connection = {"host": cassandra_server.host, "port": cassandra_server.port}
-    try:
-        shot = run_stage("sync", shop, connection).snapshot
-        assert shot is not None
-        assert (shot.tables, shot.remaining, shot.rows) == (3, 0, 10)
-        assert (shot.completed, shot.running, shot.aborted) == (True, False, False)
-        assert shot.rows_by_table == {"measured.a": 7, "measured.b": 0, "measured.c": 3}
-        assert shot.seconds > 0
-        assert run_stage("sync", shop, connection).snapshot is None
-    finally:
-        cassandra_session.execute("DROP KEYSPACE measured")
+    assert shot.seconds > 0
+    assert shop.stage("sync").snapshot is None
 
 
 @pytest.mark.covers("CAS-LIM-01")
-def test_latency_is_measured_per_change_from_its_write_time(
-    spark: SparkSession,
-    run_stage: RunStage,
-    cassandra_server: CassandraServer,
-    cassandra_session: Any,
-    keyspace: str,
-    connection: dict[str, Any],
-) -> None:
-    cassandra_session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v int) WITH cdc = true")
+def test_latency_is_measured_per_change_from_its_write_time(shop: Shop) -> None:
+    shop.declare(snapshot={"mode": "never"})
+    shop.run("CREATE TABLE t (k int PRIMARY KEY, v int) WITH cdc = true")
     old_us = (int(time.time()) - 3600) * 1_000_000
     for k in range(200):
         written = f" USING TIMESTAMP {old_us}" if k < 8 else ""
-        cassandra_session.execute(f"INSERT INTO {keyspace}.t (k, v) VALUES ({k}, 1){written}")
-    cassandra_server.roll_segment(cassandra_session)
-    name = f"latency_{keyspace}"
-    shop = {
-        "name": name,
-        "source": {
-            "type": "cassandra",
-            "cdc_raw": str(cassandra_server.cdc_raw),
-            "node": cassandra_server.host_id,
-        },
-        "tables": [rf"{keyspace}\.t"],
-        "snapshot": {"mode": "never"},
-        "lake": {"catalog": "lake", "namespace": name},
-    }
+        shop.run(f"INSERT INTO t (k, v) VALUES ({k}, 1){written}")
+    shop.close_segments()
 
-    (node,) = run_stage("capture", shop, connection).origins
+    (node,) = shop.stage("capture").origins
 
     assert node.mutations == 200
     assert node.latency_p50_seconds is not None
@@ -149,11 +116,10 @@ def test_latency_is_measured_per_change_from_its_write_time(
     assert 0 < node.latency_p50_seconds < 600
     assert 3600 <= node.latency_p99_seconds <= node.latency_seconds < 3600 + 600
 
-    changes = spark.table(f"lake.{name}.{name}_changes").where("kind = 'change'")
-    told = changes.selectExpr(
+    told = shop.changes().selectExpr(
         "key", "unix_micros(committed_at) AS us", "captured_at >= committed_at AS later"
     )
     found = {int.from_bytes(bytes(row["key"]), "big"): row["us"] for row in told.collect()}
-    rows = cassandra_session.execute(f"SELECT k, WRITETIME(v) AS us FROM {keyspace}.t")
+    rows = shop.run("SELECT k, WRITETIME(v) AS us FROM t")
     assert found == {row.k: row.us for row in rows}
     assert told.where("NOT later").count() == 0

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,44 +16,29 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.conftest import ROOT
-from tests.integration.jobs.conftest import RunStage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from server_kit import CassandraServer
+from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration
 
 STATEMENTS = (
-    "CREATE TYPE {k}.place (street text, number int)",
-    """CREATE TABLE {k}.wide (p int, c text, s text static, a int, b text, d decimal, u uuid, t timestamp,
+    "CREATE TYPE place (street text, number int)",
+    """CREATE TABLE wide (p int, c text, s text static, a int, b text, d decimal, u uuid, t timestamp,
         l list<int>, m map<text, int>, e set<text>, fl frozen<list<int>>, fm frozen<map<text, int>>,
         pl place, fp frozen<place>, tu tuple<int, text>, PRIMARY KEY (p, c)) WITH cdc = true""",
-    "CREATE TABLE {k}.bare (p int, c int, PRIMARY KEY (p, c)) WITH cdc = true",
-    """INSERT INTO {k}.wide (p, c, s, a, b, d, u, t, l, m, e, fl, fm, pl, fp, tu)
+    "CREATE TABLE bare (p int, c int, PRIMARY KEY (p, c)) WITH cdc = true",
+    """INSERT INTO wide (p, c, s, a, b, d, u, t, l, m, e, fl, fm, pl, fp, tu)
         VALUES (1, 'full', 'st', 7, '', 1.50, 123e4567-e89b-12d3-a456-426614174000, 1000,
-        [3, 1, 3], {{'x': 1, 'y': 2}}, {{'q', 'r'}}, [], {{'z': 9}}, {{street: 'S', number: 4}},
-        {{street: 'F', number: null}}, (5, null)) USING TIMESTAMP 1700000000000001""",
-    """INSERT INTO {k}.wide (p, c, a, b, d, u, t, l, m, e, fl, fm, pl, fp, tu)
+        [3, 1, 3], {'x': 1, 'y': 2}, {'q', 'r'}, [], {'z': 9}, {street: 'S', number: 4},
+        {street: 'F', number: null}, (5, null)) USING TIMESTAMP 1700000000000001""",
+    """INSERT INTO wide (p, c, a, b, d, u, t, l, m, e, fl, fm, pl, fp, tu)
         VALUES (1, 'nulls', null, null, null, null, null, null, null, null, null, null, null, null, null)
         USING TIMESTAMP 1700000000000002""",
-    """INSERT INTO {k}.wide (p, c, a, b, d, u, t, l, m, e, fl, fm, pl, fp, tu)
-        VALUES (2, 'ttl', 1, 'b', 2, 123e4567-e89b-12d3-a456-426614174000, 0, [1], {{'x': 1}}, {{'q'}}, [1],
-        {{'z': 9}}, {{street: 'S', number: 4}}, {{street: 'F', number: 1}}, (5, 'x'))
+    """INSERT INTO wide (p, c, a, b, d, u, t, l, m, e, fl, fm, pl, fp, tu)
+        VALUES (2, 'ttl', 1, 'b', 2, 123e4567-e89b-12d3-a456-426614174000, 0, [1], {'x': 1}, {'q'}, [1],
+        {'z': 9}, {street: 'S', number: 4}, {street: 'F', number: 1}, (5, 'x'))
         USING TIMESTAMP 1700000000000003 AND TTL 86400""",
-    "INSERT INTO {k}.bare (p, c) VALUES (1, 2) USING TIMESTAMP 1700000000000004",
+    "INSERT INTO bare (p, c) VALUES (1, 2) USING TIMESTAMP 1700000000000004",
 )
-
-
-def declaration(keyspace: str, server: CassandraServer, **publish: Any) -> dict[str, Any]:
-    return {
-        "name": f"events_{keyspace}",
-        "source": {"type": "cassandra", "cdc_raw": str(server.cdc_raw), "node": server.host_id},
-        "tables": [rf"{keyspace}\..*"],
-        "lake": {"catalog": "lake", "namespace": keyspace},
-        "publish": publish,
-    }
 
 
 def printed(path: Path) -> list[dict[str, Any]]:
@@ -67,25 +52,18 @@ def named(event: dict[str, Any]) -> tuple[str, str, str]:
 
 @pytest.mark.covers("CAS-SNAP-04")
 def test_rows_of_a_snapshot_have_the_events_of_their_inserts_flagged_as_snapshot(
-    spark: SparkSession,
-    run_stage: RunStage,
-    cassandra_server: CassandraServer,
-    cassandra_session: Any,
-    keyspace: str,
-    connection: dict[str, Any],
-    tmp_path: Path,
+    shop: Shop, tmp_path: Path
 ) -> None:
     for statement in STATEMENTS:
-        cassandra_session.execute(statement.format(k=keyspace))
-    cassandra_server.roll_segment(cassandra_session)
-    shop = declaration(keyspace, cassandra_server)
-    connector = Connector.from_dict(shop)
+        shop.run(statement)
+    shop.close_segments()
     # Without a merge, which may read keys in doubt again.
-    run_stage("snapshot", shop, connection, merge=False)
-    snapped = ChangesTable(build_lake(spark, connector), connector).state().batch
-    run_stage("capture", shop, connection)
+    shop.stage("snapshot", merge=False)
+    connector = Connector.from_dict(shop.declaration)
+    snapped = ChangesTable(build_lake(shop.spark, connector), connector).state().batch
+    shop.stage("capture")
     path = tmp_path / "events.jsonl"
-    assert run_stage("events", shop, connection, path=str(path)).ok
+    assert shop.stage("events", path=str(path)).ok
 
     events = printed(path)
     sources = [event["value"]["source"] for event in events]
@@ -118,59 +96,42 @@ def test_rows_of_a_snapshot_have_the_events_of_their_inserts_flagged_as_snapshot
     assert alone["after"]["s"]["value"] == "st"
 
     # From a batch on, and of one table, nothing else comes.
-    bare = [f"{keyspace}.bare"]
-    run_stage("events", shop, connection, tables=bare, path=str(path))
+    bare = [shop.table_name("bare")]
+    shop.stage("events", tables=bare, path=str(path))
     assert [event["value"]["source"]["snapshot"] for event in printed(path)] == ["true", "false"]
-    run_stage("events", shop, connection, tables=bare, path=str(path), after_batch=snapped)
+    shop.stage("events", tables=bare, path=str(path), after_batch=snapped)
     assert [event["value"]["source"]["snapshot"] for event in printed(path)] == ["false"]
 
 
-def test_whole_rows_of_a_snapshot_are_states_to_build_on(
-    run_stage: RunStage,
-    cassandra_server: CassandraServer,
-    cassandra_session: Any,
-    keyspace: str,
-    connection: dict[str, Any],
-    tmp_path: Path,
-) -> None:
-    cassandra_session.execute(f"CREATE TABLE {keyspace}.t (p int PRIMARY KEY, a int, b int) WITH cdc = true")
-    cassandra_session.execute(f"ALTER KEYSPACE {keyspace} WITH durable_writes = false")
-    cassandra_session.execute(f"INSERT INTO {keyspace}.t (p, a, b) VALUES (1, 1, 1)")
-    cassandra_session.execute(f"ALTER KEYSPACE {keyspace} WITH durable_writes = true")
-    shop = declaration(keyspace, cassandra_server, envelope="datastax")
-    run_stage("sync", shop, connection)
-    cassandra_session.execute(f"UPDATE {keyspace}.t SET b = 2 WHERE p = 1")
-    cassandra_server.roll_segment(cassandra_session)
-    run_stage("sync", shop, connection)
+def test_whole_rows_of_a_snapshot_are_states_to_build_on(shop: Shop, tmp_path: Path) -> None:
+    shop.run("CREATE TABLE t (p int PRIMARY KEY, a int, b int) WITH cdc = true")
+    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = false")
+    shop.run("INSERT INTO t (p, a, b) VALUES (1, 1, 1)")
+    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = true")
+    shop.declare(publish={"envelope": "datastax"})
+    shop.stage("sync")
+    shop.run("UPDATE t SET b = 2 WHERE p = 1")
+    shop.sync()
     path = tmp_path / "events.jsonl"
-    run_stage("events", shop, connection, path=str(path))
+    shop.stage("events", path=str(path))
     assert [event["value"] for event in printed(path)] == [{"a": 1, "b": 1}, {"a": 1, "b": 2}]
     with pytest.raises(ConfigurationError, match="need all batches"):
-        run_stage("events", shop, connection, path=str(path), after_batch=1)
+        shop.stage("events", path=str(path), after_batch=1)
 
 
 def test_the_command_prints_what_lies_in_the_lake_without_a_cluster(
-    spark: SparkSession,
-    run_stage: RunStage,
-    cassandra_server: CassandraServer,
-    cassandra_session: Any,
-    keyspace: str,
-    connection: dict[str, Any],
-    iceberg_jar: Path,
-    tmp_path: Path,
+    shop: Shop, iceberg_jar: Path, tmp_path: Path
 ) -> None:
-    cassandra_session.execute(f"CREATE TABLE {keyspace}.t (p int PRIMARY KEY, a int) WITH cdc = true")
-    cassandra_session.execute(f"INSERT INTO {keyspace}.t (p, a) VALUES (1, 7)")
-    cassandra_server.roll_segment(cassandra_session)
-    shop = declaration(keyspace, cassandra_server)
-    shop["source"]["cluster"] = "tests"
-    run_stage("snapshot", shop, connection, merge=False)
-    run_stage("capture", shop, connection)
+    shop.run("CREATE TABLE t (p int PRIMARY KEY, a int) WITH cdc = true")
+    shop.run("INSERT INTO t (p, a) VALUES (1, 7)")
+    shop.close_segments()
+    shop.declare(source={"cluster": "tests"})
+    shop.stage("snapshot", merge=False)
+    shop.stage("capture")
     path = tmp_path / "events.jsonl"
-    run_stage("events", shop, connection, path=str(path), now_ns=10**18)
-    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
-    shop["lake"]["catalog_options"] = {"type": "hadoop", "warehouse": warehouse}
-    (tmp_path / "shop.json").write_text(json.dumps(shop))
+    shop.stage("events", path=str(path), now_ns=10**18)
+    shop.declare_catalog()
+    (tmp_path / "shop.json").write_text(json.dumps(shop.declaration))
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CDC__SPARK_JARS": str(iceberg_jar)}
     command = ["cdc", "events", "--connector", str(tmp_path / "shop.json"), "--from-lake", "--at", str(10**9)]
 
