@@ -102,9 +102,17 @@ class Shop:
         """Return a table's mirror."""
         return self.spark.table(f"lake.{self.mirror_name(table)}")
 
+    def side(self, table: str) -> DataFrame:
+        """Return the side table of a table's mirror."""
+        return self.spark.table(f"lake.{self.mirror_name(table)}__side")
+
     def changes(self, kind: str = "change") -> DataFrame:
         """Return the rows of one kind in the connector's changes table."""
         return self.spark.table(f"lake.{self.keyspace}.{self.name}_changes").where(f"kind = '{kind}'")
+
+    def quarantine(self) -> DataFrame:
+        """Return the connector's quarantine table."""
+        return self.spark.table(f"lake.{self.keyspace}.{self.name}_quarantine")
 
     def drop_mirror(self, table: str) -> None:
         """Drop a table's mirror; its side table stays."""

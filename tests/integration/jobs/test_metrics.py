@@ -14,6 +14,8 @@ import pytest
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.shop import Shop
 
+pytestmark = pytest.mark.integration
+
 RECORDING = Path(__file__).parents[2] / "fixtures" / "cassandra" / "A" / "v7-plain"
 NOT_CAPTURED = ("cnt", "plain_nocdc", "twin_by_w")
 
