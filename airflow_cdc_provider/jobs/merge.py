@@ -13,23 +13,21 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
-from airflow_cdc_provider.changes.fence import Fence, add_fences, newest_event, newest_generation
 from airflow_cdc_provider.jobs import failures
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import Reread, read_doubts_again
+from airflow_cdc_provider.jobs.due import DueTable, look, unmerged
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.quarantine import Quarantine, schemas_awaited
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
-from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from airflow_cdc_provider.sources.base import Codec
 
 T = TypeVar("T")
 
@@ -37,23 +35,6 @@ _TABLES_AT_ONCE = 4
 _NOTHING = -1
 _MOST_READINGS = 3
 """A second reading can leave a little in doubt itself. What three leave, the next run looks at."""
-
-
-@dataclass(frozen=True)
-class _Dirty:
-    """A table whose merge is due."""
-
-    table: str
-    mirror: Mirror
-    state: MirrorState
-    codec: Codec
-    fences: tuple[Fence, ...]
-    pending: Pending
-    reread: bool
-    """A new record of the newest fence stands between batches that are merged already: decode those that are
-    still there again, by its light."""
-    waiting: bool
-    """Changes that an earlier merge could not decode are to be decoded again."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +143,11 @@ def _merge_due(
     quarantine = Quarantine.of(context)
     apart = quarantine.counts()
     pending = pending_by_table(changes, {t: s.merged_through for t, s in states.items()}, state.batch)
-    dirty: list[_Dirty] = []
+    dirty: list[DueTable] = []
     for table, base in states.items():
         found = pending.get(table, Pending())
-        look = partial(
-            _look,
+        looking = partial(
+            look,
             context,
             table,
             base,
@@ -176,7 +157,7 @@ def _merge_due(
             reread=table in reread,
             apart=bool(apart.get(table)),
         )
-        looked = _or_failure(_unmerged(table, base), look)
+        looked = _or_failure(unmerged(table, base), looking)
         if isinstance(looked, TableResult):
             results.append(looked)
             if not looked.error and (base.doubts or base.unseen_before_us):
@@ -197,117 +178,11 @@ def _merge_due(
     return sorted(results, key=lambda r: r.table)
 
 
-def _look(
-    context: JobContext,
-    table: str,
-    state: MirrorState,
-    pending: Pending,
-    *,
-    now: int,
-    force: bool,
-    reread: bool,
-    apart: bool,
-) -> _Dirty | TableResult:
-    """Make a table ready to be merged; its result, if its merge can wait."""
-    mirror = context.mirror(table)
-    fences = add_fences(state.fences, pending.fences)
-    moved = newest_event(fences) != newest_event(state.fences)
-    learned = _learned(context, table, state)
-    why = _due(context, pending, state, mirror, now, moved=moved, force=force)
-    if reread and not why:
-        why = "its keys in doubt were read again"
-    if learned and not why:
-        why = "its schema has changed"
-    if not why:
-        return replace(_unmerged(table, state), note=_wait(pending))
-    log.info("%s: merging %d pending changes (%s)", table, pending.rows, why)
-    fenced = moved and state.merged_through >= 0
-    return _prepare(context, table, mirror, state, fences, pending, reread=fenced, waiting=learned and apart)
-
-
-def _unmerged(table: str, state: MirrorState) -> TableResult:
-    return TableResult(table, merged_through=state.merged_through, doubtful=state.doubts)
-
-
-def _due(
-    context: JobContext,
-    pending: Pending,
-    state: MirrorState,
-    mirror: Mirror,
-    now: int,
-    *,
-    moved: bool,
-    force: bool,
-) -> str:
-    """Say why a merge is due; empty if it can wait."""
-    options = context.connector.lake.merge
-    if state.next_expiry is not None and state.next_expiry <= now:
-        return "rows have expired"
-    if state.merged_through < 0:
-        return "the mirror is new"
-    if not pending.rows and not moved and not pending.unseen_before_us:
-        return ""
-    if force:
-        return "it was asked for"
-    if moved:
-        return "the table was truncated, dropped or replaced"
-    if pending.unseen_before_us:
-        return "a snapshot was read to its end"
-    age = int(now - pending.oldest_captured_seconds)
-    if age >= options.freshness_seconds:
-        return f"the oldest pending change is {age} s old"
-    if options.min_pending_ratio <= 0:
-        return "each run merges"
-    rows = mirror.row_count(state)
-    if pending.rows >= options.min_pending_ratio * rows:
-        return f"{pending.rows} changes for {rows} rows"
-    return ""
-
-
-def _learned(context: JobContext, table: str, state: MirrorState) -> bool:
-    """Tell whether a table's definition is another one than that of its last merge."""
-    source = context.source
-    return source.remember(source.codec(table, state.memory)) != state.memory
-
-
-def _wait(pending: Pending) -> str:
-    return (
-        f"{pending.rows} changes wait for more, or for their deadline" if pending.rows else "nothing pending"
-    )
-
-
-def _prepare(
-    context: JobContext,
-    table: str,
-    mirror: Mirror,
-    state: MirrorState,
-    fences: tuple[Fence, ...],
-    pending: Pending,
-    *,
-    reread: bool,
-    waiting: bool,
-) -> _Dirty:
-    codec = context.source.codec(table, state.memory)
-    renewed = codec.drift.renewed
-    mirror.create(codec.mirror_schema())
-    # Before the columns: rows of a table that is gone would show nothing but nulls.
-    state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
-    for change in mirror.prepare(codec.mirror_schema(), codec.drift):
-        log.info("%s: %s", mirror.name, change)
-    if renewed:
-        log.info("%s: the table was dropped and made anew; its mirror begins again", table)
-        # After all of its former life; what was truncated since then is among the pending fences.
-        begun_us = max(newest_generation(state.fences) + 1, codec.created_us or newest_generation(fences) + 1)
-        fences = add_fences((Fence(begun_us, "", b"", begun_us),), pending.fences)
-        reread = True
-    return _Dirty(table, mirror, state, codec, fences, pending, reread, waiting)
-
-
-def _merge_each(context: JobContext, dirty: Sequence[_Dirty], together: _Round) -> list[TableResult]:
+def _merge_each(context: JobContext, dirty: Sequence[DueTable], together: _Round) -> list[TableResult]:
     """Merge tables in one pass over their changes; each on its own if one of them spoils that."""
     if len(dirty) == 1:
         alone = partial(_merge_all, context, dirty, together)
-        found = _or_failure(_unmerged(dirty[0].table, dirty[0].state), alone)
+        found = _or_failure(unmerged(dirty[0].table, dirty[0].state), alone)
         return [found] if isinstance(found, TableResult) else found
     try:
         return _merge_all(context, dirty, together)
@@ -318,7 +193,7 @@ def _merge_each(context: JobContext, dirty: Sequence[_Dirty], together: _Round) 
     return [result for d in dirty for result in _merge_each(context, [d], together)]
 
 
-def _merge_all(context: JobContext, dirty: Sequence[_Dirty], together: _Round) -> list[TableResult]:
+def _merge_all(context: JobContext, dirty: Sequence[DueTable], together: _Round) -> list[TableResult]:
     changes = context.changes
     codecs = {d.table: d.codec for d in dirty}
     _compile(dirty)
@@ -338,12 +213,12 @@ def _merge_all(context: JobContext, dirty: Sequence[_Dirty], together: _Round) -
         faults = together.quarantine.add(decoded.where("fault IS NOT NULL"))
         with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(dirty))) as pool:
             one = partial(_merge_one, context, together, decoded, faults)
-            return list(pool.map(lambda d: _or_failure(_unmerged(d.table, d.state), partial(one, d)), dirty))
+            return list(pool.map(lambda d: _or_failure(unmerged(d.table, d.state), partial(one, d)), dirty))
     finally:
         decoded.unpersist()
 
 
-def _compile(dirty: Sequence[_Dirty]) -> None:
+def _compile(dirty: Sequence[DueTable]) -> None:
     """Compile the kernels here, or load them, before several workers would each compile the same."""
     nothing = pa.RecordBatch.from_pylist([], schema=record.CHANGE_SCHEMA)
     no_rows = pa.RecordBatch.from_pylist([], schema=LIVE_ROW_SCHEMA)
@@ -367,7 +242,7 @@ def _merge_one(
     together: _Round,
     decoded: DataFrame,
     faults: Mapping[str, int],
-    d: _Dirty,
+    d: DueTable,
 ) -> TableResult:
     from pyspark.sql import functions as f
 

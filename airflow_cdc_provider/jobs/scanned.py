@@ -47,6 +47,9 @@ log = logging.getLogger("airflow_cdc_provider.jobs")
 _CONNECT_SECONDS: Final = 5.0
 _MOST_LINE_BYTES: Final = 4096
 
+_unreachable: set[tuple[str, int]] = set()
+"""Addresses of drivers that this worker process could not reach: the next task need not wait for them."""
+
 
 class Tally:
     """Rows read by table, of all tasks of a snapshot. Safe to use from several threads.
@@ -276,9 +279,12 @@ class _Word:
 
     def __init__(self, address: tuple[str, int], first: list[Any]) -> None:
         self._socket: socket.socket | None = None
+        if address in _unreachable:
+            return
         try:
             self._socket = socket.create_connection(address, _CONNECT_SECONDS)
         except OSError as error:
+            _unreachable.add(address)
             log.warning("rows are not told while they are read: %s:%d: %s", *address, error)
         self.send(first)
 

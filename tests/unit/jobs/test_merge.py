@@ -10,6 +10,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs import due
 from airflow_cdc_provider.jobs import merge as stage
 from airflow_cdc_provider.jobs.pending import Pending
 from airflow_cdc_provider.jobs.quarantine import Quarantine
@@ -41,7 +42,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
     monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
     monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {"s.t": pending})
     monkeypatch.setattr(
-        stage, "_prepare", lambda *args, waiting, **others: SimpleNamespace(table=args[1], waiting=waiting)
+        due, "prepare", lambda *args, waiting, **others: SimpleNamespace(table=args[1], waiting=waiting)
     )
     found: list[Any] = []
 
@@ -85,7 +86,7 @@ class Lake:
         quarantine = SimpleNamespace(counts=lambda: {"s.a": 1, "s.b": 1}, release=self.release)
         monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
         monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {})
-        monkeypatch.setattr(stage, "_prepare", self.prepare)
+        monkeypatch.setattr(due, "prepare", self.prepare)
         monkeypatch.setattr(stage, "_merge_all", self.merge_all)
         monkeypatch.setattr(stage, "read_doubts_again", self.read_again)
         self.context: Any = SimpleNamespace(
