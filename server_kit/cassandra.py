@@ -187,6 +187,7 @@ class CassandraServer(Server):
                 f"-Xms{self.heap_mib}m",
                 f"-Xmx{self.heap_mib}m",
                 "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
                 f"-Djava.io.tmpdir={self.folder / 'tmp'}",
                 f"-Dcassandra.config=file://{self.yaml}",
                 f"-Dcassandra.storagedir={self.folder}",

@@ -96,6 +96,8 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
+        # Sessions of minutes: what the second compiler would win later it costs now, on two cores.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.jars": str(iceberg_jar),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
