@@ -79,14 +79,15 @@ class CassandraTableCdcOperator(BaseOperator):
         enabled = to_flag("enabled", self.enabled)
         hook = cassandra_hook(connector, self.source_conn_id)
         try:
-            patterns = to_tables(self.tables) or connector.tables
-            if patterns == EVERY_TABLE:
+            patterns = to_tables(self.tables)
+            if not patterns and connector.tables == EVERY_TABLE:
                 raise ConfigurationError(
                     f"connector {connector.name} names no tables, and cdc of all would be switched",
                     expected="tables, of the operator or of the connector",
-                    remedy="name them, or their keyspaces as shop\\..*",
+                    remedy="name them, or their keyspaces as shop\\..*; tables='.*' of the operator means all",
                 )
-            done = hook.switch_cdc(hook.matching_tables(patterns, connector.exclude_tables), enabled=enabled)
+            tables = hook.matching_tables(patterns or connector.tables, connector.exclude_tables)
+            done = hook.switch_cdc(tables, enabled=enabled)
         finally:
             hook.close()
         word = "on" if enabled else "off"

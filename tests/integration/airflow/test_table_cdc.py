@@ -40,7 +40,7 @@ class Shop:
         operator = CassandraTableCdcOperator(
             task_id="switch",
             connector=declaration,
-            tables=[self.pattern(one) if "." not in one else one for one in tables],
+            tables=[self.pattern(one) if one == ".*" or "." not in one else one for one in tables],
             enabled=enabled,
         )
         found: dict[str, Any] = operator.execute(TaskContext())
