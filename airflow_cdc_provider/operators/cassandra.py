@@ -84,7 +84,7 @@ class CassandraTableCdcOperator(BaseOperator):
                 raise ConfigurationError(
                     f"connector {connector.name} names no tables, and cdc of all would be switched",
                     expected="tables, of the operator or of the connector",
-                    remedy="name them, or their keyspaces as shop\\..*; tables='.*' of the operator means all",
+                    remedy="name them, or their keyspaces as shop\\..*; the operator's '.*' means all",
                 )
             tables = hook.matching_tables(patterns or connector.tables, connector.exclude_tables)
             done = hook.switch_cdc(tables, enabled=enabled)
