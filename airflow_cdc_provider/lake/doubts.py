@@ -19,7 +19,6 @@ Rows that the source shows as they are held, nearly all of them, are found by a 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -269,39 +268,13 @@ def _unshown(cells: Iterable[Cell], shown: CellRow | None, now_seconds: int) -> 
     shown_cells = () if shown is None else shown.cells
     seen = {(c.column, c.path) for c in shown_cells}
     missed = [c for c in cells if _lives(c, now_seconds) and (c.column, c.path) not in seen]
-    elements = _shown_elements(missed, [c for c in shown_cells if _is_made_up(c)])
+    # A list's element is shown under a made-up path: what tells it is its write time and value.
+    elements = {(c.column, c.time_us, c.value) for c in shown_cells if _is_made_up(c)}
     return tuple(
         Cell(c.column, CELL_TOMBSTONE | (c.flags & CELL_PATH), 0, c.time_us, now_seconds, c.path, b"")
-        for place, c in enumerate(missed)
-        if place not in elements
+        for c in missed
+        if _is_made_up(c) or (c.column, c.time_us, c.value) not in elements
     )
-
-
-def _shown_elements(held: Sequence[Cell], shown: Iterable[Cell]) -> set[int]:
-    """Find elements of lists among those that are shown under made-up paths.
-
-    What tells one is its column, write time and value, and of equal ones the order of the list.
-
-    Args:
-        held: Cells in the order of the layout, those with made-up paths among them are passed over.
-        shown: Elements in that order.
-
-    Returns:
-        Places in ``held``.
-    """
-    places: dict[tuple[int, int, bytes], list[int]] = {}
-    for place, cell in enumerate(held):
-        if not _is_made_up(cell):
-            places.setdefault((cell.column, cell.time_us, cell.value), []).append(place)
-    found: set[int] = set()
-    behind = 0
-    for cell in shown:
-        alike = places.get((cell.column, cell.time_us, cell.value), ())
-        at = bisect_left(alike, behind)
-        if at < len(alike):
-            found.add(alike[at])
-            behind = alike[at] + 1
-    return found
 
 
 def _is_made_up(cell: Cell) -> bool:
