@@ -130,10 +130,10 @@ def _cells_of_rows(
     if choices.before or choices.order == "write_time":
         together = _Together(settings, batches, earlier, types, converters)
         batches = together.batches()
-    start = -_ROWS_AT_ONCE
+    end = 0
     for batch in batches:
-        start += _ROWS_AT_ONCE
-        wanted = together.wanted[start : start + batch.num_rows] if together else None
+        start, end = end, end + batch.num_rows
+        wanted = together.wanted[start:end] if together else None
         damage.skipped["t"] += _truncations(batch["kind"] if wanted is None else batch["kind"].filter(wanted))
         rows: list[np.ndarray] = []
         lines: list[pa.LargeStringArray] = []

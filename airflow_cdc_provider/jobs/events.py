@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_records
 from airflow_cdc_provider.jobs.context import JobContext, log
@@ -25,7 +25,6 @@ from airflow_cdc_provider.jobs.offline import Damage, text_of
 from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
 from airflow_cdc_provider.jobs.rows_before import Known
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
@@ -101,18 +100,12 @@ def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known
     frame = context.spark.createDataFrame(pa.table({"key": keys.cast(pa.binary())}))
     wanted = f.broadcast(frame)
     names = CONTRIBUTION_SCHEMA.names
-    rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.*").where("state IS NOT NULL")
-    held = rows.selectExpr(
-        "key",
-        f"cast({ROW} as tinyint) scope",
-        "clustering",
-        "cast(null as binary) clustering_end",
-        "generation",
-        "version",
-        f"cast({UPSERT} as tinyint) op",
-        "state",
+    both = (
+        mirror.rows(state)
+        .where("state IS NOT NULL")
+        .select(*names)
+        .unionByName(mirror.remembered().select(*names))
     )
-    both = held.select(*names).unionByName(mirror.remembered().select(*names))
     found = both.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
     return Known(found, state.fences, state.memory)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, SPARK_DDL, UPSERT, doubts
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, SPARK_DDL, doubts
 from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.lake.doubts import unseen_among
 from airflow_cdc_provider.lake.merge_kernel import (
@@ -234,27 +234,17 @@ def _reconciled(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     )
     if state.merged_through >= 0:
-        mirrored = mirror.table.read(state.head)
-        rows = mirrored.select(f"{CDC_COLUMN}.*")
+        rows = mirror.rows(state)
         # With repetitions: a semi-join doesn't mind, and sorting them out would be a shuffle.
         keys = pending.select("key")
         if sweep:
             keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
         if plan.revisit:
-            keys = keys.union(mirrored.where(plan.revisit).select(f"{CDC_COLUMN}.key"))
+            keys = keys.union(mirror.table.read(state.head).where(plan.revisit).select(f"{CDC_COLUMN}.key"))
         if plan.pending_rows <= _BROADCAST_KEYS:
             keys = f.broadcast(keys)
         shown = rows.join(keys, "key", "left_semi").selectExpr(
-            "key",
-            f"cast({ROW} as tinyint) scope",
-            "clustering",
-            "cast(null as binary) clustering_end",
-            "generation",
-            "version",
-            f"cast({UPSERT} as tinyint) op",
-            "state",
-            f"cast({FROM_MIRROR} as tinyint) _from",
-            "expires_at _expires_at",
+            *names, f"cast({FROM_MIRROR} as tinyint) _from", "expires_at _expires_at"
         )
         union = union.unionByName(shown)
         if not mirror.side.empty():

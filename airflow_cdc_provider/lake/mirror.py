@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, ROW, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -228,6 +228,27 @@ class Mirror:
             unseen_before_us=int(found.get(UNSEEN_BEFORE, "0")),
             rows=None if rows is None else int(rows),
             offset=None if offset is None else json.loads(offset),
+        )
+
+    def rows(self, state: MirrorState) -> DataFrame:
+        """Return the mirror's rows as contributions, as of a state, with the column ``expires_at``.
+
+        The row of a partition in which only statics live has neither ``clustering`` nor ``state``.
+        """
+        return (
+            self.table.read(state.head)
+            .select(f"{CDC_COLUMN}.*")
+            .selectExpr(
+                "key",
+                f"cast({ROW} as tinyint) scope",
+                "clustering",
+                "cast(null as binary) clustering_end",
+                "generation",
+                "version",
+                f"cast({UPSERT} as tinyint) op",
+                "state",
+                "expires_at",
+            )
         )
 
     def remembered(self) -> DataFrame:

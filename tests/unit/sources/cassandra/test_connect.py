@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from typing import Any
 
-import cassandra.cluster
 import pytest
 from cassandra import OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.cassandra.connect import contact_points, open_session, translated
-
-
-class Refused(Exception):
-    """Ends the connecting once the driver has its options."""
-
-
-def asked_of_the_driver(connection: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    asked: dict[str, Any] = {}
-
-    def cluster(**options: Any) -> None:
-        asked.update(options)
-        raise Refused
-
-    monkeypatch.setattr(cassandra.cluster, "Cluster", cluster)
-    with pytest.raises(Refused):
-        open_session(connection, timeout_seconds=3)
-    return asked
+from tests.unit.sources.cassandra.driver_options import asked_of_the_driver
 
 
 @pytest.mark.covers("CAS-CFG-05", "CAS-CFG-06")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cassandra.cluster
 import pytest
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
@@ -16,6 +15,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.connect import open_session
 from airflow_cdc_provider.sources.cassandra.driver_settings import read_driver_file, resolved
 from airflow_cdc_provider.sources.cassandra.hocon import parse_hocon
+from tests.unit.sources.cassandra.driver_options import asked_of_the_driver
 
 WORD = "s3cr3t-word"
 FILE = f"""
@@ -43,23 +43,6 @@ datastax-java-driver {{
   advanced.socket.tcp-no-delay = false
 }}
 """
-
-
-class Refused(Exception):
-    """Ends the connecting once the driver has its options."""
-
-
-def asked_of_the_driver(connection: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    asked: dict[str, Any] = {}
-
-    def cluster(**options: Any) -> None:
-        asked.update(options)
-        raise Refused
-
-    monkeypatch.setattr(cassandra.cluster, "Cluster", cluster)
-    with pytest.raises(Refused):
-        open_session(connection, timeout_seconds=3)
-    return asked
 
 
 def written(folder: Path, text: str) -> str:
