@@ -166,12 +166,6 @@ def keyspace(cassandra_session: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def connection(cassandra_server: CassandraServer) -> dict[str, Any]:
-    """The values of an Airflow connection to the tests' Cassandra."""
-    return {"host": cassandra_server.host, "port": cassandra_server.port}
-
-
-@pytest.fixture
 def shop(
     spark: SparkSession,
     run_stage: RunStage,

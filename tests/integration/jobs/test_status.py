@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from airflow_cdc_provider.jobs.spec import TableStatus
-from tests.integration.jobs.conftest import RunStage
-
-if TYPE_CHECKING:
-    from server_kit import CassandraServer
+from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration
 
 
+def status(shop: Shop) -> dict[str, TableStatus]:
+    told = shop.stage("offsets", action="status").status
+    return {one.table.removeprefix(f"{shop.keyspace}."): one for one in told}
+
+
 @pytest.mark.covers("CAS-LIFE-04")
-def test_a_table_stands_where_its_mirrors_last_commit_has_brought_it(
-    run_stage: RunStage,
-    cassandra_server: CassandraServer,
-    cassandra_session: Any,
-    keyspace: str,
-    connection: dict[str, Any],
-) -> None:
-    node = cassandra_server.host_id
-    shop = {
-        "name": f"status_{keyspace}",
-        "source": {"type": "cassandra", "cdc_raw": str(cassandra_server.cdc_raw), "node": node},
-        "tables": [rf"{keyspace}\..*"],
-        "lake": {"catalog": "lake", "namespace": keyspace},
-    }
-
-    def stage(name: str, **options: Any) -> Any:
-        return run_stage(name, shop, connection, **options)
-
-    def status() -> dict[str, TableStatus]:
-        return {
-            one.table.removeprefix(f"{keyspace}."): one for one in stage("offsets", action="status").status
-        }
-
-    def write(table: str, key: int) -> None:
-        cassandra_session.execute(f"INSERT INTO {keyspace}.{table} (id) VALUES ({key})")
-
+def test_a_table_stands_where_its_mirrors_last_commit_has_brought_it(shop: Shop) -> None:
     for table in ("orders", "customers"):
-        cassandra_session.execute(f"CREATE TABLE {keyspace}.{table} (id int PRIMARY KEY) WITH cdc = true")
-        write(table, 1)
-    assert {(one.snapshot, one.offset, one.rows) for one in status().values()} == {("none", None, None)}
+        shop.run(f"CREATE TABLE {table} (id int PRIMARY KEY) WITH cdc = true")
+        shop.run(f"INSERT INTO {table} (id) VALUES (1)")
+    assert {(one.snapshot, one.offset, one.rows) for one in status(shop).values()} == {("none", None, None)}
 
-    cassandra_server.roll_segment(cassandra_session)
-    first = stage("sync")
-    assert set(first.offset[node]) >= {"floor", "open"}, "segments and positions, by node"
-    for one in status().values():
+    first = shop.sync()
+    assert first.offset is not None
+    assert set(first.offset[shop.server.host_id]) >= {"floor", "open"}, "segments and positions, by node"
+    for one in status(shop).values():
         assert (one.snapshot, one.offset, one.pending, one.rows) == ("done", first.offset, 0, 1)
 
-    write("orders", 2)
-    cassandra_server.roll_segment(cassandra_session)
-    captured = stage("capture")
+    shop.run("INSERT INTO orders (id) VALUES (2)")
+    shop.close_segments()
+    captured = shop.stage("capture")
     assert captured.offset != first.offset
-    now = status()
+    now = status(shop)
     assert now["orders"].offset == first.offset, "what is captured is not in the mirror yet"
     assert (now["orders"].pending, now["orders"].rows) == (1, 1)
     assert now["orders"].pending_seconds > 0
     assert (now["customers"].offset, now["customers"].pending) == (captured.offset, 0)
 
-    stage("merge")
-    now = status()
+    shop.stage("merge")
+    now = status(shop)
     assert (now["orders"].offset, now["orders"].pending, now["orders"].rows) == (captured.offset, 0, 2)
