@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
@@ -164,7 +165,8 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
         return 0, 0
     source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
     names = record.CHANGE_SCHEMA.names
-    again = waiting.select(*names).mapInArrow(_Again(source.quarantine_reader()), record.SPARK_DDL).persist()
+    work = _Again(source.quarantine_reader())
+    again = map_in_arrow(waiting.select(*names), work, record.SPARK_DDL).persist()
     try:
         landed = again.where(f"kind <> '{record.QUARANTINE}'").count()
         if landed:

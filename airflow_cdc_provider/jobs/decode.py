@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.changes.record import SPARK_DDL as RECORD_DDL
-from airflow_cdc_provider.jobs.read import freeze_once
+from airflow_cdc_provider.changes.worker import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +45,7 @@ def decode(
         Frame of :data:`DECODED_SCHEMA`.
     """
     work = _Decode(dict(codecs), {t: tuple(f) for t, f in fences.items()})
-    return pending.select(*CHANGE_SCHEMA.names).mapInArrow(work, _DDL)
+    return map_in_arrow(pending.select(*CHANGE_SCHEMA.names), work, _DDL)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ class _Decode:
     fences: Mapping[str, Sequence[Fence]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_once()
         for batch in batches:
             for table, part in split_by_table(batch):
                 decoded = self.codecs[table].decode(part, self.fences.get(table, ()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
+from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.sources.base import CountsPassedOver, ReadsSeveral
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def read_partitions(
     slices = min(len(pickled), tasks or len(pickled))
     if sum(map(len, pickled)) <= _INLINE_BYTES:
         frame = spark.range(0, len(pickled), 1, slices)
-        return frame.mapInArrow(_ReadByNumber(reader, pickled, passed_over), SPARK_DDL)
+        return map_in_arrow(frame, _ReadByNumber(reader, pickled, passed_over), SPARK_DDL)
     blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], slices)
-    return spark.createDataFrame(blobs, "blob binary").mapInArrow(_ReadBlob(reader, passed_over), SPARK_DDL)
+    frame = spark.createDataFrame(blobs, "blob binary")
+    return map_in_arrow(frame, _ReadBlob(reader, passed_over), SPARK_DDL)
 
 
 class _ReadByNumber:
@@ -95,7 +97,6 @@ class _ReadBlob:
 def _read(
     reader: Reader, pickled: Iterable[bytes], passed_over: Accumulator[Counter[str]] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    freeze_once()
     # Pickled by this job's own driver a moment ago.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
     counts: Counter[str] = Counter()
@@ -140,20 +141,3 @@ def batches(reader: Reader, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     if isinstance(reader, ReadsSeveral):
         return reader.read_several(parts)
     return (batch for part in parts for batch in reader(part))
-
-
-_frozen = False
-
-
-def freeze_once() -> None:
-    """Take the imported modules out of the garbage collector's sight, once per worker process.
-
-    The worker collects between tasks; with pyarrow and numba loaded that costs 13-20 ms each time.
-    """
-    global _frozen  # noqa: PLW0603  # one flag per process is the point
-    if not _frozen:
-        import gc
-
-        gc.collect()
-        gc.freeze()
-        _frozen = True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
@@ -75,12 +76,11 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
     rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
     decoded = decode(rows, {table: codec}, {}).where("fault is null").drop("fault", "source_table")
     partitions = max((plan.estimated_rows or 0) // _ROWS_PER_PARTITION + 1, 1)
-    source = (
-        decoded.selectExpr("*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at")
-        .repartition(partitions, "key")
-        .mapInArrow(kernel, spark_schema(kernel.output_schema))
-        .where(f"_cdc_kind = {LIVE}")
-    )
+    shuffled = decoded.selectExpr(
+        "*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
+    ).repartition(partitions, "key")
+    merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
+    source = merged.where(f"_cdc_kind = {LIVE}")
     names = list(kernel.columns.names)
     counts = _compare(source, mirror.table.read(state.head), names, kernel.columns, partitions)
     differences = counts["only_source"] + counts["only_mirror"] + counts["different"]
@@ -112,7 +112,8 @@ def _compare(
     both = source.selectExpr("true _cdc_source", f"{CDC_COLUMN}.id _cdc_id", *quoted).unionByName(
         mirror.selectExpr("false _cdc_source", f"{CDC_COLUMN}.id _cdc_id", *quoted)
     )
-    outcome = both.repartition(partitions, "_cdc_id").mapInArrow(_Compare(columns), _OUTCOME_DDL).collect()
+    shuffled = both.repartition(partitions, "_cdc_id")
+    outcome = map_in_arrow(shuffled, _Compare(columns), _OUTCOME_DDL).collect()
     totals = {
         name: sum(int(row[name]) for row in outcome)
         for name in ("equal", "only_source", "only_mirror", "different")

@@ -49,6 +49,7 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
+from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState, row_ids
 from airflow_cdc_provider.lake.reconcile.flat import one_array
 from airflow_cdc_provider.lake.reconcile.shown import shown_whole
@@ -96,13 +97,12 @@ def unseen_among(rows: DataFrame, side: DataFrame, since_us: int) -> DataFrame:
 
     now = int(time.time())
     work = _SeenBy(since_us, (now + _CLOCKS_APART_SECONDS) * 1_000_000, now)
-    unseen = rows.where("state IS NOT NULL").mapInArrow(work, _SEEN_DDL).where(f"seen = {UNSEEN}")
+    unseen = map_in_arrow(rows.where("state IS NOT NULL"), work, _SEEN_DDL).where(f"seen = {UNSEEN}")
     # The side table has older states of statics beside the newest, and of partitions that are gone. What
     # lives of them shows in the partition's rows.
     statics = side.where(f"scope = {STATIC}").join(rows.select("key"), "key", "left_semi")
     seen = (
-        statics.select("key", "state")
-        .mapInArrow(work, _SEEN_DDL)
+        map_in_arrow(statics.select("key", "state"), work, _SEEN_DDL)
         .groupBy("key")
         .agg(f.max("seen").alias("seen"))
     )

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, SPARK_DDL, doubts
 from airflow_cdc_provider.changes.fence import Fence, newest_generation
+from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.lake.doubts import unseen_among
 from airflow_cdc_provider.lake.merge_kernel import (
     DOUBT,
@@ -259,7 +260,7 @@ def _reconciled(
     if partitions < cores and plan.pending_rows > _ROWS_PER_PARTITION // 5:
         partitions = cores
     shuffled = union.repartition(partitions, "key")
-    merged = shuffled.mapInArrow(kernel, spark_schema(kernel.output_schema))
+    merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
     return merged.persist()
 
 
