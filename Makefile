@@ -4,6 +4,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS := 600
+# Files of tests that run at the same time; each has servers and a Spark of its own, some 3 GiB.
+TEST_WORKERS := 2
 UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
 
@@ -26,7 +28,8 @@ format: install ## Format the code and mend what ruff can mend
 	$(VENV)/bin/ruff format .
 
 test: install ## All tests but the long fault tests; starts real servers
-	$(PYTEST) -m "not faults"
+	$(PYTEST) -m "not faults" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+		--durations=30 --durations-min=10
 
 test-unit: install ## Tests that need no server and no Spark
 	$(PYTEST) -m "not integration and not e2e and not faults"

@@ -45,7 +45,7 @@ def cached(name: str, version: str, build: Callable[[Path], None], what: str) ->
         return folder
     with _disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f".{version}.lock")):
+        with locked(folder.with_name(f".{version}.lock"), f"{folder.parent} is filled"):
             if folder.is_dir():
                 return folder
             say(f"downloading {what} to {folder}")
@@ -84,12 +84,14 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file; who has to wait hears that another process is at it: ``what``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process fills {path.parent}; waiting for it")
+            say(f"{what} by another process; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

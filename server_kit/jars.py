@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from server_kit.cache import cached
+from server_kit.cache import cache_folder, cached, locked
 from server_kit.programs import find_java, find_program, run_program
 
 CASSANDRA_VERSION = "5.0.9"
@@ -99,11 +99,13 @@ def _maven(goal: str, content: str, options: Sequence[str], folder: Path) -> Non
     maven = find_program("mvn", "maven")
     pom = folder / "jars.pom.xml"
     pom.write_text(_POM.format(content=content))
-    run_program(
-        [maven, "-q", "-B", "-f", str(pom), f"{_PLUGIN}:{goal}", *options],
-        "downloading jars with Maven",
-        cwd=folder,
-    )
+    # Two at a time would write to one local repository, which Maven 3 doesn't guard.
+    with locked(cache_folder() / ".maven.lock", "Maven's repository is used"):
+        run_program(
+            [maven, "-q", "-B", "-f", str(pom), f"{_PLUGIN}:{goal}", *options],
+            "downloading jars with Maven",
+            cwd=folder,
+        )
 
 
 def _coordinates(text: str) -> str:
