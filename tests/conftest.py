@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of Spark's JVMs, which live for minutes: what the second compiler would win later it costs at once."""
+
 # First calls compile kernels: an example's time says nothing here.
 settings.register_profile("cdc", deadline=None)
 settings.load_profile("cdc")
@@ -96,8 +99,7 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # Sessions of minutes: what the second compiler would win later it costs now, on two cores.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.jars": str(iceberg_jar),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),

@@ -28,6 +28,7 @@ from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown, ConfigurationError
 from airflow_cdc_provider.lake import iceberg_maintenance, iceberg_schema
 from airflow_cdc_provider.lake.iceberg_java import (
+    java_class,
     java_error,
     lineage,
     own_properties,
@@ -72,7 +73,6 @@ class IcebergLake:
         self.spark = spark
         self.catalog = catalog
         self.format_version = format_version
-        self.java = spark._jvm.org.apache.iceberg
         self._java_catalog: Any = None
 
     def table(self, name: str) -> IcebergTable:
@@ -93,7 +93,7 @@ class IcebergLake:
     def java_catalog(self) -> Any:
         """Iceberg's own catalog object, made once."""
         if self._java_catalog is None:
-            spark3 = self.java.spark.Spark3Util
+            spark3 = java_class(self.spark, "org.apache.iceberg.spark.Spark3Util")
             self._java_catalog = spark3.loadIcebergCatalog(self.spark._jsparkSession, self.catalog)
         return self._java_catalog
 
@@ -118,7 +118,7 @@ class IcebergTable:
         self.lake = lake
         self.spark = lake.spark
         self.sql_name = quote(lake.catalog, *name.split("."))
-        self._identifier = lake.java.catalog.TableIdentifier.parse(name)
+        self._identifier = java_class(lake.spark, "org.apache.iceberg.catalog.TableIdentifier").parse(name)
         self._lock_folder: str | None = None
 
     def exists(self) -> bool:
@@ -245,7 +245,7 @@ class IcebergTable:
         spared, values = sparing
 
         def delete() -> None:
-            expressions = self.lake.java.expressions.Expressions
+            expressions = java_class(self.lake.spark, "org.apache.iceberg.expressions.Expressions")
             old = expressions.lessThanOrEqual(column, through)
             others = [expressions.notEqual(spared, value) for value in values]
             expression = reduce(getattr(expressions, "and"), others, old)

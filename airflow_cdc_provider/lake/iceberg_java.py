@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
@@ -16,9 +17,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_SCHEMA_UTIL = "org.apache.iceberg.spark.SparkSchemaUtil"
+
+
 def quote(*parts: str) -> str:
     """Quote the parts of a name for Spark SQL and join them by dots."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def java_class(spark: SparkSession, name: str) -> Any:
+    """Return a class, for its static methods and constructors.
+
+    At each dot of ``spark._jvm.org.apache...`` py4j asks the JVM whether that name is a class; the JVM looks
+    through all of Spark's jars then.
+    """
+    return JavaClass(name, spark._jvm._gateway_client)
 
 
 def lineage(table: Any, snapshot: Any) -> Iterator[Any]:
@@ -31,7 +44,7 @@ def lineage(table: Any, snapshot: Any) -> Iterator[Any]:
 
 def own_properties(spark: SparkSession, snapshot: Any) -> dict[str, str]:
     """Return a snapshot's ``cdc.*`` properties."""
-    text = spark._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot)
+    text = java_class(spark, "org.apache.iceberg.SnapshotParser").toJson(snapshot)
     return {k: v for k, v in json.loads(text).get("summary", {}).items() if k.startswith("cdc.")}
 
 
@@ -49,11 +62,11 @@ def to_spark_schema(spark: SparkSession, java_schema: Any) -> StructType:
     """Turn an Iceberg schema into Spark's."""
     from pyspark.sql.types import StructType
 
-    converted = spark._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_schema)
+    converted = java_class(spark, _SCHEMA_UTIL).convert(java_schema)
     return StructType.fromJson(json.loads(converted.json()))
 
 
 def to_java_schema(spark: SparkSession, schema: StructType) -> Any:
     """Turn a Spark schema into Iceberg's."""
-    java_struct = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-    return spark._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_struct)
+    java_struct = java_class(spark, "org.apache.spark.sql.types.DataType").fromJson(schema.json())
+    return java_class(spark, _SCHEMA_UTIL).convert(java_struct)

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.session import ICEBERG_JAR, build_session
+from tests.conftest import JAVA_OPTIONS
 
 SQLITE_JAR = "org.xerial:sqlite-jdbc:3.50.3.0"
 CATALOGS = ("hadoop", "jdbc")
@@ -74,6 +75,7 @@ def spark_session(folder: Path) -> Any:
             "spark.ui.showConsoleProgress": "false",
             "spark.jars": ",".join(jars()),
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": os.fspath(folder),
             **catalog_conf(folder),

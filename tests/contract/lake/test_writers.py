@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +33,7 @@ class WriterProcess:
         self.log = folder / f"worker-{time.monotonic_ns()}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.contract.lake.worker", os.fspath(folder), catalog, "races"],
+                [sys.executable, "-m", "tests.contract.lake.worker", os.fspath(folder), catalog],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -80,18 +81,44 @@ class WriterProcess:
                 stream.close()
 
 
-@pytest.fixture(params=CATALOGS)
+@pytest.fixture(params=CATALOGS, scope="module")
 def catalog(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not jars():
         pytest.skip(
             "Iceberg's and SQLite's jars are neither in the local Maven repository nor to be had by mvn"
         )
-    yield tmp_path
+    return tmp_path_factory.mktemp("writers")
+
+
+@pytest.fixture(scope="module")
+def two_processes(folder: Path, catalog: str) -> Iterator[list[WriterProcess]]:
+    with ExitStack() as stack:
+        both = [WriterProcess(folder, catalog) for _ in range(2)]
+        for writer in both:
+            stack.callback(writer.kill)
+        for writer in both:
+            assert writer.answer() == {"ready": True}
+        yield both
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"n{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def both(two_processes: list[WriterProcess], namespace: str) -> list[WriterProcess]:
+    """Two writers of one changes table, which is new."""
+    for writer in two_processes:
+        writer.tell("use", namespace)
+    states = [writer.answer() for writer in two_processes]
+    assert states == [{"batch": 0, "offset": None}] * 2
+    return two_processes
 
 
 def check_nothing_lost_or_doubled(writer: WriterProcess) -> int:
@@ -103,75 +130,67 @@ def check_nothing_lost_or_doubled(writer: WriterProcess) -> int:
     return int(state["batch"])
 
 
-def race(folder: Path, catalog: str, rounds: int) -> None:
-    with ExitStack() as stack:
-        both = [WriterProcess(folder, catalog) for _ in range(2)]
+def race(both: list[WriterProcess], rounds: int) -> None:
+    for number in range(1, rounds + 1):
+        begin = time.time() + 0.2
+        # Now and then one of them is late: while the other writes, or after its commit.
+        late = random.Random(number).choice([0.0, 0.0, 0.0, 0.1, 1.0])
+        both[0].tell("append", begin)
+        both[1].tell("append", begin + late)
+        outcomes = [writer.answer() for writer in both]
+        assert sorted(outcomes, key=str) == [{"batch": number}, {"error": "COMMIT-CONFLICT"}], number
         for writer in both:
-            stack.callback(writer.kill)
-        for writer in both:
-            assert writer.answer() == {"ready": True}
-        started = [writer.ask("read") for writer in both]
-        assert started[0] == started[1]
-        for number in range(1, rounds + 1):
-            begin = time.time() + 0.2
-            # Now and then one of them is late: while the other writes, or after its commit.
-            late = random.Random(number).choice([0.0, 0.0, 0.0, 0.1, 1.0])
-            both[0].tell("append", begin)
-            both[1].tell("append", begin + late)
-            outcomes = [writer.answer() for writer in both]
-            assert sorted(outcomes, key=str) == [{"batch": number}, {"error": "COMMIT-CONFLICT"}], number
-            for writer in both:
-                assert writer.ask("read")["batch"] == number
-        assert check_nothing_lost_or_doubled(both[0]) == rounds
-        assert both[0].ask("positions")["refs"] == ["cdc_head", "main"]
+            assert writer.ask("read")["batch"] == number
+    assert check_nothing_lost_or_doubled(both[0]) == rounds
+    assert both[0].ask("positions")["refs"] == ["cdc_head", "main"]
 
 
-def test_two_writers_may_create_a_namespace_at_once(folder: Path, catalog: str) -> None:
-    with ExitStack() as stack:
-        both = [stack.enter_context(WriterProcess(folder, catalog)) for _ in range(2)]
-        for number in range(20):
-            begin = time.time() + 0.05
-            for writer in both:
-                writer.tell("create_namespace", f"n{number}", begin)
-            assert [writer.answer() for writer in both] == [{}, {}]
+def test_two_writers_may_create_a_namespace_at_once(both: list[WriterProcess], namespace: str) -> None:
+    for number in range(20):
+        begin = time.time() + 0.05
+        for writer in both:
+            writer.tell("create_namespace", f"{namespace}_{number}", begin)
+        assert [writer.answer() for writer in both] == [{}, {}]
 
 
 def test_of_two_racing_writers_one_commits_and_the_other_gets_commit_conflict(
-    folder: Path, catalog: str
+    both: list[WriterProcess],
 ) -> None:
-    race(folder, catalog, rounds=8)
+    race(both, rounds=8)
 
 
 @pytest.mark.faults
-def test_fifty_races_have_one_winner_each(folder: Path, catalog: str) -> None:
-    race(folder, catalog, rounds=50)
+def test_fifty_races_have_one_winner_each(both: list[WriterProcess]) -> None:
+    race(both, rounds=50)
 
 
-def test_writers_and_maintenance_at_the_same_time_lose_nothing(folder: Path, catalog: str) -> None:
-    with WriterProcess(folder, catalog) as writer, WriterProcess(folder, catalog) as keeper:
-        writer.ask("read")
-        for _ in range(4):
-            keeper.tell("maintain")
-            for _ in range(3):
-                assert "batch" in writer.ask("append")
-            assert keeper.answer() == {}
-        assert check_nothing_lost_or_doubled(writer) == 12
+def test_writers_and_maintenance_at_the_same_time_lose_nothing(both: list[WriterProcess]) -> None:
+    writer, keeper = both
+    for _ in range(4):
+        keeper.tell("maintain")
+        for _ in range(3):
+            assert "batch" in writer.ask("append")
+        assert keeper.answer() == {}
+    assert check_nothing_lost_or_doubled(writer) == 12
 
 
-STAGES = ["before _write", "after _write", "before _fast_forward", "after _fast_forward"]
+STAGES = ["after _write", "before _fast_forward", "after _fast_forward"]
 
 
 @pytest.mark.covers("CAS-FAULT-03", "CAS-FAULT-05", "CAS-GAP-01", "MDB-XD-35")
-def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(folder: Path) -> None:
+def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(
+    folder: Path, namespace: str
+) -> None:
     batches = 0
     for stage in STAGES:
         with WriterProcess(folder, "jdbc") as writer:
-            writer.ask("read")
+            writer.ask("use", namespace)
             assert writer.ask("append") == {"batch": batches + 1}
             writer.tell("append_and_die", stage)
             assert writer.answer() is None
         batches += 2 if stage == "after _fast_forward" else 1
     with WriterProcess(folder, "jdbc") as writer:
+        writer.ask("use", namespace)
         assert check_nothing_lost_or_doubled(writer) == batches
         writer.ask("append")
         assert check_nothing_lost_or_doubled(writer) == batches + 1
@@ -180,14 +199,18 @@ def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(fold
 
 
 @pytest.mark.faults
-def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(folder: Path, catalog: str) -> None:
+def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
+    folder: Path, catalog: str, namespace: str
+) -> None:
     moments = random.Random(0)
     for _ in range(12):
         with WriterProcess(folder, catalog) as writer:
+            writer.ask("use", namespace)
             check_nothing_lost_or_doubled(writer)
             writer.tell("append_for_ever")
             for _ in range(moments.randrange(1, 5)):
                 writer.answer()
             time.sleep(moments.uniform(0, 0.4))
     with WriterProcess(folder, catalog) as writer:
+        writer.ask("use", namespace)
         assert check_nothing_lost_or_doubled(writer) > 12

@@ -1,6 +1,6 @@
 """A writer in a process of its own, told on stdin what to do: one JSON line in, one out.
 
-``python -m tests.contract.lake.worker FOLDER CATALOG NAMESPACE``
+``python -m tests.contract.lake.worker FOLDER CATALOG``; ``use`` comes before all else.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ ROWS = 4
 class Writer:
     """Appends batches whose rows follow from the offset, as a capture does."""
 
-    def __init__(self, folder: Path, catalog: str, namespace: str) -> None:
+    def __init__(self, folder: Path, catalog: str) -> None:
         self.spark = spark_session(folder)
-        declared = connector(catalog, namespace=namespace)
-        self.changes = ChangesTable(IcebergLake(self.spark, catalog), declared)
+        self.catalog = catalog
+        self.changes: ChangesTable
+        self.state: ChangesState
+
+    def use(self, namespace: str) -> dict[str, Any]:
+        """Write to the changes table of a namespace from now on; it is created if need be."""
+        declared = connector(self.catalog, namespace=namespace)
+        self.changes = ChangesTable(IcebergLake(self.spark, self.catalog), declared)
         self.changes.create()
-        self.state: ChangesState = self.changes.state()
+        return self.read()
 
     def read(self) -> dict[str, Any]:
         """Read the state from which the next batch is derived."""
@@ -109,8 +115,8 @@ def answer(value: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve until stdin ends."""
-    folder, catalog, namespace = sys.argv[1:]
-    writer = Writer(Path(folder), catalog, namespace)
+    folder, catalog = sys.argv[1:]
+    writer = Writer(Path(folder), catalog)
     answer({"ready": True})
     for line in sys.stdin:
         command, *arguments = json.loads(line)

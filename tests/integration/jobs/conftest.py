@@ -21,6 +21,7 @@ from airflow_cdc_provider.jobs.context import JobContext, build_source
 from airflow_cdc_provider.jobs.session import build_lake
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from tests.conftest import JAVA_OPTIONS
 from tests.integration.jobs.shop import Shop
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class Application:
             **os.environ,
             "PYTHONPATH": str(APPLICATION.parents[2]),
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] --driver-memory 1g --jars {self.jar} "
-            f"--conf spark.ui.enabled=false --conf spark.local.dir={self.folder} pyspark-shell",
+            f"--driver-java-options '{JAVA_OPTIONS}' --conf spark.ui.enabled=false "
+            f"--conf spark.local.dir={self.folder} pyspark-shell",
         }
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
