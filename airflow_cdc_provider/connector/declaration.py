@@ -175,6 +175,11 @@ class CassandraPublishOptions:
         "them (event.order.guarantee.mode). All that one command reads is ordered, and kept in memory for it",
         "log",
     )
+    node_header: bool = option(
+        "A header cdc.node on each event of a change: the host id of the node whose commit log tells it; "
+        "rows of snapshots are the cluster's and have none",
+        True,
+    )
     key_in_value: bool = option(
         "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
         "DataStax's JSON-only form",

@@ -154,6 +154,8 @@ def _cells_of_rows(
                 if together and choices.before:
                     before = together.before(table_id, events, start + places, part["key"])
                     events = events.append_column("before", before)
+                if choices.node_header:
+                    events = events.append_column("node", _nodes(part).take(events["row"]))
                 envelope = cassandra_envelope.build(
                     events, schema.keyspace, schema.name, replace(options, excluded=left_out[table_id])
                 )
@@ -319,7 +321,14 @@ def _states(
         "index": cassandra_envelope.event_index(states["change"]),
         "captured": pa.array((_wanted(settings.source, codec.schema.id, changes) & ~copies)[change]),
     }
+    if settings.connector.publish.cassandra.node_header:
+        columns["node"] = _nodes(changes).take(states["change"])
     return pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
+
+
+def _nodes(records: pa.RecordBatch) -> pa.Array:
+    """Return the node that logged each record; null for rows of snapshots, whose origin is but a place."""
+    return pc.if_else(pc.equal(records["kind"], record.SNAPSHOT), None, records["origin"])
 
 
 def _copies(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) -> np.ndarray:
