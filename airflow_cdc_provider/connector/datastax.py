@@ -104,7 +104,9 @@ def _columns(draft: Draft, name: str, value: str) -> None:
 _PULSAR: Final = left_out("events go to Kafka; the Kafka connection has the like")
 _KAFKA_TLS: Final = left_out("TLS belongs to the Airflow connection of Kafka (`ssl.*`)")
 _DRIVER: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
-_NO_QUERIES: Final = left_out("rows come from the reconciled state; nothing is read again")
+_NO_QUERIES: Final = left_out(
+    "rows come from the logged values; `publish.cassandra.reread` asks for queries, and needs no tuning"
+)
 _NO_CACHE: Final = left_out("copies of a change end in the same row, so none is cached")
 _SPARK: Final = left_out("Spark divides the work")
 

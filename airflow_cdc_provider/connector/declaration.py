@@ -175,6 +175,17 @@ class CassandraPublishOptions:
         "them (event.order.guarantee.mode). All that one command reads is ordered, and kept in memory for it",
         "log",
     )
+    node_header: bool = option(
+        "A header cdc.node on each event of a change: the host id of the node whose commit log tells it; "
+        "rows of snapshots are the cluster's and have none",
+        True,
+    )
+    reread: bool = option(
+        "In envelope datastax rows are read again at the source, at consistency ALL and no faster than "
+        "snapshot.rows_per_second, as DataStax's connector reads them: each row that was changed once per "
+        "command, as it is then. Otherwise they are made of the logged values",
+        False,
+    )
     key_in_value: bool = option(
         "In envelope datastax the value holds the key columns too, and {} stands for a row that is gone: "
         "DataStax's JSON-only form",
@@ -368,9 +379,9 @@ def _refuse_other_envelopes(publish: PublishOptions) -> None:
             "before",
             "order",
         ),
-        "datastax-cells": ("key_in_value", "before"),
+        "datastax-cells": ("key_in_value", "reread", "before"),
     }
-    for name in names.get(publish.envelope, ("key_in_value",)):
+    for name in names.get(publish.envelope, ("key_in_value", "reread")):
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):
             raise ConfigurationError(

@@ -22,6 +22,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.jobs.offline import Damage
 from airflow_cdc_provider.jobs.row_states import row_states
+from airflow_cdc_provider.jobs.rows_again import ReadAgain, as_read, last_of_each_row
 from airflow_cdc_provider.jobs.rows_before import KnownOf, RowsBefore, data_of, keys_of, nothing_known
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
@@ -51,6 +52,7 @@ class EventSettings:
         cluster: The cluster's name.
         now_ns: The moment at which events are built and TTLs are judged, ns since 1970.
         known_of: What is known of rows from before all records.
+        read_again: Reads rows at the source; None where there is none, as of a recording.
     """
 
     connector: Connector
@@ -58,6 +60,7 @@ class EventSettings:
     cluster: str
     now_ns: int
     known_of: KnownOf = nothing_known
+    read_again: ReadAgain | None = None
 
     def tables(self) -> list[TableSchema]:
         """List the captured tables, then those that were dropped."""
@@ -154,6 +157,8 @@ def _cells_of_rows(
                 if together and choices.before:
                     before = together.before(table_id, events, start + places, part["key"])
                     events = events.append_column("before", before)
+                if choices.node_header:
+                    events = events.append_column("node", _nodes(part).take(events["row"]))
                 envelope = cassandra_envelope.build(
                     events, schema.keyspace, schema.name, replace(options, excluded=left_out[table_id])
                 )
@@ -241,7 +246,7 @@ class _Together:
 def _whole_rows(
     settings: EventSettings, batches: Iterable[pa.RecordBatch], damage: Damage
 ) -> Iterator[pa.LargeStringArray]:
-    """Write the row after each change, of a write that several nodes logged once.
+    """Write the row after each change, of a write that several nodes logged once; or each row as it is now.
 
     All changes are kept in memory: the last may change the first row.
     """
@@ -251,6 +256,12 @@ def _whole_rows(
             "option publish.skipped_operations is for events that have an operation",
             expected="none in envelope datastax",
             found=", ".join(connector.publish.skipped_operations),
+        )
+    if connector.publish.cassandra.reread and settings.read_again is None:
+        raise ConfigurationError(
+            "rows of a recording can't be read again",
+            expected="publish.cassandra.reread false",
+            remedy="or print events of what was captured, with --from-lake and a connection",
         )
     excluded = _excluded(connector, source)
     former = {schema.id for schema in source.former_tables()}
@@ -264,6 +275,9 @@ def _whole_rows(
         codec = source.codec_of(schema)
         left_out = _whole_columns(_of(schema, excluded, former=schema.id in former))
         states, places = _states(settings, codec, records, ours, damage)
+        if connector.publish.cassandra.reread:
+            gone = schema.id in former
+            states, places = _states_now(settings, codec, states, places, gone=gone)
         options = datastax_envelope.EnvelopeOptions(
             topics_of(connector),
             json=connector.publish.value == "json",
@@ -314,12 +328,45 @@ def _states(
         "state": states["state"],
         "static_state": states["static_state"],
         "lives": states["lives"],
+        "name": states["name"],
         "written_at": pa.array(latest[change]),
         "of_partition": states["key_state"].is_null(),
         "index": cassandra_envelope.event_index(states["change"]),
         "captured": pa.array((_wanted(settings.source, codec.schema.id, changes) & ~copies)[change]),
     }
+    if settings.connector.publish.cassandra.node_header:
+        columns["node"] = _nodes(changes).take(states["change"])
     return pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
+
+
+def _states_now(
+    settings: EventSettings, codec: CassandraCodec, states: pa.RecordBatch, places: np.ndarray, *, gone: bool
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Return the rows that states are of, each once, as the source has them now.
+
+    Args:
+        settings: How events are made; it can read again.
+        codec: The table's.
+        states: Of :func:`_states`.
+        places: Likewise.
+        gone: The table was dropped, so that nothing is there to be read.
+    """
+    captured = np.flatnonzero(states["captured"])
+    states, places = states.take(pa.array(captured)), places[captured]
+    last = last_of_each_row(states)
+    states, places = states.take(pa.array(last)), places[last]
+    read_again = _read_nothing if gone or settings.read_again is None else settings.read_again
+    return as_read(states, codec, read_again, settings.now_ns // 1_000_000_000), places
+
+
+def _read_nothing(table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    del table, keys
+    return iter(())
+
+
+def _nodes(records: pa.RecordBatch) -> pa.Array:
+    """Return the node that logged each record; null for rows of snapshots, whose origin is but a place."""
+    return pc.if_else(pc.equal(records["kind"], record.SNAPSHOT), None, records["origin"])
 
 
 def _copies(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) -> np.ndarray:

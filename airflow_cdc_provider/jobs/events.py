@@ -8,7 +8,7 @@ nothing in the lake.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_r
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.offline import Damage, text_of
 from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
+from airflow_cdc_provider.jobs.read import Paced, Reader
 from airflow_cdc_provider.jobs.rows_before import Known
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -45,6 +46,7 @@ def events(context: JobContext) -> JobResult:
     Raises:
         ConfigurationError: Nothing was captured, or the source has no events from the lake.
         CorruptInput: A record can't be decoded and the source is strict.
+        TransientError: Rows are to be read again and the source doesn't answer; there is no file then.
     """
     source, options = context.source, context.spec.options
     if not isinstance(source, CassandraSource):
@@ -61,11 +63,13 @@ def events(context: JobContext) -> JobResult:
         )
     context.learn()
     after = int(options.get("after_batch", 0))
-    if after and context.connector.publish.envelope == "datastax":
+    publish = context.connector.publish
+    if after and publish.envelope == "datastax" and not publish.cassandra.reread:
         raise ConfigurationError(
             "events with whole rows need all batches that there are",
             expected="no --after-batch in envelope datastax",
             found=str(after),
+            remedy="or publish.cassandra.reread, which needs no more than the rows' names",
         )
     through = context.changes.state().batch
     damage = Damage(strict=context.connector.source.advanced.strict)
@@ -74,11 +78,12 @@ def events(context: JobContext) -> JobResult:
         source,
         source.options.cluster or cluster_name(Path(source.options.cdc_raw)) or source.cluster_name(),
         int(options.get("now_ns", time.time_ns())),
+        read_again=partial(_read_again, context, source),
     )
     target = Path(options["path"])
     unfinished = target.with_name(target.name + ".part")
     earlier: Iterator[pa.RecordBatch] = iter(())
-    if context.connector.publish.cassandra.before:
+    if publish.cassandra.before:
         earlier = _records(context, 0, after)
         settings = replace(settings, known_of=partial(_known, context, after))
     with unfinished.open("wb") as file:
@@ -87,6 +92,17 @@ def events(context: JobContext) -> JobResult:
     unfinished.replace(target)
     log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
     return JobResult(ok=True, findings=tuple(damage.told()))
+
+
+def _read_again(
+    context: JobContext, source: CassandraSource, table: str, keys: Sequence[bytes]
+) -> Iterator[pa.RecordBatch]:
+    """Read partitions of a table, no faster than a snapshot may."""
+    log.info("%s: reading %d keys again for events", table, len(keys))
+    reader: Reader = partial(source.read_keys, table)
+    if limit := context.connector.snapshot.rows_per_second:
+        reader = Paced(reader, limit)
+    return reader(keys)
 
 
 def _known(context: JobContext, after: int, table: str, keys: pa.Array) -> Known | None:

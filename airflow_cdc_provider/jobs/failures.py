@@ -26,6 +26,8 @@ class _Known(NamedTuple):
     error: type[CdcError]
     message: str
     remedy: str
+    of_all: bool = False
+    """Whether it is of what every table needs."""
 
 
 _KNOWN: Final = (
@@ -53,6 +55,28 @@ _KNOWN: Final = (
         "Spark may not write or read a file",
         "give the user that runs Spark the right to the lake's warehouse and to the source's files",
     ),
+    _Known(
+        re.compile(
+            r"[^\n]*(?:Connection refused|[Cc]onnect(?:ion)? timed out|UnknownHostException"
+            r"|NoRouteToHostException|Unable to execute HTTP request|ServiceUnavailableException"
+            r"|ServiceFailureException|Communications link failure|Stale file handle"
+            r"|Transport endpoint is not connected)[^\n]*"
+        ),
+        TransientError,
+        "the lake can't be reached: no further table is tried, and what was committed stays",
+        "see that Spark reaches the lake's catalog and storage; the next run goes on",
+        of_all=True,
+    ),
+    _Known(
+        re.compile(
+            r"[^\n]*(?:stopped SparkContext|SparkContext was shut down|Answer from Java side is empty"
+            r"|Error while sending or receiving)[^\n]*"
+        ),
+        TransientError,
+        "Spark has ended: no further table is tried, and what was committed stays",
+        "look for its last words in the application's log; the next run goes on",
+        of_all=True,
+    ),
 )
 _LONGEST: Final = 300
 
@@ -72,11 +96,23 @@ def explain(error: BaseException) -> CdcError | None:
     ours = error_from_text(text)
     if ours is not None:
         return ours
+    known, line = _known(text)
+    return known.error(known.message, found=line[:_LONGEST], remedy=known.remedy) if known else None
+
+
+def is_of_all_tables(error: BaseException) -> bool:
+    """Tell whether a failure is of what every table needs, the lake or Spark: no other would fare better."""
+    text = str(error)
+    known, _ = _known(text)
+    return known is not None and known.of_all and error_from_text(text) is None
+
+
+def _known(text: str) -> tuple[_Known | None, str]:
+    """Return the kind of failure that a text tells of, None for none, and the line that says so."""
     for known in _KNOWN:
-        line = known.pattern.search(text)
-        if line is not None:
-            return known.error(known.message, found=line.group().strip()[:_LONGEST], remedy=known.remedy)
-    return None
+        if line := known.pattern.search(text):
+            return known, line.group().strip()
+    return None, ""
 
 
 def of_one_table(result: TableResult, error: Exception) -> TableResult:

@@ -58,6 +58,7 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
     """Merge every table that is due; read again at the source what that leaves in doubt, and merge it too.
 
     A table that can't be merged doesn't stop the others: its result says why, and its changes stay pending.
+    What all tables need does: it is raised, and what was merged before stays.
 
     Args:
         context: The job.
@@ -65,6 +66,9 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
 
     Returns:
         One result per table of the job.
+
+    Raises:
+        Exception: Whatever tells that the lake or Spark is away (:func:`failures.is_of_all_tables`).
     """
     unsettled: set[str] = set()
     results = _merge_due(context, context.tables(), force=force, reread={}, unsettled=unsettled)
@@ -87,10 +91,17 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
 
 
 def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
-    """Do what is to be done for one table; if it fails, return the table's result with the reason."""
+    """Do what is to be done for one table; if it fails, return the table's result with the reason.
+
+    Raises:
+        Exception: What failed is not the table's own, so that the others need not be tried.
+    """
     try:
         return work()
-    except Exception as error:  # noqa: BLE001  # the other tables go on; the job ends by telling of it
+    except Exception as error:  # the other tables go on; the job ends by telling of it
+        if failures.is_of_all_tables(error):
+            log.error("%s: what all tables need is away", result.table)
+            raise
         failed = failures.of_one_table(result, error)
         log.error("%s: %s", result.table, failed.error, exc_info=error)
         return failed
@@ -179,15 +190,19 @@ def _merge_due(
 
 
 def _merge_each(context: JobContext, dirty: Sequence[DueTable], together: _Round) -> list[TableResult]:
-    """Merge tables in one pass over their changes; each on its own if one of them spoils that."""
+    """Merge tables in one pass over their changes; each on its own if one of them spoils that.
+
+    Raises:
+        Exception: As of :func:`merge_tables`, or the job was asked to stop.
+    """
     if len(dirty) == 1:
         alone = partial(_merge_all, context, dirty, together)
         found = _or_failure(unmerged(dirty[0].table, dirty[0].state), alone)
         return [found] if isinstance(found, TableResult) else found
     try:
         return _merge_all(context, dirty, together)
-    except Exception:
-        if context.stopping():
+    except Exception as error:
+        if context.stopping() or failures.is_of_all_tables(error):
             raise
         log.warning("the changes of %d tables can't be decoded in one pass", len(dirty), exc_info=True)
     return [result for d in dirty for result in _merge_each(context, [d], together)]

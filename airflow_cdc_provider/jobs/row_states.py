@@ -41,6 +41,7 @@ ROW_STATE_SCHEMA: Final = pa.schema(
         pa.field("state", pa.binary()),
         pa.field("static_state", pa.binary()),
         pa.field("lives", pa.bool_()),
+        pa.field("name", pa.binary()),
     ]
 )
 """Columns of a row's state after a change.
@@ -51,6 +52,7 @@ ROW_STATE_SCHEMA: Final = pa.schema(
 ``state``         the row's cells, null if it doesn't live or the change is of the partition.
 ``static_state``  the partition's static cells, null if there are none.
 ``lives``         whether there is such a row; of a partition, whether it has static cells.
+``name``          equal for states of one row, or of one partition, and for no others; not to be stored.
 """
 
 
@@ -344,6 +346,7 @@ def _told(part: pa.Table, changes: npt.NDArray[np.int64], after: Reconciled, by_
             "state": state,
             "static_state": static,
             "lives": pc.if_else(is_row, row.is_valid(), static.is_valid()),
+            "name": _state_names(_names(part), is_row),
         },
         schema=ROW_STATE_SCHEMA,
     )
@@ -367,7 +370,8 @@ def _removed(
     rows = before.filter(gone)
     by_key = pc.index_in(rows["key"].combine_chunks(), value_set=part["key"].combine_chunks())
     deleted = pc.greater_equal(rows["generation"], part["generation"].take(by_key))
-    rows, by_key = rows.filter(deleted), by_key.filter(deleted.combine_chunks())
+    deleted = deleted.combine_chunks()
+    rows, by_key = rows.filter(deleted), by_key.filter(deleted)
     count = rows.num_rows
     return pa.table(
         {
@@ -377,9 +381,16 @@ def _removed(
             "state": pa.nulls(count, pa.binary()),
             "static_state": pa.nulls(count, pa.binary()),
             "lives": pa.array(np.zeros(count, np.bool_)),
+            "name": _state_names(names.filter(gone).filter(deleted), pa.repeat(True, count)),
         },
         schema=ROW_STATE_SCHEMA,
     )
+
+
+def _state_names(names: pa.Array, is_row: pa.Array) -> pa.Array:
+    """Tell names of rows from those of partitions: either may have no clustering."""
+    kind = pc.if_else(is_row, pa.scalar(b"r", pa.binary()), pa.scalar(b"p", pa.binary()))
+    return pc.binary_join_element_wise(kind, names, pa.scalar(b"", pa.binary()))
 
 
 def _names(rows: pa.Table) -> pa.Array:

@@ -27,6 +27,7 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.headers import node_headers
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -109,7 +110,7 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
 
     Args:
         events: Columns as :mod:`airflow_cdc_provider.sources.cassandra.debezium.events` describes them; with
-            a column ``before``, of the type of ``after``, values have it too.
+            a column ``before``, of the type of ``after``, values have it too; with ``node`` a header.
         keyspace: The table's keyspace.
         table: Its name.
         options: The rest.
@@ -164,7 +165,7 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         events["key"],
         value,
         deletes if options.tombstones else np.zeros(count, np.bool_),
-        {"cdc.index": event_index(events["row"])} if options.index else {},
+        {**({"cdc.index": event_index(events["row"])} if options.index else {}), **node_headers(events)},
     )
 
 

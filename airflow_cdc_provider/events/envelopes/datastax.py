@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.events.avro_schema import avro_of_struct
 from airflow_cdc_provider.events.connect import ConnectSchema, schema_of
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.headers import node_headers
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -47,7 +48,8 @@ def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
 
     Args:
         states: ``key`` and ``value`` as :mod:`airflow_cdc_provider.sources.cassandra.datastax.rows` describes
-            them; ``written_at`` (us); ``index`` (text); ``of_partition``, which must be equal in all rows.
+            them; ``written_at`` (us); ``index`` (text); ``of_partition``, which must be equal in all rows;
+            with ``node`` they have a header more.
         keyspace: The table's keyspace.
         table: Its name.
         options: The rest.
@@ -82,7 +84,11 @@ def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         key,
         value,
         np.zeros(count, np.bool_),
-        {"writetime": quoted, **({"cdc.index": states["index"]} if options.index else {})},
+        {
+            "writetime": quoted,
+            **({"cdc.index": states["index"]} if options.index else {}),
+            **node_headers(states),
+        },
         "{}" if options.key_in_value else "",
     )
 

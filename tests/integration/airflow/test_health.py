@@ -7,9 +7,8 @@ import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,63 +16,42 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.hooks.state import store_result
 from airflow_cdc_provider.operators.health import CdcHealthOperator
-from server_kit import create_keyspace
-from tests.integration.jobs.conftest import Application, RunStage, run_stage  # noqa: F401  # a fixture
+from tests.integration.jobs.conftest import Application
+from tests.integration.jobs.shop import Shop
 from tests.unit.airflow_context import TaskContext
-
-if TYPE_CHECKING:
-    from server_kit import CassandraServer
 
 pytestmark = pytest.mark.integration
 
-NAME = "healthy"
+_PATIENCE_SECONDS = 600
+"""A stream that dies is told at once; a slow machine may take minutes to the end of the first round."""
 
 
 @pytest.fixture
-def shop(
-    cassandra_server: CassandraServer, cassandra_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dict[str, Any]]:
-    create_keyspace(cassandra_session, NAME)
-    cassandra_session.execute(f"CREATE TABLE {NAME}.t (k int PRIMARY KEY, v int) WITH cdc = true")
-    cassandra_session.execute(f"INSERT INTO {NAME}.t (k, v) VALUES (1, 1)")
-    values = {"conn_type": "cdc_cassandra", "host": cassandra_server.host, "port": cassandra_server.port}
-    monkeypatch.setenv("AIRFLOW_CONN_HEALTHY", json.dumps(values))
-    monkeypatch.setenv("AIRFLOW__CDC__WORK_FOLDER", str(tmp_path / "work"))
-    yield {
-        "name": NAME,
-        "source": {
-            "type": "cassandra",
-            "conn_id": NAME,
-            "cdc_raw": str(cassandra_server.cdc_raw),
-            "node": cassandra_server.host_id,
-        },
-        "tables": [rf"{NAME}\..*"],
-        "lake": {"catalog": "lake", "namespace": NAME},
-    }
-    cassandra_session.execute(f"DROP KEYSPACE {NAME}")
+def small_shop(airflow_shop: Shop) -> Shop:
+    """The shop with one row."""
+    airflow_shop.run("CREATE TABLE t (k int PRIMARY KEY, v int) WITH cdc = true")
+    airflow_shop.run("INSERT INTO t (k, v) VALUES (1, 1)")
+    return airflow_shop
 
 
-def look(shop: dict[str, Any], context: TaskContext, **arguments: Any) -> dict[str, Any]:
-    found: dict[str, Any] = CdcHealthOperator(task_id="health", connector=shop, **arguments).execute(context)
+def look(shop: Shop, context: TaskContext, **arguments: Any) -> dict[str, Any]:
+    operator = CdcHealthOperator(task_id="health", connector=shop.declaration, **arguments)
+    found: dict[str, Any] = operator.execute(context)
     assert json.loads(json.dumps(found)) == found
     return found
 
 
 @pytest.mark.covers("CAS-D3X-16")
 def test_reader_and_session_are_reported_after_a_run_and_without_a_cluster(
-    shop: dict[str, Any],
-    run_stage: RunStage,  # noqa: F811  # the fixture
-    cassandra_server: CassandraServer,
-    monkeypatch: pytest.MonkeyPatch,
+    small_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = {"host": cassandra_server.host, "port": cassandra_server.port}
     began = time.time()
-    result = run_stage("sync", shop, connection)
+    result = small_shop.stage("sync")
     ended = time.time()
     context = TaskContext()
-    store_result(context, Connector.from_dict(shop), "sync", result)
+    store_result(context, Connector.from_dict(small_shop.declaration), "sync", result)
 
-    report = look(shop, context, probes=7, max_commit_age_seconds=600, max_response_seconds=5)
+    report = look(small_shop, context, probes=7, max_commit_age_seconds=600, max_response_seconds=5)
 
     reader, session = report["reader"], report["session"]
     assert (report["ok"], reader["kind"], reader["status"], reader["stage"]) == (True, "runs", "ok", "sync")
@@ -85,16 +63,16 @@ def test_reader_and_session_are_reported_after_a_run_and_without_a_cluster(
     assert 0 < session["p50_seconds"] <= session["max_seconds"] < 5
 
     # A run that finds nothing new commits nothing: its commit is the one before.
-    again = run_stage("sync", shop, connection)
+    again = small_shop.stage("sync")
     assert again.committed_at == result.committed_at or again.batches > 0
 
-    with pytest.raises(TransientError, match="last commit of connector healthy is too old"):
-        look(shop, context, max_commit_age_seconds=0.001)
+    with pytest.raises(TransientError, match=rf"last commit of connector {small_shop.name} is too old"):
+        look(small_shop, context, max_commit_age_seconds=0.001)
 
     nobody = {"conn_type": "cdc_cassandra", "host": "127.0.0.1", "port": 9, "password": "s3cr3t-word"}
-    monkeypatch.setenv("AIRFLOW_CONN_HEALTHY", json.dumps(nobody))
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(nobody))
     with pytest.raises(TransientError, match=r"connecting to 127\.0\.0\.1 got no answer"):
-        look(shop, context)
+        look(small_shop, context)
     told = context.xcom["return_value"]
     assert (told["reader"]["ok"], told["session"]["ok"]) == (True, False)
     assert "s3cr3t-word" not in json.dumps(told)
@@ -102,37 +80,35 @@ def test_reader_and_session_are_reported_after_a_run_and_without_a_cluster(
 
 @pytest.mark.covers("CAS-D3X-16")
 def test_a_stream_is_told_of_while_it_lives_and_when_it_was_killed(
-    shop: dict[str, Any], tmp_path: Path, iceberg_jar: Path, cassandra_server: CassandraServer
+    small_shop: Shop, tmp_path: Path, iceberg_jar: Path
 ) -> None:
-    folder = tmp_path / "work" / NAME / "stream"
+    folder = tmp_path / "work" / small_shop.name / "stream"
     folder.mkdir(parents=True)
-    warehouse = {"type": "hadoop", "warehouse": (tmp_path / "lake").as_uri()}
-    alone = {**shop, "lake": {"namespace": NAME, "catalog_options": warehouse}}
     application = Application(folder, iceberg_jar)
     process = application.start(
         "stream",
-        alone,
-        {"host": cassandra_server.host, "port": cassandra_server.port},
+        small_shop.declaration,
+        small_shop.connection,
         state_path=str(folder / "state.json"),
         commit_interval_seconds=1,
     )
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         while not (folder / "state.json").exists() or not json.loads((folder / "state.json").read_text()).get(
             "rounds"
         ):
             assert process.poll() is None, application.log_tail()
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        report = look(alone, TaskContext())
+        report = look(small_shop, TaskContext())
         reader = report["reader"]
         assert (report["ok"], reader["kind"], reader["status"]) == (True, "stream", "running")
         assert reader["offset"]
-        assert 0 <= reader["silent_seconds"] < 240
-        assert 0 < reader["commit_age_seconds"] < 240
+        assert 0 <= reader["silent_seconds"] < _PATIENCE_SECONDS
+        assert 0 < reader["commit_age_seconds"] < _PATIENCE_SECONDS
         assert report["session"]["requests"] == 5
     finally:
         os.killpg(process.pid, 9)
         process.wait(30)
-    with pytest.raises(CdcError, match="the continuous application of healthy is gone"):
-        look(alone, TaskContext())
+    with pytest.raises(CdcError, match=rf"the continuous application of {small_shop.name} is gone"):
+        look(small_shop, TaskContext())

@@ -18,12 +18,13 @@ from airflow_cdc_provider.operators.rebootstrap import CassandraRebootstrapOpera
 from airflow_cdc_provider.sensors.cassandra import CdcRawSpaceSensor
 from server_kit import create_keyspace
 from tests.integration.full_node import CAP_MIB, FullNode, full_node
-from tests.integration.jobs.conftest import RunStage, run_stage  # noqa: F401  # a fixture
 from tests.integration.jobs.equality import assert_mirror_equals_table
 from tests.unit.airflow_context import TaskContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.integration.jobs.conftest import RunStage
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +68,7 @@ def flag(node: FullNode, table: str = "orders") -> bool:
 @pytest.mark.covers("CAS-FAULT-07")
 def test_a_node_that_refuses_writes_is_told_of_and_begun_anew(
     spark: SparkSession,
-    run_stage: RunStage,  # noqa: F811  # the fixture
+    run_stage: RunStage,
     node: FullNode,
     iceberg_jar: Path,
 ) -> None:

@@ -119,6 +119,39 @@ def test_whole_rows_of_a_snapshot_are_states_to_build_on(shop: Shop, tmp_path: P
         shop.stage("events", path=str(path), after_batch=1)
 
 
+@pytest.mark.covers("DSX-CON-01")
+def test_whole_rows_are_of_logged_values_and_read_again_on_request_alone(shop: Shop, tmp_path: Path) -> None:
+    shop.run("CREATE TABLE t (p int, c int, s text static, a int, PRIMARY KEY (p, c)) WITH cdc = true")
+    shop.run("INSERT INTO t (p, c, a) VALUES (1, 1, 1)")
+    shop.run("INSERT INTO t (p, c, a) VALUES (1, 2, 2)")
+    shop.run("UPDATE t SET a = 10 WHERE p = 1 AND c = 1")
+    shop.run("DELETE FROM t WHERE p = 1 AND c = 2")
+    shop.run("UPDATE t SET s = 'x' WHERE p = 2")
+    shop.close_segments()
+    shop.declare(snapshot={"mode": "never"}, publish={"envelope": "datastax"})
+    shop.stage("capture")
+    shop.run("UPDATE t SET a = 99, s = 'new' WHERE p = 1 AND c = 1")  # nobody captures it before the events
+    path = tmp_path / "events.jsonl"
+
+    def told() -> list[tuple[str, Any]]:
+        assert shop.stage("events", path=str(path)).ok
+        return [(event["key"], event["value"]) for event in map(json.loads, path.read_text().splitlines())]
+
+    assert told() == [
+        ('{"p":1,"c":1}', '{"a":1,"s":null}'),
+        ('{"p":1,"c":2}', '{"a":2,"s":null}'),
+        ('{"p":1,"c":1}', '{"a":10,"s":null}'),
+        ('{"p":1,"c":2}', None),
+        ('{"p":2,"c":null}', '{"s":"x"}'),
+    ]
+    shop.declare(publish={"cassandra": {"reread": True}})
+    assert told() == [
+        ('{"p":1,"c":1}', '{"a":99,"s":"new"}'),
+        ('{"p":1,"c":2}', None),
+        ('{"p":2,"c":null}', '{"s":"x"}'),
+    ]
+
+
 def test_the_command_prints_what_lies_in_the_lake_without_a_cluster(
     shop: Shop, iceberg_jar: Path, tmp_path: Path
 ) -> None:

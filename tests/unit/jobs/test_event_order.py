@@ -75,6 +75,43 @@ def test_rows_before_are_those_of_the_order_in_which_events_come(two_nodes: Path
     assert known > 100
 
 
+@pytest.mark.parametrize(
+    "publish",
+    [
+        {},
+        {"tombstones": True, "event_index": True},
+        {"cassandra": {"order": "write_time", "before": True}},
+        {"envelope": "datastax-cells"},
+        {"envelope": "datastax"},
+        {"envelope": "datastax", "key": "avro", "value": "avro"},
+    ],
+    ids=json.dumps,
+)
+def test_each_event_names_the_node_that_logged_it_where_readers_of_keys_and_values_see_nothing(
+    two_nodes: Path, publish: dict[str, Any]
+) -> None:
+    events = printed(folder=two_nodes, **publish)
+    choices = {**publish.get("cassandra", {}), "node_header": False}
+    bare = printed(folder=two_nodes, **{**publish, "cassandra": choices})
+
+    nodes = Counter(json.loads(dict(event["headers"])["cdc.node"]) for event in events)
+    if publish.get("envelope") == "datastax":  # a copy is told once, as the first node had it
+        assert nodes == {NODES[0]: len(events)}
+    else:
+        assert set(nodes) == set(NODES)
+        assert 0 < nodes[NODES[1]] < nodes[NODES[0]], "one lacks segments"
+    for event in events:
+        event["headers"] = [header for header in event["headers"] if header[0] != "cdc.node"]
+    assert events == bare
+
+
+def test_the_node_of_an_event_is_that_of_its_place_in_the_log(two_nodes: Path) -> None:
+    first = min(file.name for file in (two_nodes / "cdc_raw" / NODES[0]).iterdir()).split(".")[0]
+    for event in printed(folder=two_nodes):
+        if json.loads(event["value"])["source"]["file"].startswith(first):
+            assert json.loads(dict(event["headers"])["cdc.node"]) == NODES[0], "the other was down then"
+
+
 @pytest.mark.parametrize(("mode", "order"), [("COMMITLOG_FILE", "log"), ("PARTITION_VALUES", "write_time")])
 def test_debeziums_mode_becomes_the_order(tmp_path: Path, mode: str, order: str) -> None:
     file = tmp_path / "d.properties"

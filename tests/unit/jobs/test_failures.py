@@ -12,7 +12,7 @@ from airflow_cdc_provider.exceptions import (
     OffsetMissing,
     TransientError,
 )
-from airflow_cdc_provider.jobs.failures import explain, of_all_tables, of_one_table
+from airflow_cdc_provider.jobs.failures import explain, is_of_all_tables, of_all_tables, of_one_table
 from airflow_cdc_provider.jobs.spec import TableResult
 
 _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n\tat org.apache.spark.Some\n"
@@ -34,6 +34,16 @@ _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n
             ConfigurationError,
             "the right to",
         ),
+        (
+            "HttpHostConnectException: Connect to http://catalog:8181 failed: Connection refused",
+            TransientError,
+            "the lake can't be reached",
+        ),
+        (
+            "IllegalStateException: Cannot call methods on a stopped SparkContext.",
+            TransientError,
+            "Spark has ended",
+        ),
     ],
 )
 def test_what_every_installation_meets_gets_one_sentence_and_a_remedy(
@@ -52,6 +62,27 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
     inside = explain(RuntimeError(f"{_SPARK}{CorruptInput('segment 7 is broken', found='garbage')}\nmore"))
     assert isinstance(inside, CorruptInput)
     assert str(inside).endswith("segment 7 is broken: found garbage")
+
+
+@pytest.mark.parametrize(
+    ("text", "of_all"),
+    [
+        ("Caused by: java.net.ConnectException: Connection refused", True),
+        ("java.net.UnknownHostException: catalog", True),
+        ("org.apache.iceberg.exceptions.ServiceFailureException: Server error: 503", True),
+        ("java.io.IOException: Stale file handle", True),
+        ("py4j.protocol.Py4JNetworkError: Answer from Java side is empty", True),
+        ("java.lang.OutOfMemoryError: Java heap space", False),
+        ("java.io.IOException: No space left on device", False),
+        ("Python worker exited unexpectedly (crashed)", False),
+        ("java.nio.file.AccessDeniedException: /lake/shop/orders", False),
+        ("KeyError: 'x'", False),
+        (f"{ConfigurationError('a column')}\nCaused by: Connection refused", False),
+    ],
+)
+def test_what_every_table_needs_is_told_from_what_is_one_tables_own(text: str, *, of_all: bool) -> None:
+    """A table may be too large for the memory or the disk that there is, and others not."""
+    assert is_of_all_tables(RuntimeError(_SPARK + text)) is of_all
 
 
 def test_the_unknown_keeps_its_own_words() -> None:

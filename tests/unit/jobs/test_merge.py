@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.jobs import due
 from airflow_cdc_provider.jobs import merge as stage
+from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.pending import Pending
 from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spec import TableResult
@@ -83,6 +84,7 @@ class Lake:
         self.fails = fails
         self.merged: list[list[str]] = []
         self.released: list[str] = []
+        self.tried: list[tuple[str, str]] = []
         quarantine = SimpleNamespace(counts=lambda: {"s.a": 1, "s.b": 1}, release=self.release)
         monkeypatch.setattr(Quarantine, "of", lambda context: quarantine)
         monkeypatch.setattr(stage, "pending_by_table", lambda changes, merged, through: {})
@@ -99,7 +101,12 @@ class Lake:
             stopping=lambda: False,
         )
 
+    def spoil(self) -> Exception | None:
+        """Return what keeps a pass over several tables from being made."""
+        return None
+
     def step(self, name: str, table: str) -> None:
+        self.tried.append((name, table))
         if error := self.fails.get((name, table)):
             raise error
 
@@ -113,6 +120,8 @@ class Lake:
 
     def merge_all(self, context: Any, dirty: list[Any], together: Any) -> list[TableResult]:
         self.merged.append([d.table for d in dirty])
+        if spoilt := self.spoil():
+            raise spoilt
         for d in dirty:
             self.step("merge", d.table)
             together.unsettled.add(d.table)
@@ -150,6 +159,44 @@ def test_one_table_that_fails_stops_no_other(
     assert bad.rows_written == (1 if where == "doubt" else 0)
     assert lake.merged == merged
     assert lake.released == released
+
+
+@pytest.mark.parametrize(
+    ("where", "table", "merged"),
+    [
+        ("state", "s.a", []),
+        ("prepare", "s.a", []),
+        ("merge", "s.a", [["s.a", "s.b"]]),
+        ("doubt", "s.a", [["s.a", "s.b"]]),
+    ],
+)
+def test_a_lake_that_is_away_is_told_once_and_no_further_table_is_tried(
+    monkeypatch: pytest.MonkeyPatch, where: str, table: str, merged: list[list[str]]
+) -> None:
+    away = RuntimeError(
+        "An error occurred while calling o1\nCaused by: java.net.ConnectException: Connection refused"
+    )
+    lake = Lake(monkeypatch, {(where, name): away for name in ("s.a", "s.b")})
+    with pytest.raises(RuntimeError) as raised:
+        stage.merge_tables(lake.context)
+    assert raised.value is away
+    assert lake.merged == merged
+    assert lake.tried[-1] == (where, "s.a"), "s.b is not tried"
+    known = explain(raised.value)
+    assert isinstance(known, TransientError)
+    assert "the lake can't be reached: no further table is tried" in str(known)
+
+
+def test_a_lake_that_goes_away_between_two_tables_keeps_what_was_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first pass fails of a table's own reason; then the lake goes."""
+    lake = Lake(monkeypatch, {("merge", "s.b"): RuntimeError("java.net.UnknownHostException: catalog")})
+    spoilt = iter([ConfigurationError("no"), None])
+    monkeypatch.setattr(lake, "spoil", lambda: next(spoilt, None))
+    with pytest.raises(RuntimeError, match="UnknownHostException"):
+        stage.merge_tables(lake.context)
+    assert lake.merged == [["s.a", "s.b"], ["s.a"], ["s.b"]]
 
 
 def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pytest.MonkeyPatch) -> None:
