@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
-    """Emit the metrics ``cdc.*`` of a result, tagged with connector, source and, if there is one, table."""
-    tags = _tags(connector)
+    """Emit the metrics ``cdc.*`` of a result, with the connector's tags and, if there is one, table."""
+    tags = connector.tags
     if result.lag_seconds is not None:
         Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
     if result.lag_bytes is not None:
@@ -48,7 +48,7 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
 
 def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
     """Emit how far a snapshot came, also that of a job that failed."""
-    tags = _tags(connector)
+    tags = connector.tags
     numbers = {
         "tables": shot.tables,
         "tables_remaining": shot.remaining,
@@ -65,7 +65,7 @@ def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
 
 def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
     """Emit whether a connector's reader and session are well, how old its last commit is, and how fast."""
-    tags = _tags(connector)
+    tags = connector.tags
     Stats.gauge("cdc.health.ok", int(report["ok"]), tags=tags)
     numbers = {
         "commit_age_seconds": report["reader"].get("commit_age_seconds"),
@@ -79,7 +79,7 @@ def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
 
 def emit_rows(connector: Connector, table: str, rows: int) -> None:
     """Emit how many rows a snapshot has read of a table."""
-    Stats.gauge("cdc.snapshot.rows", rows, tags={**_tags(connector), "table": table})
+    Stats.gauge("cdc.snapshot.rows", rows, tags={**connector.tags, "table": table})
 
 
 def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
@@ -90,7 +90,3 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
     for name in ("latency_seconds", "latency_p50_seconds", "latency_p99_seconds"):
         if (seconds := getattr(origin, name)) is not None:
             Stats.gauge(f"cdc.origin.{name}", seconds, tags=tags)
-
-
-def _tags(connector: Connector) -> dict[str, str]:
-    return {"connector": connector.name, "source": connector.type}

@@ -16,25 +16,29 @@ from airflow_cdc_provider.operators import metrics
 from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.spark_stage import summary
 
-CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}})
+CONNECTOR = Connector.from_dict(
+    {"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}, "metric_tags": {"team": "orders"}}
+)
+TAGS = {"connector": "shop", "source": "cassandra", "team": "orders"}
 
 
 @dataclass
 class Recorder:
-    """Stands for Airflow's Stats and keeps what it is told."""
+    """Stands for Airflow's Stats, keeps what it is told, and sees to it that all bears the tags."""
 
     gauges: dict[tuple[str, str], float] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def gauge(self, name: str, value: float, tags: dict[str, str]) -> None:
-        assert (tags["connector"], tags["source"]) == ("shop", "cassandra")
+        assert tags.items() >= TAGS.items()
         self.gauges[name, tags.get("table", tags.get("origin", ""))] = value
 
     def incr(self, name: str, count: int, tags: dict[str, str]) -> None:
+        assert tags.items() >= TAGS.items()
         self.counts[name, tags.get("table", tags.get("origin", ""))] = count
 
     def timing(self, name: str, value: object, tags: dict[str, str]) -> None:
-        """Keep nothing: durations are not looked at here."""
+        assert tags.items() >= TAGS.items()
 
 
 @pytest.fixture
@@ -74,7 +78,8 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
         OriginResult("node-1", "CommitLog-7-5.log", 123, 40, 2, 0.5, 0.1, 0.4),
         OriginResult("node-2", mutations=1),
     )
-    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=nodes, snapshot=COMPLETED))
+    result = JobResult(ok=True, origins=nodes, snapshot=COMPLETED, seconds={"merge": 1.5})
+    emit_metrics(CONNECTOR, "sync", result)
     assert stats.gauges["cdc.snapshot.rows", "k.a"] == 3
     assert stats.gauges["cdc.snapshot.rows", "k.b"] == 0
     assert stats.gauges["cdc.origin.position", "node-1"] == 123
