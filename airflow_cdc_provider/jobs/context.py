@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ class JobContext:
         source: The source.
         stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
         snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
+        uncommitted: Feeds whose segments were in a batch that could not be committed.
     """
 
     spec: JobSpec
@@ -51,6 +52,7 @@ class JobContext:
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
+    uncommitted: Sequence[str] = ()
     _learned_through: int = field(default=-1, init=False, repr=False)
 
     def learn(self, through: int = 0) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult
+    from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
 
 
 def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
@@ -46,8 +46,17 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
             Stats.gauge("cdc.differences", table.differences, tags=own)
 
 
+def emit_failure(connector: Connector, result: JobResult) -> None:
+    """Emit what a job tells that failed: how far its snapshot came, and what it could not commit."""
+    if result.snapshot is not None:
+        emit_snapshot(connector, result.snapshot)
+    for origin in result.origins:
+        tags = {**connector.tags, "origin": origin.origin}
+        Stats.incr("cdc.origin.failed_batches", origin.failed_batches, tags=tags)
+
+
 def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
-    """Emit how far a snapshot came, also that of a job that failed."""
+    """Emit how far a snapshot came."""
     tags = connector.tags
     numbers = {
         "tables": shot.tables,
@@ -90,3 +99,13 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
     for name in ("latency_seconds", "latency_p50_seconds", "latency_p99_seconds"):
         if (seconds := getattr(origin, name)) is not None:
             Stats.gauge(f"cdc.origin.{name}", seconds, tags=tags)
+    for why, count in origin.passed_over.items():
+        Stats.incr("cdc.origin.passed_over", count, tags={**tags, "why": why})
+    if origin.segments is not None:
+        _emit_segments(origin.segments, tags)
+
+
+def _emit_segments(segments: SegmentNumbers, tags: dict[str, str]) -> None:
+    Stats.incr("cdc.origin.segments_read", segments.read, tags=tags)
+    for name in ("seen", "at_once", "waiting", "waiting_max", "kept", "kept_max"):
+        Stats.gauge(f"cdc.origin.segments_{name}", getattr(segments, name), tags=tags)

@@ -36,7 +36,7 @@ from airflow_cdc_provider.hooks.state import store_failure, store_result, table_
 from airflow_cdc_provider.hooks.work_folder import safe_name
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
+from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.snapshot_rows import following_rows
@@ -229,8 +229,8 @@ class SparkStageOperator(SparkSubmitOperator):
         if result.ok or result.offset is not None:
             self.announce(context, connector, result)
             self._told = True
-        elif result.snapshot is not None:
-            emit_snapshot(connector, result.snapshot)
+        else:
+            emit_failure(connector, result)
         self._forget_submission(context)
         if not result.ok and not self.accepts(result):
             if result.tables and self.do_xcom_push:

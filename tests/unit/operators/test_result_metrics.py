@@ -11,9 +11,9 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs import application
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SegmentNumbers, SnapshotResult
 from airflow_cdc_provider.operators import metrics
-from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
+from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.spark_stage import summary
 
 CONNECTOR = Connector.from_dict(
@@ -118,12 +118,28 @@ def test_xcom_has_the_snapshot_and_each_node() -> None:
     assert summary(CONNECTOR, "merge", JobResult(ok=True))["snapshot"] is None
 
 
-@pytest.mark.covers("CAS-METRIC-04")
-def test_a_failed_job_tells_that_its_snapshot_was_aborted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.covers("DSX-AGT-05")
+def test_each_node_tells_of_its_segments_and_of_what_was_passed_over(stats: Recorder) -> None:
+    segments = SegmentNumbers(7, 4, 6, 1, 8, 5, 9)
+    node = OriginResult("node-1", mutations=40, passed_over={"view": 3}, segments=segments)
+    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
+    assert stats.counts["cdc.origin.mutations", "node-1"] == 40
+    assert stats.counts["cdc.origin.passed_over", "node-1"] == 3
+    assert stats.counts["cdc.origin.segments_read", "node-1"] == 6
+    names = ("seen", "at_once", "waiting", "waiting_max", "kept", "kept_max")
+    found = [stats.gauges[f"cdc.origin.segments_{name}", "node-1"] for name in names]
+    assert found == [7, 4, 1, 8, 5, 9]
+    xcom = summary(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
+    assert xcom["origins"]["node-1"]["segments"]["waiting"] == 1
+
+
+@pytest.mark.covers("CAS-METRIC-04", "DSX-AGT-05")
+def test_a_failed_job_tells_that_its_snapshot_was_aborted_and_what_was_not_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stats: Recorder
 ) -> None:
     class Context:
         snapshot: SnapshotResult | None = None
+        uncommitted = ("node-1",)
 
     @contextmanager
     def context(*_: Any) -> Iterator[Context]:
@@ -141,3 +157,6 @@ def test_a_failed_job_tells_that_its_snapshot_was_aborted(
     assert not result.ok
     assert result.snapshot is not None
     assert (result.snapshot.aborted, result.snapshot.remaining, result.snapshot.rows) == (True, 2, 30)
+    emit_failure(CONNECTOR, result)
+    assert stats.gauges["cdc.snapshot.aborted", ""] == 1
+    assert stats.counts["cdc.origin.failed_batches", "node-1"] == 1
