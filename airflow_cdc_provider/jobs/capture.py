@@ -16,7 +16,13 @@ from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import new_counts, read_partitions
 from airflow_cdc_provider.jobs.segments import SegmentTally
 from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges
-from airflow_cdc_provider.sources.base import CountsPassedOver, FindsGaps, LearnsSchemas, ReadLimit
+from airflow_cdc_provider.sources.base import (
+    CountsPassedOver,
+    FindsGaps,
+    LearnsSchemas,
+    PassedOver,
+    ReadLimit,
+)
 
 _MOST_TOLD: Final = 5
 
@@ -119,9 +125,11 @@ def capture(context: JobContext) -> CaptureCounts:
             context.learn(state.batch)
         landed, quarantined = land_quarantined(context, source, state)
     seconds = time.monotonic() - started
-    beside = dict(sorted(passed_over.value.items())) if passed_over is not None else {}
+    beside = PassedOver() if passed_over is None else passed_over.value
     if beside:
-        log.info("%s: passed over, by origin and why: %s", context.connector.name, beside)
+        log.info(
+            "%s: passed over, by origin and why: %s", context.connector.name, dict(sorted(beside.items()))
+        )
     return CaptureCounts(batches, captured + landed, quarantined, seconds, origins, beside, segments)
 
 

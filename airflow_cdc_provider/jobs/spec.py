@@ -124,7 +124,10 @@ class JobSpec:
 class TableResult:
     """What a job did to one table: numbers for XCom, asset events and metrics.
 
-    ``error_code`` and ``error`` say why it could not be done, as :class:`JobResult` does of the whole job.
+    ``row_changes`` counts what was merged of a cell-level source: changes of single rows and of statics, and
+    deletions; ``copies`` those of them that say just what another one says, as each replica's copy of a write
+    does. ``error_code`` and ``error`` say why it could not be done, as :class:`JobResult` does of the whole
+    job.
     """
 
     table: str
@@ -132,6 +135,8 @@ class TableResult:
     snapshot_rows: int = 0
     rows_written: int = 0
     rows_removed: int = 0
+    row_changes: int = 0
+    copies: int = 0
     undecodable: int = 0
     doubtful: int = 0
     unseen: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
+
+
+_TABLE_COUNTS: Final = (
+    "rows_written",
+    "rows_removed",
+    "row_changes",
+    "copies",
+    "snapshot_rows",
+    "undecodable",
+    "doubtful",
+)
 
 
 def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
@@ -39,9 +50,11 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
         _emit_origin(origin, {**tags, "origin": origin.origin})
     for table in result.tables:
         own = {**tags, "table": table.table}
-        for name in ("rows_written", "rows_removed", "snapshot_rows", "undecodable", "doubtful"):
+        for name in _TABLE_COUNTS:
             if count := getattr(table, name):
                 Stats.incr(f"cdc.{name}", count, tags=own)
+        if table.row_changes:
+            Stats.gauge("cdc.copies_ratio", table.copies / table.row_changes, tags=own)
         if table.differences is not None:
             Stats.gauge("cdc.differences", table.differences, tags=own)
 

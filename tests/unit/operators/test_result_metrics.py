@@ -11,7 +11,14 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs import application
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SegmentNumbers, SnapshotResult
+from airflow_cdc_provider.jobs.spec import (
+    JobResult,
+    JobSpec,
+    OriginResult,
+    SegmentNumbers,
+    SnapshotResult,
+    TableResult,
+)
 from airflow_cdc_provider.operators import metrics
 from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.spark_stage import summary
@@ -88,6 +95,21 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
     assert stats.counts["cdc.origin.mutations", "node-1"] == 40
     assert stats.counts["cdc.origin.errors", "node-1"] == 2
     assert stats.counts["cdc.origin.mutations", "node-2"] == 1
+
+
+@pytest.mark.covers("DSX-CON-04")
+def test_copies_of_each_table_are_counted_and_so_is_their_part(stats: Recorder) -> None:
+    tables = (
+        TableResult("k.a", row_changes=12, copies=9),
+        TableResult("k.b", row_changes=5),
+        TableResult("k.c"),
+    )
+    nodes = (OriginResult("node-1", latency_p99_seconds=8.0),)
+    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, tables=tables, origins=nodes))
+    assert (stats.counts["cdc.row_changes", "k.a"], stats.counts["cdc.copies", "k.a"]) == (12, 9)
+    ratios = {table: value for (name, table), value in stats.gauges.items() if name == "cdc.copies_ratio"}
+    assert ratios == {"k.a": 0.75, "k.b": 0.0}
+    assert stats.gauges["cdc.origin.latency_p99_seconds", "node-1"] == 8.0
 
 
 @pytest.mark.covers("CAS-LIM-01")
