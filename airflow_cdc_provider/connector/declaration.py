@@ -335,6 +335,14 @@ class Connector:
         """Name of the changes table inside the catalog."""
         return f"{self.namespace}.{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_changes"
 
+    def mirror_table(self, table: str) -> str:
+        """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
+
+        Characters that a catalog may not take become ``_x<hex>_``, so that different tables never share one.
+        """
+        database, _, name = table.partition(".")
+        return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
+
     @property
     def topic_prefix(self) -> str:
         """First part of each topic."""
@@ -349,6 +357,10 @@ class Connector:
         return any(re.fullmatch(p, table) for p in self.tables) and not any(
             re.fullmatch(p, table) for p in self.exclude_tables
         )
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match.group()):x}_", name)
 
 
 @dataclass(frozen=True)

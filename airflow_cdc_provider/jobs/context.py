@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,20 +86,7 @@ class JobContext:
 
     def mirror(self, table: str) -> Mirror:
         """Return the mirror of a source table."""
-        return Mirror(self.lake, mirror_name(self.connector, table))
-
-
-def mirror_name(connector: Connector, table: str) -> str:
-    """Name the mirror of a source table: ``<namespace>.<keyspace>_<table>``.
-
-    Characters that a catalog may not take become ``_x<hex>_``, so that different tables never share a mirror.
-    """
-    database, _, name = table.partition(".")
-    return f"{connector.namespace}.{_safe(database)}_{_safe(name)}"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match.group()):x}_", name)
+        return Mirror(self.lake, self.connector.mirror_table(table))
 
 
 def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:

@@ -47,11 +47,13 @@ def _report(
     lag = context.source.lag(progress.source)
     seconds: dict[str, float] = {}
     findings = list(lag.remarks)
+    selected: tuple[str, ...] = ()
     if shot is not None:
         seconds["snapshot"] = round(shot.seconds, 3)
     if captured is not None:
         seconds["capture"] = round(captured.seconds, 3)
-        if not context.source.tables():
+        selected = tuple(context.source.tables())
+        if not selected:
             findings.append(
                 f"connector {context.connector.name} captures no table: the source has none that it selects, "
                 "or none with capture switched on. airflow cdc check tells which"
@@ -93,6 +95,7 @@ def _report(
         seconds=seconds,
         findings=tuple(findings),
         passed_over=_by_why(captured.passed_over) if captured else {},
+        selected=selected,
         committed_at=state.committed_at,
     )
 

@@ -74,7 +74,7 @@ def test_result_survives_its_file(tmp_path: Path) -> None:
 
     result.write(str(tmp_path / "result.json"))
 
-    assert JobResult.read(str(tmp_path / "result.json")) == replace(result, findings=[])
+    assert JobResult.read(str(tmp_path / "result.json")) == replace(result, findings=[], selected=[])
 
 
 def test_progress_keeps_offset_and_half_done_snapshots() -> None:
