@@ -97,6 +97,13 @@ def _delimiter(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.topic_delimiter", value)
 
 
+def _metric_tags(draft: Draft, name: str, value: str) -> None:
+    tags = dict(part.partition("=")[::2] for part in split_list(value))
+    if not all(tags.values()):
+        raise wrong(name, "k1=v1,k2=v2", value)
+    draft.set("metric_tags", {key.strip(): text.strip() for key, text in tags.items()})
+
+
 def _converter(draft: Draft, name: str, value: str) -> None:
     side = name.partition(".")[0]
     kinds = {_JSON_CONVERTER: "json", _AVRO_CONVERTER: "avro"}
@@ -225,7 +232,7 @@ COMMON: Final[dict[str, Rule]] = {
     "event.processing.failure.handling.mode": choice(
         "source.advanced.strict", {"fail": True, "warn": False, "skip": False, "ignore": False}
     ),
-    "custom.metric.tags": left_out("metrics are Airflow's"),
+    "custom.metric.tags": taken("`metric_tags`", _metric_tags),
     "statistics.metrics.enabled": left_out("metrics are Airflow's"),
     "advanced.metrics.enable": left_out("metrics are Airflow's"),
     "custom.sanitize.pattern": left_out("it hides values in Debezium's log"),

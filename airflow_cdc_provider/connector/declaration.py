@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -40,6 +40,9 @@ EVERY_TABLE: Final = (".*",)
 """What a declaration selects that names no tables."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
+_TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+_TAG_VALUE = re.compile(r"[^\s,=|#]{1,200}")
+_OWN_TAGS: Final = frozenset({"connector", "source", "table", "origin", "host", "stage", "part", "why"})
 
 
 def _name(value: str) -> str:
@@ -56,6 +59,18 @@ def _patterns(values: tuple[str, ...]) -> str:
             re.compile(value)
         except re.error as error:
             return f"regular expressions on keyspace.table or database.collection ({value!r}: {error})"
+    return ""
+
+
+def _tags(values: Mapping[str, str]) -> str:
+    """Refuse what one of the protocols of StatsD can't carry, or would drop without a word."""
+    for name, value in values.items():
+        if name in _OWN_TAGS:
+            return f"names that metrics do not have already: not {', '.join(sorted(_OWN_TAGS))}"
+        if not _TAG_NAME.fullmatch(name):
+            return f"names of letters, digits, _ . and -, not led by a digit ({name!r})"
+        if not _TAG_VALUE.fullmatch(value):
+            return f"values of 1 to 200 characters without space , = | and # ({name}: {value!r})"
     return ""
 
 
@@ -256,6 +271,7 @@ class Connector:
         snapshot: How tables are read in full.
         lake: Where mirrors live.
         publish: How changes become events.
+        metric_tags: Tags that all metrics of the connector bear beside their own.
     """
 
     name: str
@@ -266,6 +282,7 @@ class Connector:
     snapshot: SnapshotOptions = SnapshotOptions()
     lake: LakeOptions = LakeOptions()
     publish: PublishOptions = PublishOptions()
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:
@@ -295,6 +312,7 @@ class Connector:
             snapshot=top.snapshot,
             lake=top.lake,
             publish=top.publish,
+            metric_tags=top.metric_tags,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -303,6 +321,11 @@ class Connector:
         kind = plain.pop("type")
         plain["source"] = {"type": kind, **plain.get("source", {})}
         return dict(plain)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Tags of every metric of the connector."""
+        return {**self.metric_tags, "connector": self.name, "source": self.type}
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -323,6 +346,14 @@ class Connector:
         """Name of the changes table inside the catalog."""
         return f"{self.namespace}.{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_changes"
 
+    def mirror_table(self, table: str) -> str:
+        """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
+
+        Characters that a catalog may not take become ``_x<hex>_``, so that different tables never share one.
+        """
+        database, _, name = table.partition(".")
+        return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
+
     @property
     def topic_prefix(self) -> str:
         """First part of each topic."""
@@ -339,6 +370,10 @@ class Connector:
         )
 
 
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match.group()):x}_", name)
+
+
 @dataclass(frozen=True)
 class _Declaration:
     name: str = option("The connector's name", check=_name)
@@ -352,6 +387,9 @@ class _Declaration:
     snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
     publish: PublishOptions = option("How changes become events", PublishOptions)
+    metric_tags: Mapping[str, str] = option(
+        "Tags that all metrics of the connector bear beside their own", {}, check=_tags
+    )
 
 
 def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:

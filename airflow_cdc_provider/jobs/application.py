@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.snapshot import snapshot
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, SnapshotResult
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
 from airflow_cdc_provider.jobs.verify import verify
@@ -83,7 +83,13 @@ def run(spec: JobSpec) -> JobResult:
         known = explain(error)
         code = known.code if known is not None else type(error).__name__
         text = (str(known or error).splitlines() or [code])[0]
-        outcome = JobResult(ok=False, error_code=code, error=text, snapshot=_aborted(context))
+        outcome = JobResult(
+            ok=False,
+            error_code=code,
+            error=text,
+            snapshot=_aborted(context),
+            origins=_uncommitted(context),
+        )
         if known is None:
             outcome.write(spec.result_path)
             raise
@@ -99,6 +105,12 @@ def _aborted(context: JobContext | None) -> SnapshotResult | None:
     """Return the snapshot that a failed job was at, None if it was at none."""
     shot = context.snapshot if context else None
     return replace(shot, aborted=True) if shot and shot.remaining else shot
+
+
+def _uncommitted(context: JobContext | None) -> tuple[OriginResult, ...]:
+    """Tell of the feeds whose last batch a failed job could not commit."""
+    origins = context.uncommitted if context else ()
+    return tuple(OriginResult(origin, failed_batches=1) for origin in origins)
 
 
 def main(arguments: list[str]) -> int:

@@ -15,8 +15,15 @@ from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import new_counts, read_partitions
+from airflow_cdc_provider.jobs.segments import SegmentTally
 from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges
-from airflow_cdc_provider.sources.base import CountsPassedOver, FindsGaps, LearnsSchemas, ReadLimit
+from airflow_cdc_provider.sources.base import (
+    CountsPassedOver,
+    FindsGaps,
+    LearnsSchemas,
+    PassedOver,
+    ReadLimit,
+)
 
 _MOST_TOLD: Final = 5
 
@@ -26,7 +33,7 @@ class CaptureCounts:
     """What a capture committed.
 
     ``quarantined`` counts all records that are set apart after it; ``passed_over`` what it met beside: of
-    Cassandra updates of other tables, by why.
+    Cassandra updates of other tables, by origin and why; ``segments`` what its batches counted.
     """
 
     batches: int = 0
@@ -34,7 +41,8 @@ class CaptureCounts:
     quarantined: int = 0
     seconds: float = 0.0
     origins: Sequence[OriginChanges] = ()
-    passed_over: Mapping[str, int] = field(default_factory=dict)
+    passed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    segments: SegmentTally = field(default_factory=SegmentTally)
 
 
 def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
@@ -80,8 +88,10 @@ def capture(context: JobContext) -> CaptureCounts:
     reader = source.reader()
     passed_over = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
     batches = captured = landed = quarantined = 0
+    segments = SegmentTally()
     while not context.stopping():
         plan = source.plan(progress.source, head, limit)
+        segments.add(plan)
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
             rows = (
@@ -90,7 +100,11 @@ def capture(context: JobContext) -> CaptureCounts:
                 else None
             )
             seen += plan.records
-            state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
+            try:
+                state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
+            except Exception:
+                context.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
+                raise
             batches += 1
             captured += state.appended - len(seen)
             seen = []
@@ -112,10 +126,12 @@ def capture(context: JobContext) -> CaptureCounts:
             context.learn(state.batch)
         landed, quarantined = land_quarantined(context, source, state)
     seconds = time.monotonic() - started
-    beside: dict[str, int] = dict(sorted(passed_over.value.items())) if passed_over is not None else {}
+    beside = PassedOver() if passed_over is None else passed_over.value
     if beside:
-        log.info("%s: passed over, by why: %s", context.connector.name, beside)
-    return CaptureCounts(batches, captured + landed, quarantined, seconds, origins, beside)
+        log.info(
+            "%s: passed over, by origin and why: %s", context.connector.name, dict(sorted(beside.items()))
+        )
+    return CaptureCounts(batches, captured + landed, quarantined, seconds, origins, beside, segments)
 
 
 def mark_losses(context: JobContext, source: FindsGaps, progress: Progress, state: ChangesState) -> Progress:

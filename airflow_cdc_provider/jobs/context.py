@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,6 +40,7 @@ class JobContext:
         source: The source.
         stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
         snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
+        uncommitted: Feeds whose segments were in a batch that could not be committed.
     """
 
     spec: JobSpec
@@ -51,6 +51,7 @@ class JobContext:
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
+    uncommitted: Sequence[str] = ()
     _learned_through: int = field(default=-1, init=False, repr=False)
 
     def learn(self, through: int = 0) -> None:
@@ -85,20 +86,7 @@ class JobContext:
 
     def mirror(self, table: str) -> Mirror:
         """Return the mirror of a source table."""
-        return Mirror(self.lake, mirror_name(self.connector, table))
-
-
-def mirror_name(connector: Connector, table: str) -> str:
-    """Name the mirror of a source table: ``<namespace>.<keyspace>_<table>``.
-
-    Characters that a catalog may not take become ``_x<hex>_``, so that different tables never share a mirror.
-    """
-    database, _, name = table.partition(".")
-    return f"{connector.namespace}.{_safe(database)}_{_safe(name)}"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match.group()):x}_", name)
+        return Mirror(self.lake, self.connector.mirror_table(table))
 
 
 def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:

@@ -112,6 +112,8 @@ def _joined(first: TableResult, second: TableResult) -> TableResult:
         second,
         changes=first.changes,
         snapshot_rows=first.snapshot_rows,
+        row_changes=first.row_changes,
+        copies=first.copies,
         rows_written=first.rows_written + second.rows_written,
         rows_removed=first.rows_removed + second.rows_removed,
         undecodable=first.undecodable + second.undecodable,
@@ -242,7 +244,7 @@ def _compile(dirty: Sequence[DueTable]) -> None:
         d.codec.decode(nothing, ())
         d.codec.project(no_rows)
     if any(d.codec.model == "cell" for d in dirty):
-        reconcile_cells(no_contributions, 0)
+        reconcile_cells(no_contributions, 0, pending=pa.chunked_array([], pa.bool_()))
     if any(d.codec.model == "row" for d in dirty):
         reconcile_rows(no_contributions, 0)
 
@@ -302,6 +304,8 @@ def _merge_one(
         snapshot_rows=d.pending.snapshot_rows,
         rows_written=counts.written,
         rows_removed=counts.removed,
+        row_changes=counts.row_changes,
+        copies=counts.copies,
         undecodable=faults.get(d.table, 0),
         doubtful=counts.doubts,
         merged_through=together.through,

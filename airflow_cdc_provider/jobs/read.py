@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
-from airflow_cdc_provider.sources.base import CountsPassedOver, ReadsSeveral
+from airflow_cdc_provider.sources.base import CountsPassedOver, PassedOver, ReadsSeveral
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -27,15 +27,15 @@ _INLINE_BYTES = 1 << 20
 class _CountParam:
     """Adds up counts by name: what Spark calls an AccumulatorParam."""
 
-    def zero(self, value: Counter[str]) -> Counter[str]:
+    def zero(self, value: PassedOver) -> PassedOver:
         return Counter()
 
-    def addInPlace(self, value1: Counter[str], value2: Counter[str]) -> Counter[str]:
+    def addInPlace(self, value1: PassedOver, value2: PassedOver) -> PassedOver:
         value1.update(value2)
         return value1
 
 
-def new_counts(spark: SparkSession) -> Accumulator[Counter[str]]:
+def new_counts(spark: SparkSession) -> Accumulator[PassedOver]:
     """Return counts that tasks add to; what a task that failed had counted may be counted twice."""
     return spark.sparkContext.accumulator(Counter(), _CountParam())
 
@@ -46,7 +46,7 @@ def read_partitions(
     partitions: Sequence[Any],
     *,
     tasks: int | None = None,
-    passed_over: Accumulator[Counter[str]] | None = None,
+    passed_over: Accumulator[PassedOver] | None = None,
 ) -> DataFrame:
     """Return the changes of a plan's partitions as a frame of ``CHANGE_SCHEMA``.
 
@@ -72,7 +72,7 @@ def read_partitions(
 
 class _ReadByNumber:
     def __init__(
-        self, reader: Reader, pickled: Sequence[bytes], passed_over: Accumulator[Counter[str]] | None
+        self, reader: Reader, pickled: Sequence[bytes], passed_over: Accumulator[PassedOver] | None
     ) -> None:
         self._reader = reader
         self._pickled = pickled
@@ -85,7 +85,7 @@ class _ReadByNumber:
 
 
 class _ReadBlob:
-    def __init__(self, reader: Reader, passed_over: Accumulator[Counter[str]] | None) -> None:
+    def __init__(self, reader: Reader, passed_over: Accumulator[PassedOver] | None) -> None:
         self._reader = reader
         self._passed_over = passed_over
 
@@ -95,11 +95,11 @@ class _ReadBlob:
 
 
 def _read(
-    reader: Reader, pickled: Iterable[bytes], passed_over: Accumulator[Counter[str]] | None = None
+    reader: Reader, pickled: Iterable[bytes], passed_over: Accumulator[PassedOver] | None = None
 ) -> Iterator[pa.RecordBatch]:
     # Pickled by this job's own driver a moment ago.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
-    counts: Counter[str] = Counter()
+    counts: PassedOver = Counter()
     if passed_over is not None and isinstance(reader, CountsPassedOver):
         found = (batch for part in parts for batch in reader.read_counting(part, counts))
     else:

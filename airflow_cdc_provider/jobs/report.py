@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from airflow_cdc_provider.jobs import failures
 from airflow_cdc_provider.jobs.capture import CaptureCounts
@@ -45,11 +47,13 @@ def _report(
     lag = context.source.lag(progress.source)
     seconds: dict[str, float] = {}
     findings = list(lag.remarks)
+    selected: tuple[str, ...] = ()
     if shot is not None:
         seconds["snapshot"] = round(shot.seconds, 3)
     if captured is not None:
         seconds["capture"] = round(captured.seconds, 3)
-        if not context.source.tables():
+        selected = tuple(context.source.tables())
+        if not selected:
             findings.append(
                 f"connector {context.connector.name} captures no table: the source has none that it selects, "
                 "or none with capture switched on. airflow cdc check tells which"
@@ -90,18 +94,23 @@ def _report(
         snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
-        passed_over=captured.passed_over if captured else {},
+        passed_over=_by_why(captured.passed_over) if captured else {},
+        selected=selected,
         committed_at=state.committed_at,
     )
 
 
 def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ...]:
     """Tell of each origin what came of it and how far it is read."""
-    counts = {one.origin: one for one in captured.origins} if captured else {}
+    if captured is None:
+        return tuple(_place(origin, place) for origin, place in sorted(lag.details.items()))
+    counts = {one.origin: one for one in captured.origins}
+    segments = captured.segments.at_end(lag.details)
     results = []
     for origin in sorted({*lag.details, *counts}):
-        place = lag.details.get(origin, {})
-        result = OriginResult(origin, place.get("file", ""), place.get("position"))
+        beside = {why: n for (of, why), n in captured.passed_over.items() if of == origin}
+        result = _place(origin, lag.details.get(origin, {}))
+        result = replace(result, passed_over=beside, segments=segments.get(origin))
         if origin in counts:
             found = counts[origin]
             result = replace(
@@ -114,6 +123,17 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
             )
         results.append(result)
     return tuple(results)
+
+
+def _place(origin: str, place: Mapping[str, Any]) -> OriginResult:
+    return OriginResult(origin, place.get("file", ""), place.get("position"))
+
+
+def _by_why(passed_over: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    together: Counter[str] = Counter()
+    for (_, why), count in passed_over.items():
+        together[why] += count
+    return dict(sorted(together.items()))
 
 
 def _rounded(seconds: float | None) -> float | None:

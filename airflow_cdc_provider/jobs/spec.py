@@ -124,7 +124,10 @@ class JobSpec:
 class TableResult:
     """What a job did to one table: numbers for XCom, asset events and metrics.
 
-    ``error_code`` and ``error`` say why it could not be done, as :class:`JobResult` does of the whole job.
+    ``row_changes`` counts what was merged of a cell-level source: changes of single rows and of statics, and
+    deletions; ``copies`` those of them that say just what another one says, as each replica's copy of a write
+    does. ``error_code`` and ``error`` say why it could not be done, as :class:`JobResult` does of the whole
+    job.
     """
 
     table: str
@@ -132,6 +135,8 @@ class TableResult:
     snapshot_rows: int = 0
     rows_written: int = 0
     rows_removed: int = 0
+    row_changes: int = 0
+    copies: int = 0
     undecodable: int = 0
     doubtful: int = 0
     unseen: bool = False
@@ -187,6 +192,29 @@ class SnapshotResult:
 
 
 @dataclass(frozen=True)
+class SegmentNumbers:
+    """What a capture did to the segments of one feed.
+
+    Args:
+        seen: Segments with changes to read when it began.
+        at_once: The most segments of one batch.
+        read: Segments that it read to their end, or up to where they were durable when it began.
+        waiting: Segments with changes to read when it ended.
+        waiting_max: The most that waited meanwhile.
+        kept: Segments that are done with and still there when it ended.
+        kept_max: The most of them meanwhile.
+    """
+
+    seen: int = 0
+    at_once: int = 0
+    read: int = 0
+    waiting: int = 0
+    waiting_max: int = 0
+    kept: int = 0
+    kept_max: int = 0
+
+
+@dataclass(frozen=True)
 class OriginResult:
     """What a job captured of one ordered feed, such as a node's log.
 
@@ -200,6 +228,10 @@ class OriginResult:
             known.
         latency_p50_seconds: Half of the changes took no longer.
         latency_p99_seconds: 99 of 100 took no longer.
+        passed_over: What was met there that is no change of a captured table, by why: ``view``, ``counter``,
+            ``unselected``, ``system``.
+        failed_batches: Batches with changes of it that could not be committed; the next run reads them again.
+        segments: Of sources that read segments.
     """
 
     origin: str
@@ -210,6 +242,9 @@ class OriginResult:
     latency_seconds: float | None = None
     latency_p50_seconds: float | None = None
     latency_p99_seconds: float | None = None
+    passed_over: Mapping[str, int] = field(default_factory=dict)
+    failed_batches: int = 0
+    segments: SegmentNumbers | None = None
 
 
 SnapshotState = Literal["none", "running", "done", "outdated"]
@@ -258,9 +293,9 @@ class JobResult:
         error: Its text.
         origins: Per ordered feed of the source.
         snapshot: How far a snapshot came, if there was one.
-        passed_over: What the capture met that is no change of a captured table, by why: ``view``,
-            ``counter``, ``unselected``, ``system``.
+        passed_over: As for each origin, of all together.
         status: Per table where it stands, if that was asked for.
+        selected: The source's tables that a capture takes; empty of a job that captures nothing.
         committed_at: When the newest batch of the changes table was committed, epoch seconds.
     """
 
@@ -279,6 +314,7 @@ class JobResult:
     snapshot: SnapshotResult | None = None
     passed_over: Mapping[str, int] = field(default_factory=dict)
     status: Sequence[TableStatus] = ()
+    selected: Sequence[str] = ()
     committed_at: float | None = None
 
     def write(self, path: str) -> None:
@@ -293,8 +329,13 @@ class JobResult:
         """Read what :meth:`write` wrote."""
         values = json.loads(Path(path).read_text())
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
-        values["origins"] = tuple(OriginResult(**origin) for origin in values.get("origins", ()))
+        values["origins"] = tuple(_read_origin(origin) for origin in values.get("origins", ()))
         values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))
         shot = values.get("snapshot")
         values["snapshot"] = SnapshotResult(**shot) if shot else None
         return cls(**values)
+
+
+def _read_origin(values: Mapping[str, Any]) -> OriginResult:
+    segments = values.get("segments")
+    return OriginResult(**{**values, "segments": SegmentNumbers(**segments) if segments else None})

@@ -21,6 +21,7 @@ from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.lake.doubts import unseen_among
 from airflow_cdc_provider.lake.merge_kernel import (
+    COPIES,
     DOUBT,
     FROM_MIRROR,
     FROM_SIDE,
@@ -31,6 +32,7 @@ from airflow_cdc_provider.lake.merge_kernel import (
     MergeKernel,
 )
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Asked, Mirror, MirrorState, spark_schema
+from airflow_cdc_provider.lake.reconcile import Copies
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -105,7 +107,9 @@ class MergeCounts:
     """What a merge did to a mirror.
 
     ``doubts`` counts the keys that must be read again at the source; ``unsettled`` tells whether there may be
-    any, with those that a replacing snapshot didn't see, which are found only when they are read.
+    any, with those that a replacing snapshot didn't see, which are found only when they are read. ``copies``
+    counts those among its ``row_changes`` that say just what another one says; both are of cell-level sources
+    alone.
     """
 
     rows: int = 0
@@ -116,6 +120,8 @@ class MergeCounts:
     unsettled: bool = False
     swept: bool = False
     seconds: float = 0.0
+    row_changes: int = 0
+    copies: int = 0
 
 
 def merge(
@@ -160,7 +166,7 @@ def merge(
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
     try:
-        counts, next_expiry = _count(outcome)
+        counts, next_expiry, found = _count(outcome)
         if counts.get(SIDE) or counts.get(DOUBT):
             mirror.side.append(outcome.where(f"_cdc_kind IN ({SIDE}, {DOUBT})").select("_cdc_side.*"))
         gone = None
@@ -211,6 +217,8 @@ def merge(
         unsettled=in_doubt > 0 or reached.unseen_before_us > 0,
         swept=sweep,
         seconds=time.monotonic() - started,
+        row_changes=found.row_changes,
+        copies=found.copies,
     )
 
 
@@ -264,16 +272,22 @@ def _reconciled(
     return merged.persist()
 
 
-def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None]:
-    """Materialise the outcome: rows per kind, and the earliest expiry among the live ones."""
+def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None, Copies]:
+    """Materialise the outcome: rows per kind, the earliest expiry among the live ones, and copies."""
+    counted = [
+        f"sum(if(_cdc_kind = {COPIES}, {CDC_COLUMN}.{name}, 0)) {name}"
+        for name in ("generation", "expires_at")
+    ]
     rows = (
         outcome.groupBy("_cdc_kind")
-        .agg(*_expressions("count(1) n", f"min({CDC_COLUMN}.expires_at) earliest"))
+        .agg(*_expressions("count(1) n", f"min({CDC_COLUMN}.expires_at) earliest", *counted))
         .collect()
     )
     counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
     earliest = next((row["earliest"] for row in rows if row["_cdc_kind"] == LIVE), None)
-    return counts, None if earliest is None else int(earliest)
+    found = next((row for row in rows if row["_cdc_kind"] == COPIES), None)
+    copies = Copies() if found is None else Copies(int(found["generation"]), int(found["expires_at"]))
+    return counts, None if earliest is None else int(earliest), copies
 
 
 def _last_position(fences: Sequence[Fence]) -> bytes:

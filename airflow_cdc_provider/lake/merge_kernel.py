@@ -1,12 +1,14 @@
 """The merge of one shuffle partition: contributions in, rows to write out. Pure Arrow, no Spark.
 
 All contributions of a key are in one partition, so a partition can be merged on its own. The output has one
-column set for three purposes, told apart by ``_cdc_kind``, so that one pass over the data feeds all writes::
+column set for all purposes, told apart by ``_cdc_kind``, so that one pass over the data feeds all writes::
 
     LIVE      the mirror's columns and _cdc are a row to append
     REMOVE    _cdc.id is a row of the mirror that goes
     SIDE      _cdc_side is a contribution to append to the side table
     DOUBT     _cdc_side names a key whose state the data can't decide
+    COPIES    cell-level, one row: of _cdc, generation is how many pending changes of rows there were, and
+              expires_at how many of them say just what another one says
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ LIVE: Final = 0
 REMOVE: Final = 1
 SIDE: Final = 2
 DOUBT: Final = 3
+COPIES: Final = 4
 
 PENDING: Final = 0
 FROM_MIRROR: Final = 1
@@ -109,7 +112,7 @@ class MergeKernel:
         prior = table.filter(from_mirror)
         # The row of a partition in which only statics live contributes nothing: the side table has them.
         contributing = pc.invert(pc.and_(from_mirror, pc.is_null(table["clustering"])))
-        outcome = self._reconcile(table.filter(contributing).select(CONTRIBUTION_SCHEMA.names))
+        outcome = self._reconcile(table.filter(contributing))
         live = outcome.live
         live_ids = row_ids(_flat(live["key"]), _flat(live["clustering"]))
         prior_ids = row_ids(_flat(prior["key"]), _flat(prior["clustering"]))
@@ -130,8 +133,13 @@ class MergeKernel:
         if len(keys):
             side = pa.Table.from_batches([doubts(keys, self.through)])
             yield self._batch(DOUBT, len(keys), side=_struct(side, _SIDE_TYPE))
+        changes, copies = outcome.copies
+        if changes:
+            counts = _cdc(1, generation=pa.array([changes]), expires_at=pa.array([copies]))
+            yield self._batch(COPIES, 1, cdc=counts)
 
-    def _reconcile(self, contributions: pa.Table) -> Reconciled:
+    def _reconcile(self, table: pa.Table) -> Reconciled:
+        contributions = table.select(CONTRIBUTION_SCHEMA.names)
         if self.model == "row":
             if self.fence:
                 fence = pa.scalar(self.fence, pa.binary())
@@ -147,6 +155,7 @@ class MergeKernel:
             rules=self.rules,
             min_generation=self.generation,
             purge_before_seconds=self.purge_before_seconds,
+            pending=pc.equal(table["_from"], PENDING),
         )
 
     def _unchanged(

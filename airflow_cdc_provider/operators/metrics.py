@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow.providers.common.compat.sdk import Stats
 
@@ -14,12 +14,23 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult
+    from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
+
+
+_TABLE_COUNTS: Final = (
+    "rows_written",
+    "rows_removed",
+    "row_changes",
+    "copies",
+    "snapshot_rows",
+    "undecodable",
+    "doubtful",
+)
 
 
 def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
-    """Emit the metrics ``cdc.*`` of a result, tagged with connector, source and, if there is one, table."""
-    tags = _tags(connector)
+    """Emit the metrics ``cdc.*`` of a result, with the connector's tags and, if there is one, table."""
+    tags = connector.tags
     if result.lag_seconds is not None:
         Stats.gauge("cdc.lag_seconds", result.lag_seconds, tags=tags)
     if result.lag_bytes is not None:
@@ -39,16 +50,27 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
         _emit_origin(origin, {**tags, "origin": origin.origin})
     for table in result.tables:
         own = {**tags, "table": table.table}
-        for name in ("rows_written", "rows_removed", "snapshot_rows", "undecodable", "doubtful"):
+        for name in _TABLE_COUNTS:
             if count := getattr(table, name):
                 Stats.incr(f"cdc.{name}", count, tags=own)
+        if table.row_changes:
+            Stats.gauge("cdc.copies_ratio", table.copies / table.row_changes, tags=own)
         if table.differences is not None:
             Stats.gauge("cdc.differences", table.differences, tags=own)
 
 
+def emit_failure(connector: Connector, result: JobResult) -> None:
+    """Emit what a job tells that failed: how far its snapshot came, and what it could not commit."""
+    if result.snapshot is not None:
+        emit_snapshot(connector, result.snapshot)
+    for origin in result.origins:
+        tags = {**connector.tags, "origin": origin.origin}
+        Stats.incr("cdc.origin.failed_batches", origin.failed_batches, tags=tags)
+
+
 def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
-    """Emit how far a snapshot came, also that of a job that failed."""
-    tags = _tags(connector)
+    """Emit how far a snapshot came."""
+    tags = connector.tags
     numbers = {
         "tables": shot.tables,
         "tables_remaining": shot.remaining,
@@ -65,7 +87,7 @@ def emit_snapshot(connector: Connector, shot: SnapshotResult) -> None:
 
 def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
     """Emit whether a connector's reader and session are well, how old its last commit is, and how fast."""
-    tags = _tags(connector)
+    tags = connector.tags
     Stats.gauge("cdc.health.ok", int(report["ok"]), tags=tags)
     numbers = {
         "commit_age_seconds": report["reader"].get("commit_age_seconds"),
@@ -79,7 +101,7 @@ def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
 
 def emit_rows(connector: Connector, table: str, rows: int) -> None:
     """Emit how many rows a snapshot has read of a table."""
-    Stats.gauge("cdc.snapshot.rows", rows, tags={**_tags(connector), "table": table})
+    Stats.gauge("cdc.snapshot.rows", rows, tags={**connector.tags, "table": table})
 
 
 def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
@@ -90,7 +112,13 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
     for name in ("latency_seconds", "latency_p50_seconds", "latency_p99_seconds"):
         if (seconds := getattr(origin, name)) is not None:
             Stats.gauge(f"cdc.origin.{name}", seconds, tags=tags)
+    for why, count in origin.passed_over.items():
+        Stats.incr("cdc.origin.passed_over", count, tags={**tags, "why": why})
+    if origin.segments is not None:
+        _emit_segments(origin.segments, tags)
 
 
-def _tags(connector: Connector) -> dict[str, str]:
-    return {"connector": connector.name, "source": connector.type}
+def _emit_segments(segments: SegmentNumbers, tags: dict[str, str]) -> None:
+    Stats.incr("cdc.origin.segments_read", segments.read, tags=tags)
+    for name in ("seen", "at_once", "waiting", "waiting_max", "kept", "kept_max"):
+        Stats.gauge(f"cdc.origin.segments_{name}", getattr(segments, name), tags=tags)

@@ -36,7 +36,8 @@ from airflow_cdc_provider.hooks.state import store_failure, store_result, table_
 from airflow_cdc_provider.hooks.work_folder import safe_name
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
+from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
+from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.snapshot_rows import following_rows
@@ -122,6 +123,7 @@ class SparkStageOperator(SparkSubmitOperator):
         self.spark_conn_id = spark_conn_id
         self.work_folder = work_folder
         self.keep_run_folder = keep_run_folder
+        self._lineage = Lineage()
         self._told = True  # of a declaration that can't be read there is no state
 
     @cached_property
@@ -170,6 +172,15 @@ class SparkStageOperator(SparkSubmitOperator):
         super().on_kill()
         for one in started:
             kill(one)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the tables that the run read and wrote; Airflow's OpenLineage provider asks for them.
+
+        Args:
+            task_instance: The one that has ended; what it did is known here.
+        """
+        del task_instance
+        return as_openlineage(self._lineage)
 
     def announce(self, context: Context, connector: Connector, result: JobResult) -> None:
         """Emit metrics, asset events and the copy of the state."""
@@ -227,10 +238,17 @@ class SparkStageOperator(SparkSubmitOperator):
             tables=[replace(table, error=redact(table.error, secrets)) for table in result.tables],
         )
         if result.ok or result.offset is not None:
+            self._lineage = lineage_of(
+                connector,
+                secrets,
+                result,
+                captures=self.captures,
+                changes_mirrors=self.changes_mirrors,
+            )
             self.announce(context, connector, result)
             self._told = True
-        elif result.snapshot is not None:
-            emit_snapshot(connector, result.snapshot)
+        else:
+            emit_failure(connector, result)
         self._forget_submission(context)
         if not result.ok and not self.accepts(result):
             if result.tables and self.do_xcom_push:

@@ -281,7 +281,7 @@ class CommitLogTransferOperator(BaseOperator):
         return WholeSegments(FolderStore(Path(folder, self.host_id)), self.host_id)
 
     def _tell(self, connector: Connector, counts: TransferCounts) -> None:
-        tags = {"connector": connector.name, "host": self.host_id}
+        tags = {**connector.tags, "host": self.host_id}
         for name, count in vars(counts).items():
             Stats.incr(f"cdc.transfer.{name}", count, tags=tags)
         self.log.info("Segments of node %s: %s", self.host_id, vars(counts))

@@ -154,7 +154,8 @@ class CdcRawSpaceSensor(ObservingSensor):
 
     def seen(self, value: Mapping[str, Any]) -> None:
         """Emit gauges."""
-        tags = {"host": value.get("host") or "node"}
+        own = {} if self.connector is None else _cassandra(self.connector).tags
+        tags = {**own, "host": value.get("host") or "node"}
         for name in _GAUGES:
             if value.get(name) is not None:
                 Stats.gauge(f"cdc.cdc_raw.{name}", value[name], tags=tags)

@@ -50,7 +50,7 @@ class _FeedSensor(ObservingSensor):
 
     def seen(self, value: Mapping[str, Any]) -> None:
         """Emit gauges."""
-        tags = {"connector": self._mongodb().name, "source": "mongodb"}
+        tags = self._mongodb().tags
         if value.get("lag_seconds") is not None:
             Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=tags)
         if value.get("window_seconds") is not None:

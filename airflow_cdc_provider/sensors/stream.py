@@ -87,6 +87,4 @@ class CdcStreamHealthSensor(ObservingSensor):
     def seen(self, value: Mapping[str, Any]) -> None:
         """Emit the lag."""
         if value.get("lag_seconds") is not None:
-            connector = to_connector(self.connector)
-            tags = {"connector": connector.name, "source": connector.type}
-            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=tags)
+            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=to_connector(self.connector).tags)

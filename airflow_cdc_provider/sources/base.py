@@ -27,6 +27,10 @@ Offset = Mapping[str, Any]
 its text; a format number under ``"v"`` comes first in each origin's value."""
 
 
+PassedOver = Counter[tuple[str, str]]
+"""How much was met that becomes no record, by origin and why."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One result of :meth:`Source.check`.
@@ -57,6 +61,23 @@ class ReadLimit:
 
 
 @dataclass(frozen=True)
+class SegmentCounts:
+    """How a batch meets the segments of one feed.
+
+    Args:
+        waiting: Segments with changes before the head that no batch before this one has read.
+        taken: Those of them that it reads from.
+        read: Those of them that it reads to their end, or up to the head while they grow.
+        kept: Segments that were read to their end before it, or aren't wanted, and are still there.
+    """
+
+    waiting: int = 0
+    taken: int = 0
+    read: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True)
 class Plan:
     """One bounded batch.
 
@@ -65,12 +86,14 @@ class Plan:
         partitions: What :meth:`Source.read` is called with, each on some executor, each perhaps more than
         once. at_head: Whether ``end`` is the head that was asked for. records: Change records that the
         source made itself while it planned, by column name; they belong to the batch.
+        segments: Per origin, of sources that read segments.
     """
 
     end: Offset
     partitions: Sequence[Any]
     at_head: bool
     records: Sequence[Mapping[str, Any]] = ()
+    segments: Mapping[str, SegmentCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,7 +103,8 @@ class Lag:
     Args:
         seconds: Age of the oldest change not captured, None where the source can't tell.
         bytes: Bytes not captured, None likewise.
-        details: Per origin, for people. remarks: What of it somebody should look at.
+        details: Per origin, for people; ``file``, ``position``, ``segments`` and ``kept`` are told of
+        sources that read segments. remarks: What of it somebody should look at.
     """
 
     seconds: float | None
@@ -298,8 +322,8 @@ class ReadsSeveral(Protocol):
 class CountsPassedOver(Protocol):
     """What a reader adds that meets more than it yields."""
 
-    def read_counting(self, part: Any, passed_over: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """Read one partition; add what becomes no record, by why, once it is read to its end."""
+    def read_counting(self, part: Any, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
+        """Read one partition; add what becomes no record, once it is read to its end."""
         ...
 
 

@@ -6,7 +6,8 @@ competes by its own write time. Both are commutative, associative and idempotent
 """
 
 from airflow_cdc_provider.lake.reconcile.cells import reconcile_cells
+from airflow_cdc_provider.lake.reconcile.copies import Copies
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
 
-__all__ = ["Reconciled", "reconcile_cells", "reconcile_rows"]
+__all__ = ["Copies", "Reconciled", "reconcile_cells", "reconcile_rows"]

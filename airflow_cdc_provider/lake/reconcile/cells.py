@@ -40,10 +40,12 @@ from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile.cell_row import (
     FAULTS,
     HOLDS_NOTHING,
+    HOLDS_UNCERTAIN_ROW,
     RULES_3_11,
     RULES_4_0,
     check_cell_rows,
 )
+from airflow_cdc_provider.lake.reconcile.copies import NO_CHANGES, count_copies
 from airflow_cdc_provider.lake.reconcile.flat import (
     flat,
     large_binary,
@@ -71,6 +73,7 @@ def reconcile_cells(
     *,
     min_generation: int = 0,
     purge_before_seconds: int | None = None,
+    pending: pa.ChunkedArray | None = None,
 ) -> Reconciled:
     """Reconcile cell-level contributions of one table.
 
@@ -83,6 +86,8 @@ def reconcile_cells(
             the highest generation that its key had.
         purge_before_seconds: Tombstones and expired data of before this epoch second are forgotten. Only safe
             when nothing older than they are can arrive any more; None keeps all.
+        pending: Which of the contributions are new: copies are counted among them, but for rows that were
+            read by a SELECT, and for what doesn't count. None: none is counted.
 
     Returns:
         What lives and what the side table must hold, ordered by key (in an order of its own) and clustering.
@@ -131,7 +136,13 @@ def reconcile_cells(
     outcome = outcome_for(len(state), int(ranges.sum()), int((states.ends - states.starts).sum()))
     reconcile_partitions(batch, order, levels, cells, settings, outcome)
     live_count, side_count, doubtful_count = (int(n) for n in outcome.counts)
+    copies = NO_CHANGES
+    if pending is not None:
+        new = numbers(one_array(pending.cast(pa.uint8()))) == 1
+        changes = new & (contents & HOLDS_UNCERTAIN_ROW == 0)
+        copies = count_copies(states, batch.clustering_end, batch.scope, changes, order, levels)
     return Reconciled(
+        copies=copies,
         live=_live_rows(outcome, live_count, side_count, key, clustering),
         side=_side_rows(outcome, side_count, key, clustering, clustering_end),
         doubtful_keys=key.take(pa.array(outcome.doubtful[:doubtful_count])).cast(pa.binary()),

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_cdc_provider.lake.reconcile.copies import NO_CHANGES, Copies
+
 
 def _no_keys() -> Any:
     return pa.array([], pa.binary())
@@ -22,8 +24,10 @@ class Reconciled:
             reconciliation of ``live``, ``side`` and new contributions is exact.
         doubtful_keys: Binary keys whose state the data can't decide, each once: to be read again at the
             source.
+        copies: How many changes of rows were given, and how many of them were copies.
     """
 
     live: pa.Table
     side: pa.Table
     doubtful_keys: Any = field(default_factory=_no_keys)
+    copies: Copies = NO_CHANGES

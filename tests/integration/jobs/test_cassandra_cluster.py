@@ -240,6 +240,28 @@ def test_snapshot_after_a_truncate_counts_though_no_segment_tells_of_it(
     assert spark.table(changes).count() == before, "what is known of a TRUNCATE is not written again"
 
 
+@pytest.mark.covers("DSX-CON-04", "DSX-AGT-05")
+def test_copies_of_a_second_replica_are_counted_and_so_are_the_segments_of_each_node(
+    run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
+) -> None:
+    one, two = (f"{keyspace}.plain" for keyspace in keyspaces)
+    for table in (one, two):
+        for number in range(20):
+            pair.sessions[number % 2].execute(f"INSERT INTO {table} (id, a) VALUES ({number}, 'x')")
+    pair.bring(0, 1)
+
+    shop = {**declaration(pair, keyspaces), "tables": [one, two]}
+    outcome = run_stage("sync", shop, pair.connection)
+
+    found = {table.table: (table.row_changes, table.copies) for table in outcome.tables}
+    assert found == {one: (20, 0), two: (40, 20)}
+    assert sum(node.mutations for node in outcome.origins) == 60
+    for node, server in zip(outcome.origins, sorted(pair.servers, key=lambda s: s.host_id), strict=True):
+        count = len(list((pair.landing / server.host_id).glob("*_cdc.idx")))
+        assert (node.origin, node.segments and node.segments.read) == (server.host_id, count)
+        assert node.latency_p99_seconds is not None
+
+
 def _rows_equal(spark: SparkSession, pair: Pair, mirror: str, table: str) -> int:
     with pair.at_all() as session:
         return assert_mirror_equals_table(spark, session, mirror, table)

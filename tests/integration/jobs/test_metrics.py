@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.jobs.spec import SegmentNumbers
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.shop import Shop
 
@@ -54,7 +55,7 @@ def updates_of_known_tables() -> int:
     return sum(update["cdc"] and update["table"] not in NOT_CAPTURED for update in updates)
 
 
-@pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11")
+@pytest.mark.covers("CAS-METRIC-08", "CAS-METRIC-09", "CAS-METRIC-10", "CAS-METRIC-11", "DSX-AGT-05")
 def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage, landed: Path) -> None:
     outcome = run_stage("capture", declaration("metrics_sound", landed), {})
 
@@ -64,6 +65,10 @@ def test_a_capture_tells_file_position_and_numbers_per_node(run_stage: RunStage,
     assert node.position == int(newest.read_text().split()[0])
     # Five more are of a table that was dropped, which the recording's schema doesn't name.
     assert (node.mutations, node.errors) == (updates_of_known_tables(), 5)
+    count = len(list(landed.glob("*_cdc.idx")))
+    finished = sum("COMPLETED" in index.read_text() for index in landed.glob("*_cdc.idx"))
+    assert node.segments == SegmentNumbers(count, count, count, 0, count, finished, finished)
+    assert (node.passed_over["view"], node.passed_over["counter"]) == (19, 10)
 
     broken = sorted(landed.glob("*.log"))[2]
     data = bytearray(broken.read_bytes())

@@ -151,6 +151,17 @@ def test_publishing_options_are_mapped() -> None:
     assert made.topic_prefix == "shop"
 
 
+def test_metric_tags_are_taken_over() -> None:
+    made = connector(custom_metric_tags="env=prod, team = orders")
+    assert made.metric_tags == {"env": "prod", "team": "orders"}
+    assert made.tags == {"env": "prod", "team": "orders", "connector": "shop", "source": "mongodb"}
+    assert Connector.from_dict(made.to_dict()) == made
+    with pytest.raises(ConfigurationError, match=r"custom\.metric\.tags is wrong: expected k1=v1,k2=v2"):
+        connector(custom_metric_tags="prod")
+    with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
+        connector(custom_metric_tags="connector=other")
+
+
 def test_secrets_are_left_to_the_connection_and_told() -> None:
     imported = from_debezium(MONGODB)
     assert "secret" not in repr(imported)

@@ -85,6 +85,10 @@ def test_tables_are_selected_by_whole_names() -> None:
             {"publish": {"cassandra": {"key_in_value": True}}},
             "option publish.cassandra.key_in_value says nothing in envelope debezium",
         ),
+        ({"metric_tags": {"table": "a"}}, "metric_tags is wrong: expected names that metrics do not have"),
+        ({"metric_tags": {"1a": "a"}}, "expected names of letters, digits, _ . and -"),
+        ({"metric_tags": {"team": "a,b=c"}}, "characters without space , = | and # (team: 'a,b=c')"),
+        ({"metric_tags": {"team": 7}}, "option metric_tags.team is wrong: expected text, found 7"),
     ],
 )
 def test_wrong_option_is_named_with_what_was_found_and_expected(change: dict[str, Any], message: str) -> None:

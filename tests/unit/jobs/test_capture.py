@@ -5,9 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs import capture as stage
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.table import Head
+from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts
 
 
 class Source:
@@ -27,6 +31,32 @@ class Source:
     def quarantine_reader(self) -> Any: ...
     def resumed_at(self, table: str) -> int:
         return 0
+
+
+@pytest.mark.covers("DSX-AGT-05")
+def test_nodes_of_a_batch_that_cannot_be_committed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Node(Source):
+        def plan(self, start: Any, head: Any, limit: ReadLimit) -> Plan:
+            segments = {"a": SegmentCounts(waiting=2, taken=1), "b": SegmentCounts(waiting=1)}
+            return Plan(end={"a": 1}, partitions=(), at_head=True, segments=segments)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CommitConflict("another capture was first")
+
+    state = ChangesState(Head(None), 0, None)
+    changes = SimpleNamespace(state=lambda: state, append_batch=refuse)
+    context: Any = SimpleNamespace(
+        spec=SimpleNamespace(options={}),
+        changes=changes,
+        source=Node(),
+        spark=None,
+        learn=lambda through: None,
+        stopping=lambda: False,
+        uncommitted=(),
+    )
+    with pytest.raises(CommitConflict):
+        stage.capture(context)
+    assert context.uncommitted == ["a"]
 
 
 def test_stop_before_the_first_batch_is_a_clean_one() -> None:

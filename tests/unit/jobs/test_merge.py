@@ -18,6 +18,7 @@ from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake import merge as lake_merge
 from airflow_cdc_provider.lake.mirror import MirrorState
+from airflow_cdc_provider.lake.reconcile import Copies
 from airflow_cdc_provider.lake.table import Head
 
 STATE = MirrorState(Head("1"), merged_through=4, memory={"v": 1})
@@ -214,7 +215,7 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     outcome: Any = SimpleNamespace(unpersist=lambda: None)
     outcome.where = outcome.select = lambda *texts: outcome
     monkeypatch.setattr(lake_merge, "_reconciled", lambda *args, **others: outcome)
-    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, None))
+    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, None, Copies()))
     monkeypatch.setattr(lake_merge, "MergeKernel", lambda **values: SimpleNamespace(columns=[]))
     shape: Any = SimpleNamespace(model="cell", rules="4.0", mirror_schema=list, project=None)
     plan = lake_merge.MergePlan(

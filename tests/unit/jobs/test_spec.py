@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
-from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, TableResult
+from airflow_cdc_provider.jobs.spec import (
+    ConnectionRef,
+    JobResult,
+    JobSpec,
+    OriginResult,
+    SegmentNumbers,
+    TableResult,
+)
 from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import SnapshotRange as CassandraRange
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange as MongodbRange
 
@@ -60,15 +68,13 @@ def test_missing_connection_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_result_survives_its_file(tmp_path: Path) -> None:
-    result = JobResult(
-        True, {"n1": {"v": 1}}, 2, 300, 1.5, None, (TableResult("a.b", changes=3),), {"capture": 1.0}
-    )
+    node = OriginResult("n1", passed_over={"view": 1}, segments=SegmentNumbers(2, 1))
+    tables = (TableResult("a.b", changes=3),)
+    result = JobResult(True, {"n1": {"v": 1}}, 2, 300, 1.5, None, tables, {"capture": 1.0}, origins=(node,))
 
     result.write(str(tmp_path / "result.json"))
 
-    assert JobResult.read(str(tmp_path / "result.json")) == JobResult(
-        True, {"n1": {"v": 1}}, 2, 300, 1.5, None, (TableResult("a.b", changes=3),), {"capture": 1.0}, []
-    )
+    assert JobResult.read(str(tmp_path / "result.json")) == replace(result, findings=[], selected=[])
 
 
 def test_progress_keeps_offset_and_half_done_snapshots() -> None:

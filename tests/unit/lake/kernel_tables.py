@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.contribution import UPSERT
 from airflow_cdc_provider.lake.merge_kernel import (
+    COPIES,
     FROM_MIRROR,
     FROM_SIDE,
     INPUT_SCHEMA,
@@ -29,12 +30,16 @@ def show(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Tables:
-    """A mirror and its side table as plain lists, merged into by the kernel as Spark would."""
+    """A mirror and its side table as plain lists, merged into by the kernel as Spark would.
+
+    ``copies`` has the changes of rows of the last merge, and how many of them were copies.
+    """
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.mirror: dict[bytes, dict[str, Any]] = {}
         self.side: list[dict[str, Any]] = []
+        self.copies = 0, 0
 
     def merge(self, pending: Sequence[dict[str, Any]], now: int, **more: Any) -> None:
         keys = {row["key"] for row in pending} | {
@@ -63,6 +68,7 @@ class Tables:
         kernel = MergeKernel(self.model, "4.0", COLUMNS, show, now, **more)
         batch = pa.RecordBatch.from_pylist(rows, schema=INPUT_SCHEMA)
         added = {}
+        self.copies = 0, 0
         for out in kernel(iter([batch])):
             assert out.schema.equals(kernel.output_schema)
             for row in out.to_pylist():
@@ -72,6 +78,8 @@ class Tables:
                     added[row["_cdc"]["id"]] = row
                 elif row["_cdc_kind"] == SIDE:
                     self.side.append(row["_cdc_side"])
+                elif row["_cdc_kind"] == COPIES:
+                    self.copies = row["_cdc"]["generation"], row["_cdc"]["expires_at"]
         assert not set(added) & set(self.mirror), "a row would stand in the mirror twice"
         self.mirror |= added
 

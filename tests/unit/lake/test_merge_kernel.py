@@ -124,6 +124,27 @@ def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
     assert shown_rows(tables, 20) == oracle.visible(contributions, 20)
 
 
+@pytest.mark.covers("DSX-CON-04")
+def test_copies_are_counted_among_the_changes_of_one_merge() -> None:
+    """What a mirror or its side table has already is no change, and a row that was read is none either."""
+    row = oracle.Row(oracle.Liveness(1), cells=(oracle.Cell(1, 1, b"x"),))
+    other = oracle.Row(oracle.Liveness(1), cells=(oracle.Cell(1, 1, b"y"),))
+    deletion = oracle.Row(deletion=(1, 5))
+    changes = [
+        *[oracle.Contribution(b"k", 0, b"a", None, 0, row)] * 3,
+        oracle.Contribution(b"k", 0, b"a", None, 0, other),
+        oracle.Contribution(b"l", 0, b"a", None, 0, row),
+        *[oracle.Contribution(b"m", 2, b"", None, 0, deletion)] * 2,
+    ]
+    tables = Tables("cell")
+    tables.merge([c.as_dict() for c in changes], now=10)
+    assert tables.copies == (7, 3)
+    tables.merge([c.as_dict() for c in changes], now=10)
+    assert tables.copies == (7, 3)
+    tables.merge([], now=10)
+    assert tables.copies == (0, 0)
+
+
 def test_live_row_schema_is_what_projection_gets() -> None:
     assert LIVE_ROW_SCHEMA.names[4:6] == ["state", "static_state"]
     assert CONTRIBUTION_SCHEMA.names == INPUT_SCHEMA.names[:-2]

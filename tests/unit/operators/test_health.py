@@ -49,13 +49,19 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Hook:
 @pytest.fixture
 def gauges(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     found: dict[str, float] = {}
-    stats = SimpleNamespace(gauge=lambda name, value, tags: found.__setitem__(name, value))
+
+    def gauge(name: str, value: float, tags: dict[str, str]) -> None:
+        assert tags == {"connector": "shop", "source": "cassandra", "team": "orders"}
+        found[name] = value
+
+    stats = SimpleNamespace(gauge=gauge)
     monkeypatch.setattr(metrics, "Stats", stats)
     return found
 
 
 def look(context: TaskContext | None = None, **arguments: Any) -> dict[str, Any]:
-    operator = CdcHealthOperator(task_id="health", connector=DECLARATION, **arguments)
+    tagged = {**DECLARATION, "metric_tags": {"team": "orders"}}
+    operator = CdcHealthOperator(task_id="health", connector=tagged, **arguments)
     found: dict[str, Any] = operator.execute(context or after_a_run())
     return found
 

@@ -11,30 +11,41 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs import application
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
+from airflow_cdc_provider.jobs.spec import (
+    JobResult,
+    JobSpec,
+    OriginResult,
+    SegmentNumbers,
+    SnapshotResult,
+    TableResult,
+)
 from airflow_cdc_provider.operators import metrics
-from airflow_cdc_provider.operators.metrics import emit_metrics, emit_snapshot
+from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.spark_stage import summary
 
-CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}})
+CONNECTOR = Connector.from_dict(
+    {"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}, "metric_tags": {"team": "orders"}}
+)
+TAGS = {"connector": "shop", "source": "cassandra", "team": "orders"}
 
 
 @dataclass
 class Recorder:
-    """Stands for Airflow's Stats and keeps what it is told."""
+    """Stands for Airflow's Stats, keeps what it is told, and sees to it that all bears the tags."""
 
     gauges: dict[tuple[str, str], float] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def gauge(self, name: str, value: float, tags: dict[str, str]) -> None:
-        assert (tags["connector"], tags["source"]) == ("shop", "cassandra")
+        assert tags.items() >= TAGS.items()
         self.gauges[name, tags.get("table", tags.get("origin", ""))] = value
 
     def incr(self, name: str, count: int, tags: dict[str, str]) -> None:
+        assert tags.items() >= TAGS.items()
         self.counts[name, tags.get("table", tags.get("origin", ""))] = count
 
     def timing(self, name: str, value: object, tags: dict[str, str]) -> None:
-        """Keep nothing: durations are not looked at here."""
+        assert tags.items() >= TAGS.items()
 
 
 @pytest.fixture
@@ -74,7 +85,8 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
         OriginResult("node-1", "CommitLog-7-5.log", 123, 40, 2, 0.5, 0.1, 0.4),
         OriginResult("node-2", mutations=1),
     )
-    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=nodes, snapshot=COMPLETED))
+    result = JobResult(ok=True, origins=nodes, snapshot=COMPLETED, seconds={"merge": 1.5})
+    emit_metrics(CONNECTOR, "sync", result)
     assert stats.gauges["cdc.snapshot.rows", "k.a"] == 3
     assert stats.gauges["cdc.snapshot.rows", "k.b"] == 0
     assert stats.gauges["cdc.origin.position", "node-1"] == 123
@@ -83,6 +95,21 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
     assert stats.counts["cdc.origin.mutations", "node-1"] == 40
     assert stats.counts["cdc.origin.errors", "node-1"] == 2
     assert stats.counts["cdc.origin.mutations", "node-2"] == 1
+
+
+@pytest.mark.covers("DSX-CON-04")
+def test_copies_of_each_table_are_counted_and_so_is_their_part(stats: Recorder) -> None:
+    tables = (
+        TableResult("k.a", row_changes=12, copies=9),
+        TableResult("k.b", row_changes=5),
+        TableResult("k.c"),
+    )
+    nodes = (OriginResult("node-1", latency_p99_seconds=8.0),)
+    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, tables=tables, origins=nodes))
+    assert (stats.counts["cdc.row_changes", "k.a"], stats.counts["cdc.copies", "k.a"]) == (12, 9)
+    ratios = {table: value for (name, table), value in stats.gauges.items() if name == "cdc.copies_ratio"}
+    assert ratios == {"k.a": 0.75, "k.b": 0.0}
+    assert stats.gauges["cdc.origin.latency_p99_seconds", "node-1"] == 8.0
 
 
 @pytest.mark.covers("CAS-LIM-01")
@@ -113,12 +140,28 @@ def test_xcom_has_the_snapshot_and_each_node() -> None:
     assert summary(CONNECTOR, "merge", JobResult(ok=True))["snapshot"] is None
 
 
-@pytest.mark.covers("CAS-METRIC-04")
-def test_a_failed_job_tells_that_its_snapshot_was_aborted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.covers("DSX-AGT-05")
+def test_each_node_tells_of_its_segments_and_of_what_was_passed_over(stats: Recorder) -> None:
+    segments = SegmentNumbers(7, 4, 6, 1, 8, 5, 9)
+    node = OriginResult("node-1", mutations=40, passed_over={"view": 3}, segments=segments)
+    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
+    assert stats.counts["cdc.origin.mutations", "node-1"] == 40
+    assert stats.counts["cdc.origin.passed_over", "node-1"] == 3
+    assert stats.counts["cdc.origin.segments_read", "node-1"] == 6
+    names = ("seen", "at_once", "waiting", "waiting_max", "kept", "kept_max")
+    found = [stats.gauges[f"cdc.origin.segments_{name}", "node-1"] for name in names]
+    assert found == [7, 4, 1, 8, 5, 9]
+    xcom = summary(CONNECTOR, "sync", JobResult(ok=True, origins=(node,)))
+    assert xcom["origins"]["node-1"]["segments"]["waiting"] == 1
+
+
+@pytest.mark.covers("CAS-METRIC-04", "DSX-AGT-05")
+def test_a_failed_job_tells_that_its_snapshot_was_aborted_and_what_was_not_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stats: Recorder
 ) -> None:
     class Context:
         snapshot: SnapshotResult | None = None
+        uncommitted = ("node-1",)
 
     @contextmanager
     def context(*_: Any) -> Iterator[Context]:
@@ -136,3 +179,6 @@ def test_a_failed_job_tells_that_its_snapshot_was_aborted(
     assert not result.ok
     assert result.snapshot is not None
     assert (result.snapshot.aborted, result.snapshot.remaining, result.snapshot.rows) == (True, 2, 30)
+    emit_failure(CONNECTOR, result)
+    assert stats.gauges["cdc.snapshot.aborted", ""] == 1
+    assert stats.counts["cdc.origin.failed_batches", "node-1"] == 1

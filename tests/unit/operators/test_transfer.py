@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.operators import transfer as operators
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from tests.unit.airflow_context import TaskContext
@@ -23,8 +25,14 @@ def node(tmp_path: Path) -> Node:
 
 
 def operator(node: Node, tmp_path: Path, **arguments: Any) -> CommitLogTransferOperator:
-    given = {"cdc_raw": str(node.cdc_raw), "landing": str(tmp_path / "landing"), "host_id": HOST, **arguments}
-    return CommitLogTransferOperator(task_id="transfer", connector=DECLARATION, **given)
+    given = {
+        "connector": DECLARATION,
+        "cdc_raw": str(node.cdc_raw),
+        "landing": str(tmp_path / "landing"),
+        "host_id": HOST,
+        **arguments,
+    }
+    return CommitLogTransferOperator(task_id="transfer", **given)
 
 
 def captured(segment: int, *, completed: bool = False) -> dict[str, Any]:
@@ -46,6 +54,16 @@ def test_it_reads_the_offset_from_state_and_reports(node: Node, tmp_path: Path) 
     context.assets[changes_asset("shop")].set("offset", {"source": "cassandra", "offset": captured(2)})
     assert transfer.execute(context)["deleted"] == 1
     assert sorted(files(tmp_path / "landing" / HOST)) == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
+
+
+def test_counts_bear_the_connectors_tags(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, tuple[int, dict[str, str]]] = {}
+    stats = SimpleNamespace(incr=lambda name, count, tags: told.update({name: (count, tags)}))
+    monkeypatch.setattr(operators, "Stats", stats)
+    node.finishes(1, noise(100))
+    operator(node, tmp_path, connector={**DECLARATION, "metric_tags": {"team": "a"}}).execute(TaskContext())
+    tags = {"team": "a", "connector": "shop", "source": "cassandra", "host": HOST}
+    assert told["cdc.transfer.copied"] == (1, tags)
 
 
 @pytest.mark.covers("CAS-LIFE-02")

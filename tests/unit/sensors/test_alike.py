@@ -144,6 +144,10 @@ def test_what_the_space_sensor_sees_are_gauges(
     )
     assert not sensor.poke(TaskContext())
     assert gauges["cdc.cdc_raw.used_bytes"] == (304, {"host": "host-1"})
+    sensor.connector = {"name": "shop", "source": {"type": "cassandra"}, "metric_tags": {"team": "a"}}
+    assert not sensor.poke(TaskContext())
+    tags = {"team": "a", "connector": "shop", "source": "cassandra", "host": "host-1"}
+    assert gauges["cdc.cdc_raw.used_bytes"] == (304, tags)
     assert gauges["cdc.cdc_raw.total_bytes"][0] == 1000
     assert gauges["cdc.cdc_raw.used_ratio"][0] == 0.304
     assert gauges["cdc.cdc_raw.bytes_per_second"][0] == pytest.approx(2, rel=0.05)

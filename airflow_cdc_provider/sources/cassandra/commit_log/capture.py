@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
-from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit
+from airflow_cdc_provider.sources.base import Lag, Offset, Plan, ReadLimit, SegmentCounts
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, check_key
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
     WHOLE,
@@ -118,15 +118,16 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
 
     ``seconds`` is how long ago the oldest index with unread data was last written: the oldest unread change
     is at least that old. ``bytes`` counts a closed segment up to the end that its index names. ``details``
-    tell of each node how much is unread, and the newest segment that was read (``file``) and up to where
-    (``position``, logical), as far as it is still there.
+    tell of each node how much is unread, how many segments are done with and still there (``kept``), and the
+    newest segment that was read (``file``) and up to where (``position``, logical), as far as it is still
+    there.
     """
     nodes = read_offset(offset)
     total, oldest = 0, None
     details = {}
     for origin, files in _list(folder).items():
         node = nodes.get(origin, NodeOffset())
-        unread, segments = 0, 0
+        unread, segments, kept = 0, 0, 0
         reached: dict[str, Any] = {}
         for file in files:
             position = node.position(file.segment)
@@ -134,7 +135,10 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
                 end = file.index.end if file.index else file.size_bytes
                 name = Path(file.path).name.removesuffix(".gz")
                 reached = {"file": name, "position": min(position, end)}
-            if position == WHOLE or not _usable(folder, file):
+            if position == WHOLE:
+                kept += 1
+                continue
+            if not _usable(folder, file):
                 continue
             end = file.index.end if file.index else file.size_bytes
             if end <= position:
@@ -144,7 +148,7 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
             if file.index_changed_at:
                 oldest = min(oldest or file.index_changed_at, file.index_changed_at)
         total += unread
-        details[origin] = {"segments": segments, "bytes": unread, **reached}
+        details[origin] = {"segments": segments, "bytes": unread, "kept": kept, **reached}
     seconds = 0.0 if total == 0 else max(time.time() - oldest, 0.0) if oldest else None
     remarks = [
         f"node {origin} has no folder in {folder.path} any more: mount it, or bring its segments; if the "
@@ -196,6 +200,7 @@ def plan_segments(
     begin, stop = read_offset(start), read_offset(head)
     nodes = {origin: begin.get(origin, NodeOffset()) for origin in {*listed, *begin}}
     partitions: list[SegmentSlice] = []
+    segments: dict[str, SegmentCounts] = {}
     at_head = True
     left = limit.bytes
     for turn, origin in enumerate(sorted(nodes)):
@@ -205,9 +210,10 @@ def plan_segments(
         batch.check_present(origin, files)
         partitions += batch.take(files)
         nodes[origin] = batch.offset
+        segments[origin] = batch.segments
         left -= share - batch.left
         at_head = at_head and batch.at_head
-    return Plan(end=write_offset(nodes), partitions=partitions, at_head=at_head)
+    return Plan(end=write_offset(nodes), partitions=partitions, at_head=at_head, segments=segments)
 
 
 class _NodeBatch:
@@ -222,6 +228,7 @@ class _NodeBatch:
         self.head = head
         self.left = share_bytes
         self.at_head = True
+        self.segments = SegmentCounts()
 
     def check_present(self, origin: str, files: Sequence[SegmentFile]) -> None:
         present = {file.segment for file in files}
@@ -247,11 +254,15 @@ class _NodeBatch:
         for file in files:
             position = self.offset.position(file.segment)
             allowed = self.head.position(file.segment)
-            if position == WHOLE or allowed <= position or not _usable(self.folder, file):
+            if position == WHOLE:
+                self._count(kept=1)
                 continue
+            if allowed <= position or not _usable(self.folder, file):
+                continue
+            self._count(waiting=1)
             if self.left <= 0:
                 self.at_head = False
-                return
+                continue
             yield from self._take_segment(file, position, allowed)
 
     def _take_segment(self, file: SegmentFile, position: int, allowed: int) -> Iterator[SegmentSlice]:
@@ -267,6 +278,7 @@ class _NodeBatch:
         damage = tuple(chain.damage) if whole else ()
         if len(taken) < len(pending):
             self.at_head = False
+        self._count(taken=1, read=len(taken) == len(pending))
         pieces = list(_cut(taken, once=file.path.endswith(".gz"))) or ([()] if damage else [])
         for number, piece in enumerate(pieces, start=1):
             yield SegmentSlice(
@@ -283,6 +295,10 @@ class _NodeBatch:
             self.offset = self.offset.advance(file.segment, WHOLE)
         elif taken:
             self.offset = self.offset.advance(file.segment, taken[-1].end)
+
+    def _count(self, **more: int) -> None:
+        counted = {name: getattr(self.segments, name) + count for name, count in more.items()}
+        self.segments = replace(self.segments, **counted)
 
 
 def _cut(sections: Sequence[Section], *, once: bool) -> Iterator[Sequence[Section]]:

@@ -18,7 +18,6 @@ What can't be read becomes a record of kind ``quarantine`` that says where it is
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +32,7 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, copy
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, SchemaUnknown
+from airflow_cdc_provider.sources.base import PassedOver
 from airflow_cdc_provider.sources.cassandra.commit_log import tables as roles
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
@@ -173,11 +173,11 @@ class SegmentReader:
         """Do what :func:`read_segments` does."""
         return read_segments(part, keys=self.keys)
 
-    def read_counting(self, part: SegmentSlice, passed_over: Counter[str]) -> Iterator[pa.RecordBatch]:
+    def read_counting(self, part: SegmentSlice, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
         """Do the same, and count the updates that are of no captured table: see :class:`ReadCounts`."""
         counts = ReadCounts()
         yield from read_segments(part, counts, keys=self.keys)
-        passed_over.update(counts.passed_over)
+        passed_over.update({(part.origin, why): count for why, count in counts.passed_over.items()})
 
 
 def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:

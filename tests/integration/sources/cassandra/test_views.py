@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.base import PassedOver, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
@@ -179,13 +179,13 @@ def test_a_view_is_counted_and_passed_over_unless_it_is_taken_by_its_name(
     def read(*tables: str) -> tuple[list[str], Counter[str], int]:
         """Return the captured tables, how many changes each has, and how many views' updates were counted."""
         source = build(tables)
-        passed_over: Counter[str] = Counter()
+        passed_over: PassedOver = Counter()
         plan = source.plan(None, source.head(), ReadLimit(1 << 40))
         read_counting = source.reader().read_counting  # type: ignore[attr-defined]
         batches = [batch for part in plan.partitions for batch in read_counting(part, passed_over)]
         changes = pa.Table.from_batches(batches)
         of_tables = changes.filter(pc.equal(changes["kind"], CHANGE))["source_table"].to_pylist()
-        return source.tables(), Counter(of_tables), passed_over["view"]
+        return source.tables(), Counter(of_tables), passed_over[cassandra_server.host_id, "view"]
 
     for patterns in (["{ks}\\..*"], ["{ks}\\.by_.*", "{ks}\\.base"]):
         tables, changes, counted = read(*patterns)

@@ -105,7 +105,7 @@ def test_earliest_offset_comes_before_everything(log: LogFolder) -> None:
     assert behind.bytes == 8192
     assert behind.seconds is not None
     assert 0 <= behind.seconds < 60
-    assert behind.details == {HOST: {"segments": 1, "bytes": 8192}}
+    assert behind.details == {HOST: {"segments": 1, "bytes": 8192, "kept": 0}}
 
 
 @pytest.mark.covers("CAS-READ-06", "CAS-D3X-02")
