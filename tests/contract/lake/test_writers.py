@@ -195,7 +195,7 @@ def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(
         writer.ask("append")
         assert check_nothing_lost_or_doubled(writer) == batches + 1
         left = [name for name in writer.ask("positions")["refs"] if name not in {"cdc_head", "main"}]
-        assert len(left) == 3  # as many as were killed before they published: maintenance removes them
+        assert len(left) == 2  # as many as were killed before they published: maintenance removes them
 
 
 @pytest.mark.faults

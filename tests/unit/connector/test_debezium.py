@@ -151,6 +151,7 @@ def test_publishing_options_are_mapped() -> None:
     assert made.topic_prefix == "shop"
 
 
+@pytest.mark.covers("CAS-D3X-13")
 def test_metric_tags_are_taken_over() -> None:
     made = connector(custom_metric_tags="env=prod, team = orders")
     assert made.metric_tags == {"env": "prod", "team": "orders"}

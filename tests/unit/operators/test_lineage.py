@@ -1,16 +1,13 @@
-"""What OpenLineage is told of a run: by its real provider where that is installed, else by stand-ins."""
+"""What OpenLineage's provider is told of a run."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.openlineage import facet
 from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult, TableResult
@@ -31,26 +28,16 @@ Extract = Callable[[Any], Any]
 
 
 @pytest.fixture
-def extract(monkeypatch: pytest.MonkeyPatch) -> Extract:
-    """Ask an operator as the provider does when its task has ended."""
-    if find_spec("openlineage") is not None:
-        from airflow.providers.openlineage.extractors.base import DefaultExtractor
-
-        return lambda operator: DefaultExtractor(operator).extract_on_complete(None)
-    for name in ("InputDataset", "OutputDataset", "OutputStatisticsOutputDatasetFacet"):
-        monkeypatch.setattr(facet, name, SimpleNamespace)
-    extractors: Any = ModuleType("airflow.providers.openlineage.extractors")
-    extractors.OperatorLineage = SimpleNamespace
-    package = ModuleType("airflow.providers.openlineage")
-    for module in (package, extractors):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    return lambda operator: operator.get_openlineage_facets_on_complete(None)
+def extract() -> Extract:
+    """Ask an operator as OpenLineage's provider does when its task has ended."""
+    return lambda operator: DefaultExtractor(operator).extract_on_complete(None)
 
 
 def outputs(found: Any) -> dict[tuple[str, str], int]:
     return {(one.namespace, one.name): one.outputFacets["outputStatistics"].rowCount for one in found.outputs}
 
 
+@pytest.mark.covers("CAS-D3X-13")
 def test_a_sync_reads_the_sources_tables_and_writes_changes_and_mirrors(
     spark_submit: FakeSpark, extract: Extract
 ) -> None:

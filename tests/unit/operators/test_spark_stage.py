@@ -146,6 +146,7 @@ def test_what_a_person_must_change_fails_without_retry(spark_submit: FakeSpark, 
         sync().execute(TaskContext())
 
 
+@pytest.mark.covers("CAS-D3X-13")
 def test_what_may_pass_keeps_its_class_so_that_airflow_retries(spark_submit: FakeSpark) -> None:
     spark_submit.answers(
         1, ok=False, error_code="COMMIT-CONFLICT", error="[CDC-COMMIT-CONFLICT] another writer"
@@ -160,7 +161,7 @@ def test_an_unforeseen_failure_names_its_type(spark_submit: FakeSpark) -> None:
         sync().execute(TaskContext())
 
 
-@pytest.mark.covers("CAS-CFG-08")
+@pytest.mark.covers("CAS-CFG-08", "CAS-D3X-13")
 def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder: Path) -> None:
     spark_submit.answers(
         1, ok=False, error_code="TRANSIENT", error=f"[CDC-TRANSIENT] login {PASSWORD} refused"
@@ -172,7 +173,7 @@ def test_no_secret_leaves_by_an_error_text(spark_submit: FakeSpark, work_folder:
     assert not list(work_folder.rglob("connection.json"))
 
 
-@pytest.mark.covers("CAS-CFG-08")
+@pytest.mark.covers("CAS-CFG-08", "CAS-D3X-13")
 def test_no_secret_leaves_by_a_finding(spark_submit: FakeSpark) -> None:
     spark_submit.answers(findings=[f"login {PASSWORD} is weak"])
     assert sync().execute(TaskContext())["findings"] == ["login *** is weak"]
