@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.changes.byte_kernels import copy
+from airflow_cdc_provider.changes.kernels import kernel, walker
 
 _BASE64: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
@@ -25,12 +26,14 @@ def binary_slices(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray,
         empty = np.empty(0, np.int64)
         return np.empty(0, np.uint8), empty, empty, np.empty(0, np.bool_)
     offsets = np.frombuffer(buffers[1], np.int64 if wide else np.int32)
-    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64, copy=False)
     data = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.empty(0, np.uint8)
     return data, offsets[:-1], offsets[1:], column.is_valid().to_numpy(zero_copy_only=False)
 
 
-def text_array(out: np.ndarray, offsets: np.ndarray, valid: np.ndarray, *, binary: bool = False) -> pa.Array:
+def text_array(
+    out: np.ndarray, offsets: np.ndarray, valid: np.ndarray, *, binary: bool = False, wide: bool = False
+) -> pa.Array:
     """Wrap written bytes as an Arrow array without copying them.
 
     Args:
@@ -38,17 +41,79 @@ def text_array(out: np.ndarray, offsets: np.ndarray, valid: np.ndarray, *, binar
         offsets: One more than rows (``int64``).
         valid: Whether a row is not null (bool).
         binary: Bytes instead of text, for what may not be UTF-8.
+        wide: The large form, which is taken above 2 GiB in all in any case.
 
     Returns:
-        ``string`` or ``binary``; the large forms above 2 GiB in all.
+        ``string`` or ``binary``, or their large forms.
     """
-    wide = bool(offsets[-1] >= 2**31)
+    wide = wide or bool(offsets[-1] >= 2**31)
     kind = (
         (pa.large_binary() if wide else pa.binary()) if binary else (pa.large_utf8() if wide else pa.utf8())
     )
     mask = None if valid.all() else pa.array(valid).buffers()[1]
     place = pa.py_buffer(offsets if wide else offsets.astype(np.int32))
     return pa.Array.from_buffers(kind, len(valid), [mask, place, pa.py_buffer(out[: offsets[-1]])])
+
+
+def join(*parts: pa.Array | str) -> pa.LargeStringArray:
+    """Concatenate columns of text, at least one, and constants; a null in any makes the row null.
+
+    Arrow's ``binary_join_element_wise`` does the same, but looks up the type of each part in each row.
+    """
+    columns, constants = [], [""]
+    for part in parts:
+        if isinstance(part, str):
+            constants[-1] += part
+        else:
+            columns.append(part)
+            constants.append("")
+    count = len(columns[0])
+    if not count:
+        return pa.array([], pa.large_utf8())
+    pieces = []
+    places = np.empty((len(columns), count + 1), np.int64)
+    valid = np.ones(count, np.bool_)
+    before = 0
+    for number, column in enumerate(columns):
+        data, starts, ends, present = binary_slices(column)
+        pieces.append(data[starts[0] : ends[-1]])
+        places[number, 0] = before
+        np.add(ends, before - starts[0], out=places[number, 1:])
+        before = places[number, -1]
+        if column.null_count:
+            valid &= present
+    texts = [text.encode() for text in constants]
+    sizes = np.diff(places, axis=1).sum(axis=0) + sum(map(len, texts))
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.where(valid, sizes, 0), out=offsets[1:])
+    # Arrow's pool gives memory that it had before, NumPy's often must be mapped first.
+    out = np.frombuffer(pa.allocate_buffer(int(offsets[-1])), np.uint8)
+    bounds = np.cumsum([0, *map(len, texts)])
+    between = np.frombuffer(b"".join(texts), np.uint8)
+    _write_joined(np.concatenate(pieces), places, between, bounds, valid, out)
+    return text_array(out, offsets, valid, wide=True)
+
+
+@walker
+def _write_joined(
+    data: np.ndarray,
+    places: np.ndarray,
+    between: np.ndarray,
+    bounds: np.ndarray,
+    valid: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write a constant, a piece of the row, a constant and so on, with a constant at the end."""
+    at = np.int64(0)
+    last = len(places)
+    for row in range(len(valid)):
+        if not valid[row]:
+            continue
+        for piece in range(last):
+            at = copy(between, bounds[piece], bounds[piece + 1] - bounds[piece], out, at)
+            start = places[piece, row]
+            at = copy(data, start, places[piece, row + 1] - start, out, at)
+        at = copy(between, bounds[last], bounds[last + 1] - bounds[last], out, at)
 
 
 def gather_text(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, valid: np.ndarray) -> pa.Array:

@@ -82,6 +82,8 @@ def unseen_keys(mirror: Mirror, state: MirrorState) -> DataFrame:
         One column ``key``, each once.
     """
     rows = mirror.table.read(state.head).select(f"{CDC_COLUMN}.key", f"{CDC_COLUMN}.state")
+    if state.statics is not None:
+        rows = rows.union(mirror.static_rows(state.statics).selectExpr("key", "cast(null as binary) state"))
     return unseen_among(rows, mirror.side.read(), state.unseen_before_us)
 
 
@@ -89,7 +91,7 @@ def unseen_among(rows: DataFrame, side: DataFrame, since_us: int) -> DataFrame:
     """Do what :func:`unseen_keys` does, for rows and a side table that may not be committed yet.
 
     Args:
-        rows: Columns ``key`` and ``state`` of rows; those without a state are passed over.
+        rows: Columns ``key`` and ``state`` of rows; without a state those that show only statics.
         side: Contributions beside them.
         since_us: Whatever the snapshot read was read then or later.
     """

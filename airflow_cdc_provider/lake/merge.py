@@ -10,32 +10,47 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, SPARK_DDL, doubts
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, SPARK_DDL, STATIC, doubts
 from airflow_cdc_provider.changes.fence import Fence, newest_generation
+from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.lake.doubts import unseen_among
 from airflow_cdc_provider.lake.merge_kernel import (
     COPIES,
     DOUBT,
     FROM_MIRROR,
     FROM_SIDE,
+    FROM_STATICS,
     LIVE,
     PENDING,
     REMOVE,
     SIDE,
+    STATICS,
+    UNSTATIC,
     MergeKernel,
 )
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Asked, Mirror, MirrorState, spark_schema
+from airflow_cdc_provider.lake.mirror import (
+    CDC_COLUMN,
+    Asked,
+    Mirror,
+    MirrorState,
+    StaticsState,
+    spark_schema,
+)
 from airflow_cdc_provider.lake.reconcile import Copies
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from airflow_cdc_provider.lake.table import LakeTable
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +71,13 @@ class RowShape(Protocol):
         """Tie rules of cell-level sources."""
         ...
 
+    @property
+    def static_columns(self) -> StaticColumns | None:
+        """Its static columns; None for a source that knows no such."""
+        ...
+
     def mirror_schema(self) -> pa.Schema:
-        """Return the mirror's columns."""
+        """Return the source table's columns."""
         ...
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -84,6 +104,7 @@ class MergePlan:
         column_ids: See :class:`~airflow_cdc_provider.lake.merge_kernel.MergeKernel`.
         revisit: SQL predicate over the mirror's rows: those whose keys are merged though nothing pends for
             them; empty for none.
+        revisit_statics: Likewise over the rows of its table of statics.
         offset: The source's offset that batch ``through`` reached; None where it isn't known.
     """
 
@@ -99,6 +120,7 @@ class MergePlan:
     unread: Sequence[bytes] = ()
     column_ids: frozenset[int] | None = None
     revisit: str = ""
+    revisit_statics: str = ""
     offset: Mapping[str, Any] | None = None
 
 
@@ -106,6 +128,7 @@ class MergePlan:
 class MergeCounts:
     """What a merge did to a mirror.
 
+    ``rows`` are the mirror's own; ``written`` and ``removed`` count rows of its table of statics too.
     ``doubts`` counts the keys that must be read again at the source; ``unsettled`` tells whether there may be
     any, with those that a replacing snapshot didn't see, which are found only when they are read. ``copies``
     counts those among its ``row_changes`` that say just what another one says; both are of cell-level sources
@@ -131,7 +154,7 @@ def merge(
     contributions: DataFrame | None,
     plan: MergePlan,
 ) -> MergeCounts:
-    """Merge contributions of one table into its mirror, in one commit.
+    """Merge contributions of one table into its mirror, in one commit; one more before it for its statics.
 
     Args:
         spark: The session.
@@ -145,7 +168,8 @@ def merge(
     """
     started = time.monotonic()
     state = plan.base
-    sweep = state.next_expiry is not None and state.next_expiry <= plan.now_seconds
+    _require_no_later_statics(mirror, plan)
+    sweep = state.expires_next is not None and state.expires_next <= plan.now_seconds
     fence = _last_position(plan.fences)
     generation = newest_generation(plan.fences)
     if shape.model == "row":
@@ -163,10 +187,12 @@ def merge(
         purge_before_seconds=plan.purge_before_seconds,
         through=plan.through,
         column_ids=plan.column_ids,
+        statics_apart=state.statics is not None,
+        rewrite_statics=state.statics_ahead,
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
     try:
-        counts, next_expiry, found = _count(outcome)
+        counts, expiries, found = _count(outcome)
         if counts.get(SIDE) or counts.get(DOUBT):
             mirror.side.append(outcome.where(f"_cdc_kind IN ({SIDE}, {DOUBT})").select("_cdc_side.*"))
         gone = None
@@ -178,7 +204,9 @@ def merge(
         in_doubt = known + counts.get(DOUBT, 0)
         unseen_before_us = plan.unseen_before_us
         if unseen_before_us and state.merged_through < 0:
-            rows = outcome.where(f"_cdc_kind = {LIVE}").select(f"{CDC_COLUMN}.key", f"{CDC_COLUMN}.state")
+            rows = outcome.where(f"_cdc_kind IN ({LIVE}, {STATICS})").selectExpr(
+                f"{CDC_COLUMN}.key", f"if(_cdc_kind = {LIVE}, {CDC_COLUMN}.state, null) state"
+            )
             side = outcome.where(f"_cdc_kind = {SIDE}").select("_cdc_side.*")
             if unseen_among(rows, side, unseen_before_us).isEmpty():
                 unseen_before_us = 0
@@ -189,29 +217,37 @@ def merge(
             offset=plan.offset,
             fences=tuple(plan.fences),
             memory=plan.memory,
-            next_expiry=_earliest(next_expiry, _later_expiry(mirror, state, plan.now_seconds, sweep=sweep)),
+            next_expiry=_earliest(expiries.get(LIVE), _later_expiry(mirror.table, state, plan, sweep=sweep)),
             doubts=in_doubt,
             doubts_since=state.doubts_since if known else plan.through,
             unseen_before_us=max(unseen_before_us, 0 if settled else state.unseen_before_us),
             rows=None if gone else mirror.row_count(state) + written - removed,
         )
-        removed_ids = outcome.where(f"_cdc_kind = {REMOVE}").select(f"{CDC_COLUMN}.id")
-        names = [field.name for field in kernel.columns]
+        own = kernel.columns
+        if state.statics is not None:
+            own, apart = mirror.layout(own, shape.static_columns)
+            commit = _commit_statics(
+                mirror,
+                state.statics,
+                plan,
+                _changes(outcome, counts, apart, STATICS, UNSTATIC),
+                gone=gone,
+                expiry=expiries.get(STATICS),
+                sweep=sweep,
+            )
+            reached = replace(reached, statics_commit=commit)
         head = mirror.table.commit(
             state.head,
-            append=outcome.where(f"_cdc_kind = {LIVE}").select(*_quoted(names), CDC_COLUMN)
-            if written
-            else None,
+            **_changes(outcome, counts, own, LIVE, REMOVE),
             delete=gone,
-            delete_keys=(f"{CDC_COLUMN}.id", removed_ids) if removed else None,
             properties=reached.properties(),
         )
     finally:
         outcome.unpersist()
     return MergeCounts(
         rows=mirror.row_count(replace(reached, head=head)),
-        written=written,
-        removed=removed,
+        written=written + counts.get(STATICS, 0),
+        removed=removed + counts.get(UNSTATIC, 0),
         remembered=counts.get(SIDE, 0),
         doubts=in_doubt,
         unsettled=in_doubt > 0 or reached.unseen_before_us > 0,
@@ -243,19 +279,18 @@ def _reconciled(
         *names, f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     )
     if state.merged_through >= 0:
-        rows = mirror.rows(state)
-        # With repetitions: a semi-join doesn't mind, and sorting them out would be a shuffle.
-        keys = pending.select("key")
-        if sweep:
-            keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
-        if plan.revisit:
-            keys = keys.union(mirror.table.read(state.head).where(plan.revisit).select(f"{CDC_COLUMN}.key"))
-        if plan.pending_rows <= _BROADCAST_KEYS:
+        shown = {FROM_MIRROR: mirror.rows(state)}
+        if state.statics is not None:
+            shown[FROM_STATICS] = mirror.static_rows(state.statics)
+        keys = _touched(mirror, plan, pending, shown, sweep=sweep)
+        if plan.pending_rows <= _BROADCAST_KEYS and not _statics_are_lost(state):
             keys = f.broadcast(keys)
-        shown = rows.join(keys, "key", "left_semi").selectExpr(
-            *names, f"cast({FROM_MIRROR} as tinyint) _from", "expires_at _expires_at"
-        )
-        union = union.unionByName(shown)
+        for place, rows in shown.items():
+            union = union.unionByName(
+                rows.join(keys, "key", "left_semi").selectExpr(
+                    *names, f"cast({place} as tinyint) _from", "expires_at _expires_at"
+                )
+            )
         if not mirror.side.empty():
             kept = mirror.remembered().join(keys, "key", "left_semi")
             union = union.unionByName(
@@ -272,8 +307,98 @@ def _reconciled(
     return merged.persist()
 
 
-def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None, Copies]:
-    """Materialise the outcome: rows per kind, the earliest expiry among the live ones, and copies."""
+def _require_no_later_statics(mirror: Mirror, plan: MergePlan) -> None:
+    """Refuse to replace statics that a merge of later batches has written, though it isn't done yet."""
+    statics = plan.base.statics
+    if statics is not None and statics.merged_through > plan.through:
+        raise CommitConflict(
+            f"another merge writes to {mirror.statics.name}",
+            expected=f"nothing of batches after {plan.through}",
+            found=f"a commit through batch {statics.merged_through}",
+        )
+
+
+def _commit_statics(
+    mirror: Mirror,
+    before: StaticsState,
+    plan: MergePlan,
+    changes: Mapping[str, Any],
+    *,
+    gone: str | None,
+    expiry: int | None,
+    sweep: bool,
+) -> str:
+    """Commit to the table of statics what a merge is about to commit to the mirror.
+
+    Also if nothing changes: a merge of fewer batches that runs beside this one must not commit after it.
+
+    Args:
+        mirror: The mirror.
+        before: The state of its table of statics from which the changes were derived.
+        plan: Of the merge.
+        changes: ``append`` and ``delete_keys``.
+        gone: Predicate of the rows that a fence removes.
+        expiry: When the first of the rows that are written expires.
+        sweep: Rows that are due to expire were looked at.
+
+    Returns:
+        The commit's name.
+    """
+    if plan.base.merged_through < 0:
+        # Its rows were not read, and those that are there were left by a first merge that was killed.
+        gone = None if mirror.statics.empty() else "true"
+    reached = StaticsState(
+        before.head,
+        commit=uuid.uuid4().hex,
+        merged_through=plan.through,
+        next_expiry=_earliest(expiry, _later_expiry(mirror.statics, before, plan, sweep=sweep)),
+    )
+    mirror.statics.commit(before.head, **changes, delete=gone, properties=reached.properties())
+    return reached.commit
+
+
+def _statics_are_lost(state: MirrorState) -> bool:
+    """Tell whether the table of statics is new while the side table may have statics already."""
+    return state.statics is not None and state.statics.merged_through < 0
+
+
+def _touched(
+    mirror: Mirror, plan: MergePlan, pending: DataFrame, shown: Mapping[int, DataFrame], *, sweep: bool
+) -> DataFrame:
+    """Return the keys whose rows are read: one column, with repetitions.
+
+    A semi-join doesn't mind them, and sorting them out would be a shuffle.
+    """
+    state = plan.base
+    keys = pending.select("key")
+    if sweep:
+        for rows in shown.values():
+            keys = keys.union(rows.where(f"expires_at <= {plan.now_seconds}").select("key"))
+    if plan.revisit:
+        keys = keys.union(mirror.table.read(state.head).where(plan.revisit).select(f"{CDC_COLUMN}.key"))
+    if plan.revisit_statics and state.statics is not None:
+        visited = mirror.statics.read(state.statics.head).where(plan.revisit_statics)
+        keys = keys.union(visited.select(f"{CDC_COLUMN}.key"))
+    if _statics_are_lost(state):
+        keys = keys.union(mirror.remembered().where(f"scope = {STATIC}").select("key"))
+    return keys
+
+
+def _changes(
+    outcome: DataFrame, counts: Mapping[int, int], columns: Iterable[pa.Field], written: int, removed: int
+) -> dict[str, Any]:
+    """Return what one of the tables is to be told by its commit: ``append`` and ``delete_keys``."""
+    names = _quoted([column.name for column in columns])
+    rows = outcome.where(f"_cdc_kind = {written}").select(*names, CDC_COLUMN)
+    ids = outcome.where(f"_cdc_kind = {removed}").select(f"{CDC_COLUMN}.id")
+    return {
+        "append": rows if counts.get(written) else None,
+        "delete_keys": (f"{CDC_COLUMN}.id", ids) if counts.get(removed) else None,
+    }
+
+
+def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], Copies]:
+    """Materialise the outcome: rows and earliest expiry per kind, and copies."""
     counted = [
         f"sum(if(_cdc_kind = {COPIES}, {CDC_COLUMN}.{name}, 0)) {name}"
         for name in ("generation", "expires_at")
@@ -284,10 +409,10 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], int | None, Copies]:
         .collect()
     )
     counts = {int(row["_cdc_kind"]): int(row["n"]) for row in rows}
-    earliest = next((row["earliest"] for row in rows if row["_cdc_kind"] == LIVE), None)
+    expiries = {int(row["_cdc_kind"]): int(row["earliest"]) for row in rows if row["earliest"] is not None}
     found = next((row for row in rows if row["_cdc_kind"] == COPIES), None)
     copies = Copies() if found is None else Copies(int(found["generation"]), int(found["expires_at"]))
-    return counts, None if earliest is None else int(earliest), copies
+    return counts, expiries, copies
 
 
 def _last_position(fences: Sequence[Fence]) -> bytes:
@@ -300,11 +425,13 @@ def _expressions(*texts: str) -> list[Column]:
     return [expr(text) for text in texts]
 
 
-def _later_expiry(mirror: Mirror, state: MirrorState, now_seconds: int, *, sweep: bool) -> int | None:
-    """Return a second before which none of the mirror's rows that stay can expire."""
+def _later_expiry(
+    table: LakeTable, state: MirrorState | StaticsState, plan: MergePlan, *, sweep: bool
+) -> int | None:
+    """Return a second before which none of a table's rows that stay can expire."""
     if not sweep:
         return state.next_expiry
-    rows = mirror.table.read(state.head).where(f"{CDC_COLUMN}.expires_at > {now_seconds}")
+    rows = table.read(state.head).where(f"{CDC_COLUMN}.expires_at > {plan.now_seconds}")
     found = rows.selectExpr(f"min({CDC_COLUMN}.expires_at)").collect()[0][0]
     return None if found is None else int(found)
 

@@ -7,6 +7,8 @@ column set for all purposes, told apart by ``_cdc_kind``, so that one pass over 
     REMOVE    _cdc.id is a row of the mirror that goes
     SIDE      _cdc_side is a contribution to append to the side table
     DOUBT     _cdc_side names a key whose state the data can't decide
+    STATICS   the mirror's columns and _cdc are a row to append to the table of statics
+    UNSTATIC  _cdc.id is a row of the table of statics that goes
     COPIES    cell-level, one row: of _cdc, generation is how many pending changes of rows there were, and
               expires_at how many of them say just what another one says
 """
@@ -38,19 +40,23 @@ LIVE: Final = 0
 REMOVE: Final = 1
 SIDE: Final = 2
 DOUBT: Final = 3
-COPIES: Final = 4
+STATICS: Final = 4
+UNSTATIC: Final = 5
+COPIES: Final = 6
 
 PENDING: Final = 0
 FROM_MIRROR: Final = 1
 FROM_SIDE: Final = 2
+FROM_STATICS: Final = 3
 
 INPUT_SCHEMA: Final = pa.schema(
     [*CONTRIBUTION_SCHEMA, pa.field("_from", pa.int8()), pa.field("_expires_at", pa.int64())]
 )
-"""Contributions, the place they come from (``PENDING``, ``FROM_MIRROR``, ``FROM_SIDE``) and, of a mirror's
-row, the second at which it must be looked at again."""
+"""Contributions, the place they come from (``PENDING``, ``FROM_MIRROR``, ``FROM_SIDE``, ``FROM_STATICS``)
+and, of a row of the mirror or of its table of statics, the second at which it must be looked at again."""
 
 _SIDE_TYPE: Final = pa.struct(list(CONTRIBUTION_SCHEMA))
+_SHOWN: Final = pa.array([FROM_MIRROR, FROM_STATICS], pa.int8())
 _SHAKEN: Final = pa.array([STATIC, PARTITION_DELETION], pa.int8())
 _BATCH_ROWS: Final = 65_536
 
@@ -62,7 +68,7 @@ class MergeKernel:
     Args:
         model: ``row`` or ``cell``.
         rules: Tie rules of cell-level sources.
-        columns: The mirror's columns without ``_cdc``.
+        columns: All columns of the source's table: those of the mirror, and of its table of statics.
         project: Shows live rows as those columns.
         now_seconds: The moment at which expiry is judged.
         fence: Row-level: contributions with a version up to it don't count; empty for none.
@@ -70,6 +76,8 @@ class MergeKernel:
         purge_before_seconds: Tombstones older than this second are forgotten; None keeps all.
         through: The batch through which the merge goes: it is noted with what it finds in doubt.
         column_ids: Cell-level: ids of the columns that there are, None if none is gone.
+        statics_apart: Cell-level: statics have a table of their own; the mirror's rows don't show them.
+        rewrite_statics: Write all rows of that table again: what stands there may be shown by other columns.
     """
 
     model: str
@@ -82,10 +90,12 @@ class MergeKernel:
     purge_before_seconds: int | None = None
     through: int = 0
     column_ids: frozenset[int] | None = None
+    statics_apart: bool = False
+    rewrite_statics: bool = False
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Columns of the output: ``_cdc_kind``, the mirror's with ``_cdc``, ``_cdc_side``."""
+        """Columns of the output: ``_cdc_kind``, the source table's with ``_cdc``, ``_cdc_side``."""
         return pa.schema(
             [
                 pa.field("_cdc_kind", pa.int8()),
@@ -108,10 +118,10 @@ class MergeKernel:
         asked = pc.equal(table["scope"], IN_DOUBT)
         asked_keys = _flat(table.filter(asked)["key"])
         table = table.filter(pc.invert(asked))
-        from_mirror = pc.equal(table["_from"], FROM_MIRROR)
-        prior = table.filter(from_mirror)
+        prior = table.filter(pc.equal(table["_from"], FROM_MIRROR))
         # The row of a partition in which only statics live contributes nothing: the side table has them.
-        contributing = pc.invert(pc.and_(from_mirror, pc.is_null(table["clustering"])))
+        shows_statics = pc.is_in(table["_from"], value_set=_SHOWN)
+        contributing = pc.invert(pc.and_(shows_statics, pc.is_null(table["clustering"])))
         outcome = self._reconcile(table.filter(contributing))
         live = outcome.live
         live_ids = row_ids(_flat(live["key"]), _flat(live["clustering"]))
@@ -119,10 +129,11 @@ class MergeKernel:
         unchanged = self._unchanged(table, prior, prior_ids, live, live_ids)
 
         changed = pc.invert(unchanged)
-        yield from self._live_batches(live.filter(changed), live_ids.filter(changed))
-        removed = prior_ids.filter(pc.invert(pc.is_in(prior_ids, value_set=live_ids.filter(unchanged))))
-        if len(removed):
-            yield self._batch(REMOVE, len(removed), cdc=_cdc(len(removed), id=removed))
+        yield from self._live_batches(LIVE, live.filter(changed), live_ids.filter(changed))
+        yield from self._removed(REMOVE, prior_ids, live_ids.filter(unchanged))
+        if self.statics_apart:
+            shown = table.filter(pc.equal(table["_from"], FROM_STATICS))
+            yield from self._merge_statics(shown, outcome.statics)
         side = _new_side(table, outcome.side)
         if side.num_rows:
             yield self._batch(SIDE, side.num_rows, side=_struct(side, _SIDE_TYPE))
@@ -137,6 +148,30 @@ class MergeKernel:
         if changes:
             counts = _cdc(1, generation=pa.array([changes]), expires_at=pa.array([copies]))
             yield self._batch(COPIES, 1, cdc=counts)
+
+    def _merge_statics(self, prior: pa.Table, statics: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield what changes in the table of statics.
+
+        Args:
+            prior: Its rows of these keys, as contributions.
+            statics: Statics of these keys, of those partitions that have some.
+        """
+        ids = row_ids(_flat(statics["key"]), _flat(statics["clustering"]))
+        prior_ids = row_ids(_flat(prior["key"]), _flat(prior["clustering"]))
+        place = pc.index_in(ids, value_set=prior_ids)
+        if self.rewrite_statics:
+            same = pa.array(np.zeros(len(ids), np.bool_))
+        else:
+            shown = statics.drop_columns("state").rename_columns({"static_state": "state"})
+            same = self._equal_rows(shown, prior, place)
+        changed = pc.invert(same)
+        yield from self._live_batches(STATICS, statics.filter(changed), ids.filter(changed))
+        yield from self._removed(UNSTATIC, prior_ids, ids.filter(same))
+
+    def _removed(self, kind: int, prior_ids: pa.Array, staying: pa.Array) -> Iterator[pa.RecordBatch]:
+        removed = prior_ids.filter(pc.invert(pc.is_in(prior_ids, value_set=staying)))
+        if len(removed):
+            yield self._batch(kind, len(removed), cdc=_cdc(len(removed), id=removed))
 
     def _reconcile(self, table: pa.Table) -> Reconciled:
         contributions = table.select(CONTRIBUTION_SCHEMA.names)
@@ -155,6 +190,7 @@ class MergeKernel:
             rules=self.rules,
             min_generation=self.generation,
             purge_before_seconds=self.purge_before_seconds,
+            statics_apart=self.statics_apart,
             pending=pc.equal(table["_from"], PENDING),
         )
 
@@ -166,17 +202,22 @@ class MergeKernel:
         if self.model == "row":
             # A winner that came from the mirror has no state: only its version was read.
             return pc.and_(pc.is_valid(place), pc.is_null(_flat(live["state"])))
-        same = _equal_at(live, prior, place, "state")
-        same_generation = _equal_at(live, prior, place, "generation")
-        due = pc.less_equal(pc.take(_flat(prior["_expires_at"]), place), self.now_seconds)
+        same = self._equal_rows(live, prior, place)
+        if self.statics_apart:
+            return same
         # A row shows its partition's statics: when they may have changed, all its rows are written again.
         pending = pc.equal(table["_from"], PENDING)
         shaken = table.filter(pc.and_(pending, pc.is_in(table["scope"], value_set=_SHAKEN)))
-        quiet = pc.invert(pc.is_in(_flat(live["key"]), value_set=_flat(shaken["key"])))
-        still = pc.and_(quiet, pc.invert(pc.fill_null(due, False)))
-        return pc.and_(pc.and_(same, same_generation), still)
+        return pc.and_(same, pc.invert(pc.is_in(_flat(live["key"]), value_set=_flat(shaken["key"]))))
 
-    def _live_batches(self, live: pa.Table, ids: pa.Array) -> Iterator[pa.RecordBatch]:
+    def _equal_rows(self, live: pa.Table, prior: pa.Table, place: pa.Array) -> pa.Array:
+        """Tell which rows have the state and generation that they had, of which nothing was due to expire."""
+        same = pc.and_(_equal_at(live, prior, place, "state"), _equal_at(live, prior, place, "generation"))
+        due = pc.less_equal(pc.take(_flat(prior["_expires_at"]), place), self.now_seconds)
+        return pc.and_(same, pc.invert(pc.fill_null(due, False)))
+
+    def _live_batches(self, kind: int, live: pa.Table, ids: pa.Array) -> Iterator[pa.RecordBatch]:
+        state = "static_state" if kind == STATICS else "state"
         for start in range(0, live.num_rows, _BATCH_ROWS):
             part = live.slice(start, _BATCH_ROWS).combine_chunks()
             rows = pa.RecordBatch.from_arrays(
@@ -191,10 +232,10 @@ class MergeKernel:
                 clustering=rows["clustering"],
                 generation=rows["generation"],
                 version=rows["version"],
-                state=rows["state"] if cell else None,
+                state=rows[state] if cell else None,
                 expires_at=pc.if_else(pc.equal(expires, NEVER), pa.scalar(None, pa.int64()), expires),
             )
-            yield self._batch(LIVE, rows.num_rows, columns=self.project(rows), cdc=cdc)
+            yield self._batch(kind, rows.num_rows, columns=self.project(rows), cdc=cdc)
 
     def _batch(
         self,

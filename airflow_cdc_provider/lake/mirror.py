@@ -10,13 +10,18 @@ others, whose ``version`` is enough. Only live rows are in it, so any engine's p
 table (``<mirror>__side``) has the columns of a contribution and is only appended to: deletions, statics and
 the states of rows that don't live. Its content is commutative, so it is written before the mirror and a crash
 between the two is harmless.
+
+A mirror shows static columns in each row of their partition, or, if ``lake.statics`` says so, in a table of
+their own (``<mirror>__statics``): partition key, static columns and ``_cdc``, one row for each partition of
+which a static column has a value. It is committed just before the mirror. A merge that ends between the two
+leaves it ahead: both commits bear a common name by which the next merge sees that, and redoes it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,8 +31,9 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, ROW, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
+from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.lake.table import Head, Lake
+from airflow_cdc_provider.lake.table import Head, Lake, LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +61,7 @@ DOUBTS_SINCE = "cdc.doubts-since"
 UNSEEN_BEFORE = "cdc.unseen-before"
 ROWS = "cdc.rows"
 OFFSET = "cdc.offset"
+STATICS = "cdc.statics"
 
 _STATIC_ONLY = b"\xff"
 """Stands for the clustering of a row that shows only statics; no clustering begins with this byte."""
@@ -67,6 +74,32 @@ class Asked(NamedTuple):
     doubts: int
     doubts_since: int
     unseen_before_us: int
+
+
+@dataclass(frozen=True)
+class StaticsState:
+    """What the newest commit of a mirror's table of statics says.
+
+    Args:
+        head: Base of the next commit.
+        commit: Names this commit, and the mirror's commit of the same merge. Empty before the first merge.
+        merged_through: Last batch of the changes table that is in it, -1 for none.
+        next_expiry: No static row expires before this second (epoch), None for never.
+    """
+
+    head: Head
+    commit: str = ""
+    merged_through: int = -1
+    next_expiry: int | None = None
+
+    def properties(self) -> dict[str, str]:
+        """Return the commit properties that :meth:`Mirror.statics_state` reads back."""
+        found = {MERGED_THROUGH: str(self.merged_through)}
+        if self.commit:
+            found[STATICS] = self.commit
+        if self.next_expiry is not None:
+            found[NEXT_EXPIRY] = str(self.next_expiry)
+        return found
 
 
 @dataclass(frozen=True)
@@ -86,6 +119,8 @@ class MirrorState:
             clock in us, must be read again too. 0 for none.
         rows: How many rows the mirror has; None where a fence removed some, so that they must be counted.
         offset: The source's offset up to which all its changes are in it, None before the first merge.
+        statics: Of its table of statics, None if it has none.
+        statics_commit: Names the commit of its table of statics that belongs to this one.
     """
 
     head: Head
@@ -98,6 +133,19 @@ class MirrorState:
     unseen_before_us: int = 0
     rows: int | None = None
     offset: Mapping[str, Any] | None = None
+    statics: StaticsState | None = None
+    statics_commit: str = ""
+
+    @property
+    def statics_ahead(self) -> bool:
+        """Whether the table of statics holds what a merge wrote that didn't come to its end."""
+        return self.statics is not None and self.statics.commit != self.statics_commit
+
+    @property
+    def expires_next(self) -> int | None:
+        """The second (epoch) before which nothing of mirror and statics expires, None for never."""
+        expiries = (self.next_expiry, self.statics.next_expiry if self.statics else None)
+        return min((s for s in expiries if s is not None), default=None)
 
     @property
     def asked(self) -> Asked:
@@ -120,34 +168,85 @@ class MirrorState:
             found[ROWS] = str(self.rows)
         if self.offset is not None:
             found[OFFSET] = json.dumps(self.offset, sort_keys=True)
+        if self.statics_commit:
+            found[STATICS] = self.statics_commit
         return found
 
 
 @dataclass
 class Mirror:
-    """A mirror and its side table in a lake.
+    """A mirror in a lake, with its side table and, perhaps, its table of statics.
 
     Args:
         lake: The lake.
         name: The mirror's ``namespace.table``.
+        statics_apart: Static columns are shown in a table of their own.
     """
 
     lake: Lake
     name: str
-    columns: pa.Schema | None = field(default=None, repr=False)
+    statics_apart: bool = False
 
     def __post_init__(self) -> None:
-        """Find both tables; neither need exist."""
+        """Find the tables; none need exist."""
         self.table = self.lake.table(self.name)
         self.side = self.lake.table(f"{self.name}__side")
+        self.statics = self.lake.table(f"{self.name}__statics")
 
-    def create(self, columns: pa.Schema) -> None:
-        """Create both tables unless they are there.
+    def tables(self) -> list[LakeTable]:
+        """List the tables that there are."""
+        tables = [self.table, self.side]
+        return [*tables, self.statics] if self.statics_apart and self.statics.exists() else tables
 
-        A side table whose mirror was dropped goes: its states name columns by ids that only the mirror knew.
+    def layout(self, columns: pa.Schema, statics: StaticColumns | None) -> tuple[pa.Schema, pa.Schema]:
+        """Part a table's columns among mirror and table of statics.
 
         Args:
             columns: The codec's ``mirror_schema()``.
+            statics: Its ``static_columns``.
+
+        Returns:
+            The columns of the mirror and of the table of statics, both without ``_cdc``; none of the latter
+            if it isn't needed. A table of statics stays when the last static column was dropped.
+        """
+        if not self.statics_apart or statics is None or not (statics.names or self.statics.exists()):
+            return columns, pa.schema([])
+        return statics.of_rows(columns), statics.of_partitions(columns)
+
+    def require_layout(self, statics: StaticColumns | None, replaced: frozenset[str] = frozenset()) -> None:
+        """Refuse a mirror that was made when ``lake.statics`` said otherwise.
+
+        Args:
+            statics: The codec's ``static_columns``.
+            replaced: Columns of other ones' names, which the mirror may have had.
+
+        Raises:
+            ConfigurationError: It was; says what to do.
+        """
+        if statics is None or not statics.names or not self.table.exists():
+            return
+        apart = self.statics.exists()
+        within = not apart and (set(statics.names) - replaced) & set(self.table.schema().names)
+        if (within and self.statics_apart) or (apart and not self.statics_apart):
+            wanted, found = ("table", "rows") if self.statics_apart else ("rows", "table")
+            raise ConfigurationError(
+                f"the mirror {self.name} was made with lake.statics: {found}",
+                expected=f"a mirror made with lake.statics: {wanted}",
+                found=f"static columns {', '.join(statics.names)} in "
+                f"{'its rows' if within else f'the table {self.statics.name}'}",
+                remedy=f"set lake.statics to {found}; or drop {self.name} and take a new snapshot of its "
+                "source table",
+            )
+
+    def create(self, columns: pa.Schema, statics: StaticColumns | None = None) -> None:
+        """Create its tables unless they are there.
+
+        What stands beside a mirror that was dropped goes: its states name columns by ids that only the mirror
+        knew.
+
+        Args:
+            columns: The codec's ``mirror_schema()``.
+            statics: Its ``static_columns``.
 
         Raises:
             ConfigurationError: A column is named like ``_cdc``.
@@ -158,13 +257,17 @@ class Mirror:
                 expected=f"no name that begins with {CDC_COLUMN}: they are the mirror's own",
                 remedy="exclude the table, or rename the column",
             )
-        left_behind = self.side.exists()  # looked at first: another job makes the mirror before it
+        # Looked at first: another job makes the mirror before them.
+        left_behind = [table for table in (self.side, self.statics) if table.exists()]
+        own, apart = self.layout(columns, statics)
         if not self.table.exists():
-            if left_behind:
-                self.side.drop()
-            self.table.create(spark_schema(mirror_arrow_schema(columns)))
+            for table in left_behind:
+                table.drop()
+            self.table.create(spark_schema(mirror_arrow_schema(own)))
         if not self.side.exists():
             self.side.create(spark_schema(CONTRIBUTION_SCHEMA))
+        if len(apart):
+            self.statics.create(spark_schema(mirror_arrow_schema(apart)))
 
     def reserve(self, state: MirrorState, memory: Mapping[str, Any] | None, *, clear: bool) -> MirrorState:
         """Commit what must hold before columns change and anything is written beside the mirror.
@@ -182,6 +285,8 @@ class Mirror:
         Raises:
             CommitConflict: Another writer merged after the state.
         """
+        if clear:
+            state = self._clear_statics(state)
         clear = clear and not self.table.empty()
         if memory is None and not clear:
             return state
@@ -193,12 +298,23 @@ class Mirror:
             reserved, head=self.table.commit(state.head, delete=delete, properties=reserved.properties())
         )
 
-    def prepare(self, columns: pa.Schema, drift: Drift = NO_DRIFT) -> list[str]:
-        """Create both tables, or fit the mirror to the source's present columns.
+    def _clear_statics(self, state: MirrorState) -> MirrorState:
+        """Take all rows out of the table of statics; which is ahead then until a merge comes to its end."""
+        if state.statics is None or self.statics.empty():
+            return state
+        cleared = replace(state.statics, commit="", next_expiry=None)
+        head = self.statics.commit(cleared.head, delete="true", properties=cleared.properties())
+        return replace(state, statics=replace(cleared, head=head))
+
+    def prepare(
+        self, columns: pa.Schema, drift: Drift = NO_DRIFT, statics: StaticColumns | None = None
+    ) -> list[str]:
+        """Create its tables, or fit them to the source's present columns.
 
         Args:
             columns: The codec's ``mirror_schema()``.
             drift: What became of the columns that the mirror has.
+            statics: The codec's ``static_columns``.
 
         Returns:
             What was changed in an existing mirror, in words.
@@ -206,11 +322,30 @@ class Mirror:
         Raises:
             ConfigurationError: A column is named like ``_cdc``, or its type changed beyond widening.
         """
-        self.create(columns)
-        return self.table.evolve(spark_schema(mirror_arrow_schema(columns)), drift)
+        self.create(columns, statics)
+        own, apart = self.layout(columns, statics)
+        changes = self.table.evolve(spark_schema(mirror_arrow_schema(own)), drift)
+        if len(apart) and statics is not None:
+            of_key = replace(drift, keys=min(drift.keys, len(statics.key)))
+            found = self.statics.evolve(spark_schema(mirror_arrow_schema(apart)), of_key)
+            changes += [f"{change} in its table of statics" for change in found]
+        return changes
+
+    def statics_state(self) -> StaticsState | None:
+        """Read the newest commit's properties of the table of statics; None if there is no such table."""
+        if not self.statics_apart or not self.statics.exists():
+            return None
+        head = self.statics.head()
+        expiry = head.properties.get(NEXT_EXPIRY)
+        return StaticsState(
+            head=head,
+            commit=head.properties.get(STATICS, ""),
+            merged_through=int(head.properties.get(MERGED_THROUGH, "-1")),
+            next_expiry=None if expiry is None else int(expiry),
+        )
 
     def state(self) -> MirrorState:
-        """Read the newest commit's properties."""
+        """Read the properties of the newest commits of mirror and table of statics."""
         if not self.table.exists():
             return MirrorState(Head(None))
         head = self.table.head()
@@ -228,6 +363,8 @@ class Mirror:
             unseen_before_us=int(found.get(UNSEEN_BEFORE, "0")),
             rows=None if rows is None else int(rows),
             offset=None if offset is None else json.loads(offset),
+            statics=self.statics_state(),
+            statics_commit=found.get(STATICS, ""),
         )
 
     def rows(self, state: MirrorState) -> DataFrame:
@@ -235,21 +372,14 @@ class Mirror:
 
         The row of a partition in which only statics live has neither ``clustering`` nor ``state``.
         """
-        return (
-            self.table.read(state.head)
-            .select(f"{CDC_COLUMN}.*")
-            .selectExpr(
-                "key",
-                f"cast({ROW} as tinyint) scope",
-                "clustering",
-                "cast(null as binary) clustering_end",
-                "generation",
-                "version",
-                f"cast({UPSERT} as tinyint) op",
-                "state",
-                "expires_at",
-            )
-        )
+        return _as_contributions(self.table.read(state.head))
+
+    def static_rows(self, statics: StaticsState) -> DataFrame:
+        """Return the rows of the table of statics likewise.
+
+        They have no ``clustering``; their ``state`` is that of the statics.
+        """
+        return _as_contributions(self.statics.read(statics.head))
 
     def remembered(self) -> DataFrame:
         """Return what the side table has for reconciliation: all but doubts."""
@@ -283,6 +413,20 @@ class Mirror:
         if state.merged_through < 0:
             return 0
         return self.table.read(state.head).count() if state.rows is None else state.rows
+
+
+def _as_contributions(rows: DataFrame) -> DataFrame:
+    return rows.select(f"{CDC_COLUMN}.*").selectExpr(
+        "key",
+        f"cast({ROW} as tinyint) scope",
+        "clustering",
+        "cast(null as binary) clustering_end",
+        "generation",
+        "version",
+        f"cast({UPSERT} as tinyint) op",
+        "state",
+        "expires_at",
+    )
 
 
 def mirror_arrow_schema(columns: pa.Schema) -> pa.Schema:

@@ -73,6 +73,7 @@ def reconcile_cells(
     *,
     min_generation: int = 0,
     purge_before_seconds: int | None = None,
+    statics_apart: bool = False,
     pending: pa.ChunkedArray | None = None,
 ) -> Reconciled:
     """Reconcile cell-level contributions of one table.
@@ -86,6 +87,7 @@ def reconcile_cells(
             the highest generation that its key had.
         purge_before_seconds: Tombstones and expired data of before this epoch second are forgotten. Only safe
             when nothing older than they are can arrive any more; None keeps all.
+        statics_apart: Give statics once per partition, not with each of its rows.
         pending: Which of the contributions are new: copies are counted among them, but for rows that were
             read by a SELECT, and for what doesn't count. None: none is counted.
 
@@ -136,14 +138,17 @@ def reconcile_cells(
     outcome = outcome_for(len(state), int(ranges.sum()), int((states.ends - states.starts).sum()))
     reconcile_partitions(batch, order, levels, cells, settings, outcome)
     live_count, side_count, doubtful_count = (int(n) for n in outcome.counts)
+    live = _live_rows(outcome, live_count, side_count, key, clustering)
+    rows, statics = _parted(live, outcome, live_count) if statics_apart else (live, live.slice(0, 0))
     copies = NO_CHANGES
     if pending is not None:
         new = numbers(one_array(pending.cast(pa.uint8()))) == 1
         changes = new & (contents & HOLDS_UNCERTAIN_ROW == 0)
         copies = count_copies(states, batch.clustering_end, batch.scope, changes, order, levels)
     return Reconciled(
+        live=rows,
+        statics=statics,
         copies=copies,
-        live=_live_rows(outcome, live_count, side_count, key, clustering),
         side=_side_rows(outcome, side_count, key, clustering, clustering_end),
         doubtful_keys=key.take(pa.array(outcome.doubtful[:doubtful_count])).cast(pa.binary()),
     )
@@ -172,7 +177,7 @@ def _live_rows(outcome: Outcome, count: int, side_count: int, key: Any, clusteri
     state = large_binary(outcome.live[: outcome.live_at[count]], outcome.live_at[: count + 1])
     member = outcome.live_member[:count]
     static_only = state.is_null().to_numpy(zero_copy_only=False)
-    expires = outcome.live_expires[:count]
+    expires = np.minimum(outcome.live_expires[:count], outcome.live_static_expires[:count])
     return to_table(
         {
             "key": key.take(pa.array(member)),
@@ -181,10 +186,37 @@ def _live_rows(outcome: Outcome, count: int, side_count: int, key: Any, clusteri
             "version": pa.nulls(count, pa.binary()),
             "state": state,
             "static_state": _side_states(outcome, side_count).take(_or_null(outcome.live_static[:count])),
-            "expires_at": pa.array(expires, mask=expires == NEVER),
+            "expires_at": _expiry(expires),
         },
         LIVE_ROW_SCHEMA,
     )
+
+
+def _parted(live: pa.Table, outcome: Outcome, count: int) -> tuple[pa.Table, pa.Table]:
+    """Return rows without statics, and the statics of each partition that has some; both expire alone."""
+    states = pc.is_valid(live["state"])
+    rows = {
+        **_columns(live),
+        "static_state": pa.nulls(count, pa.binary()),
+        "expires_at": _expiry(outcome.live_expires[:count]),
+    }
+    numbers, first = np.unique(outcome.live_static[:count], return_index=True)
+    chosen = first[numbers != NONE]
+    statics = {
+        **_columns(live.take(pa.array(chosen))),
+        "clustering": pa.nulls(len(chosen), pa.binary()),
+        "state": pa.nulls(len(chosen), pa.binary()),
+        "expires_at": _expiry(outcome.live_static_expires[:count][chosen]),
+    }
+    return to_table(rows, LIVE_ROW_SCHEMA).filter(states), to_table(statics, LIVE_ROW_SCHEMA)
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    return {name: table[name] for name in table.column_names}
+
+
+def _expiry(seconds: Numbers) -> Any:
+    return pa.array(seconds, mask=seconds == NEVER)
 
 
 def _side_rows(outcome: Outcome, count: int, key: Any, clustering: Any, clustering_end: Any) -> pa.Table:

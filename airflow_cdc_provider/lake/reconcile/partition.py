@@ -55,6 +55,7 @@ def outcome_for(row_count: int, range_count: int, state_bytes: int) -> Outcome:
         live_member=numbers(row_count),
         live_static=numbers(row_count),
         live_expires=numbers(row_count),
+        live_static_expires=numbers(row_count),
         live_generation=numbers(row_count),
         side=np.empty(state_bytes + 48 * range_count, np.uint8),
         side_at=numbers(side_rows + 1),
@@ -212,22 +213,26 @@ def _reconcile_partition(
         )
         doubtful = doubtful or in_doubt
         if lives:
-            _add_live(out, row, static, min(expires, static_expires), generation, end)
+            _add_live(out, row, static, expires, static_expires, generation, end)
         elif end > at:
             target = out.side_at[out.counts[1]]
             copy_bytes(out.live, at, out.side, target, end - at)
             _add_side(out, np.int64(ROW), row, row, NONE, generation, target + end - at)
     if static_lives and out.counts[0] == live_before:
-        _add_live(out, order[low], static, static_expires, generation, out.live_at[out.counts[0]])
+        end = out.live_at[out.counts[0]]
+        _add_live(out, order[low], static, np.int64(NEVER), static_expires, generation, end)
     return doubtful
 
 
 @inlined
-def _add_live(out: Outcome, member: Int, static: Int, expires: Int, generation: Int, end: Int) -> None:
+def _add_live(
+    out: Outcome, member: Int, static: Int, expires: Int, static_expires: Int, generation: Int, end: Int
+) -> None:
     number = out.counts[0]
     out.live_member[number] = member
     out.live_static[number] = static
     out.live_expires[number] = expires
+    out.live_static_expires[number] = static_expires
     out.live_generation[number] = generation
     out.live_at[number + 1] = end
     out.counts[0] = number + 1

@@ -136,7 +136,8 @@ class Outcome(NamedTuple):
         live_at: Where each begins and the last ends; an empty one is a partition of which only statics live.
         live_member: A contribution that has the row's key and clustering.
         live_static: Number of the partition's static row on the side, NONE for none.
-        live_expires: Next second at which something expires, NEVER for none.
+        live_expires: Next second at which something of the row expires, NEVER for none.
+        live_static_expires: Likewise of the partition's static row.
         live_generation: Its generation.
         side: Cell rows of the side table.
         side_at: Where each begins and the last ends.
@@ -154,6 +155,7 @@ class Outcome(NamedTuple):
     live_member: Numbers
     live_static: Numbers
     live_expires: Numbers
+    live_static_expires: Numbers
     live_generation: Numbers
     side: Bytes
     side_at: Numbers

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
@@ -72,6 +73,12 @@ class CassandraCodec:
         return ids if len(ids) < self.last_id else None
 
     @property
+    def static_columns(self) -> StaticColumns:
+        """The static columns, of which a table may have none."""
+        key = tuple(c.name for c in self.schema.partition_key)
+        return StaticColumns(key, tuple(c.name for c in self.schema.static))
+
+    @property
     def lived_by(self) -> tuple[str, ...] | None:
         """The columns by whose cells a row may live as it did when the mirror was last written.
 
@@ -115,8 +122,9 @@ class CassandraCodec:
         """Return the memory that a mirror must keep before anything of this codec is written.
 
         It is what the mirror's rows were written by, and beside it, under ``reserved``, the columns as they
-        are now. So a later codec gives the same ids to the same columns and to no others, and knows which
-        columns the mirror may have been fitted to without having got values for them.
+        are now, and those of former reservations of this table that have gone since. So a later codec gives
+        the same ids to the same columns and to no others, and knows which columns the mirror may have been
+        fitted to without having got values for them.
 
         Args:
             memory: The mirror's, from which this codec was recalled.
@@ -128,7 +136,9 @@ class CassandraCodec:
         if memory is not None and mine == {n: v for n, v in memory.items() if n != _RESERVED}:
             return None
         merged = {**mine, "columns": {}} if memory is None else memory
-        part = {name: mine[name] for name in ("table_id", "columns")}
+        former = merged.get(_RESERVED, {"table_id": None})
+        columns = former["columns"] if former["table_id"] == self.schema.id else {}
+        part = {"table_id": self.schema.id, "columns": {**columns, **mine["columns"]}}
         reserved = {**merged, _RESERVED: part, "last_id": self.last_id}
         return None if reserved == memory else reserved
 

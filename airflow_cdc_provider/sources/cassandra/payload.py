@@ -102,11 +102,9 @@ def segments_and_ends(positions: pa.Array) -> tuple[NDArray[np.uint64], NDArray[
     Args:
         positions: Column ``position`` of changes, none null.
     """
-    data, starts, _ = binary_parts(positions)
-    leads = data[starts[:-1, np.newaxis] + np.arange(_POSITION.size)]
-    segments = np.ascontiguousarray(leads[:, :8]).view(">u8").astype(np.uint64).ravel()
-    ends = np.ascontiguousarray(leads[:, 8:12]).view(">u4").astype(np.int64).ravel()
-    return segments, ends
+    data, places, _ = binary_parts(pc.binary_slice(positions, 0, _POSITION.size))
+    fields = data[places[0] : places[-1]].view([("segment", ">u8"), ("end", ">u4"), ("ordinal", ">u4")])
+    return fields["segment"].astype(np.uint64), fields["end"].astype(np.int64)
 
 
 class Truncation(NamedTuple):

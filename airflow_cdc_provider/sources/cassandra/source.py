@@ -168,6 +168,10 @@ class CassandraSource:
         """Begin at the earliest segment: what it holds merges with a snapshot in any order."""
         return None
 
+    def after_loss(self) -> Offset | None:
+        """Begin at the earliest segment that is left."""
+        return None
+
     def head(self) -> Offset:
         """Return the place up to which all nodes' logs are durable.
 

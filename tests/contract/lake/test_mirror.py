@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.contribution import SPARK_DDL
+from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.exceptions import CommitConflict
+from airflow_cdc_provider.changes.static_columns import StaticColumns
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.table import Lake
 
@@ -80,3 +82,40 @@ def test_what_stands_beside_a_mirror_goes_with_it(mirror: Mirror) -> None:
     mirror.table.drop()
     mirror.create(COLUMNS)
     assert mirror.side.read().count() == 0
+
+
+WITH_STATICS = pa.schema([pa.field(name, pa.int32()) for name in ("k", "c", "s")])
+STATICS = StaticColumns(("k",), ("s",))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_mirror_is_refused_that_was_made_to_show_statics_elsewhere(
+    lake: Lake, namespace: str, apart: bool
+) -> None:
+    made = Mirror(lake, f"{namespace}.t", statics_apart=apart)
+    made.create(WITH_STATICS, STATICS)
+    assert made.table.schema().names == (["k", "c", "_cdc"] if apart else ["k", "c", "s", "_cdc"])
+    made.require_layout(STATICS)
+    other = Mirror(lake, made.name, statics_apart=not apart)
+    with pytest.raises(ConfigurationError, match=f"or drop {made.name} and take a new snapshot"):
+        other.require_layout(STATICS)
+
+    made.table.drop()
+    other.require_layout(STATICS)
+    other.create(WITH_STATICS, STATICS)
+
+    other.require_layout(STATICS)
+    assert other.statics.exists() is not apart, "a table of statics goes with the mirror that it was beside"
+
+
+def test_a_table_of_statics_comes_with_the_first_static_column_and_stays(lake: Lake, namespace: str) -> None:
+    mirror = Mirror(lake, f"{namespace}.t", statics_apart=True)
+    none = StaticColumns(("k",), ())
+    without = pa.schema([field for field in WITH_STATICS if field.name != "s"])
+    mirror.prepare(without, statics=none)
+    assert mirror.state().statics is None
+    mirror.prepare(WITH_STATICS, statics=STATICS)
+    assert mirror.statics.schema().names == ["k", "s", "_cdc"]
+    mirror.prepare(without, Drift(exact=True), none)
+    assert mirror.statics.schema().names == ["k", "_cdc"]
+    assert mirror.state().statics is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 
 import pytest
@@ -32,7 +33,12 @@ def test_a_snapshot_keeps_to_its_rate_and_tells_how_far_it_is(
 
     assert time.monotonic() - started > 5
     assert [t.snapshot_rows for t in outcome.tables] == [600]
-    told = [r.getMessage() for r in caplog.records if "ranges read, about" in r.getMessage()]
-    assert len(told) > 1
-    assert told[-1].startswith(f"snapshot of {shop.table_name('t')}: ")
-    assert told[-1].endswith("ranges read, about 0 s left")
+    lead = f"snapshot of {shop.table_name('t')}"
+    *told, ended = (
+        r.getMessage() for r in caplog.records if re.match(f"{lead}(:.*read| ended)", r.getMessage())
+    )
+    assert told
+    assert all(
+        re.fullmatch(f"{lead}: \\d+ of \\d+ ranges read, about [1-9]\\d* s left", line) for line in told
+    )
+    assert ended.startswith(f"{lead} ended: 600 rows, ")

@@ -1,7 +1,8 @@
-"""A mirror and its side table in memory, merged into by the real kernel."""
+"""A mirror and the tables beside it in memory, merged into by the real kernel."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,14 @@ from airflow_cdc_provider.lake.merge_kernel import (
     COPIES,
     FROM_MIRROR,
     FROM_SIDE,
+    FROM_STATICS,
     INPUT_SCHEMA,
     LIVE,
     PENDING,
     REMOVE,
     SIDE,
+    STATICS,
+    UNSTATIC,
     MergeKernel,
 )
 from tests.oracles import cassandra_read_path as oracle
@@ -30,26 +34,31 @@ def show(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Tables:
-    """A mirror and its side table as plain lists, merged into by the kernel as Spark would.
+    """A mirror and the tables beside it as plain lists, merged into by the kernel as Spark would.
 
     ``copies`` has the changes of rows of the last merge, and how many of them were copies.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, statics_apart: bool = False) -> None:
         self.model = model
+        self.statics_apart = statics_apart
         self.mirror: dict[bytes, dict[str, Any]] = {}
+        self.statics: dict[bytes, dict[str, Any]] = {}
         self.side: list[dict[str, Any]] = []
         self.copies = 0, 0
 
-    def merge(self, pending: Sequence[dict[str, Any]], now: int, **more: Any) -> None:
+    def merge(self, pending: Sequence[dict[str, Any]], now: int, **more: Any) -> Counter[int]:
+        """Merge; return how many rows of each kind came of it, the count of copies aside."""
+        shown = [
+            (place, row["_cdc"])
+            for place, table in ((FROM_MIRROR, self.mirror), (FROM_STATICS, self.statics))
+            for row in table.values()
+        ]
         keys = {row["key"] for row in pending} | {
-            row["_cdc"]["key"]
-            for row in self.mirror.values()
-            if row["_cdc"]["expires_at"] is not None and row["_cdc"]["expires_at"] <= now
+            cdc["key"] for _, cdc in shown if cdc["expires_at"] is not None and cdc["expires_at"] <= now
         }
         rows = [{**row, "_from": PENDING, "_expires_at": None} for row in pending]
-        for row in self.mirror.values():
-            cdc = row["_cdc"]
+        for place, cdc in shown:
             if cdc["key"] in keys:
                 rows.append(
                     {
@@ -60,28 +69,35 @@ class Tables:
                         "version": cdc["version"],
                         "op": UPSERT,
                         "state": cdc["state"],
-                        "_from": FROM_MIRROR,
+                        "_from": place,
                         "_expires_at": cdc["expires_at"],
                     }
                 )
         rows += [{**row, "_from": FROM_SIDE, "_expires_at": None} for row in self.side if row["key"] in keys]
-        kernel = MergeKernel(self.model, "4.0", COLUMNS, show, now, **more)
+        kernel = MergeKernel(self.model, "4.0", COLUMNS, show, now, statics_apart=self.statics_apart, **more)
         batch = pa.RecordBatch.from_pylist(rows, schema=INPUT_SCHEMA)
-        added = {}
+        tables = {LIVE: self.mirror, REMOVE: self.mirror, STATICS: self.statics, UNSTATIC: self.statics}
+        added: list[tuple[int, dict[str, Any]]] = []
+        counts: Counter[int] = Counter()
         self.copies = 0, 0
         for out in kernel(iter([batch])):
             assert out.schema.equals(kernel.output_schema)
             for row in out.to_pylist():
-                if row["_cdc_kind"] == REMOVE:
-                    del self.mirror[row["_cdc"]["id"]]
-                elif row["_cdc_kind"] == LIVE:
-                    added[row["_cdc"]["id"]] = row
-                elif row["_cdc_kind"] == SIDE:
-                    self.side.append(row["_cdc_side"])
-                elif row["_cdc_kind"] == COPIES:
+                kind = row["_cdc_kind"]
+                if kind == COPIES:
                     self.copies = row["_cdc"]["generation"], row["_cdc"]["expires_at"]
-        assert not set(added) & set(self.mirror), "a row would stand in the mirror twice"
-        self.mirror |= added
+                    continue
+                counts[kind] += 1
+                if kind in (REMOVE, UNSTATIC):
+                    del tables[kind][row["_cdc"]["id"]]
+                elif kind in (LIVE, STATICS):
+                    added.append((kind, row))
+                elif kind == SIDE:
+                    self.side.append(row["_cdc_side"])
+        for kind, row in added:
+            assert row["_cdc"]["id"] not in tables[kind], "a row would stand in a table twice"
+            tables[kind][row["_cdc"]["id"]] = row
+        return counts
 
 
 def shown_rows(tables: Tables, now: int) -> dict[Any, Any]:
@@ -90,6 +106,17 @@ def shown_rows(tables: Tables, now: int) -> dict[Any, Any]:
         cdc = row["_cdc"]
         shown[cdc["key"], cdc["clustering"]] = (_cells(row["shown"], now), _cells(row["statics"], now))
     return shown
+
+
+def joined_rows(tables: Tables, now: int) -> dict[Any, Any]:
+    """Return the rows of the mirror, each with the row of its partition in the table of statics."""
+    rows = shown_rows(tables, now)
+    assert not any(clustering is None or statics for (_, clustering), (_, statics) in rows.items())
+    of_key = {row["_cdc"]["key"]: _cells(row["statics"], now) for row in tables.statics.values()}
+    assert all(of_key.values()), "no partition without statics has a row for them"
+    joined = {(key, c): (cells, of_key.get(key, {})) for (key, c), (cells, _) in rows.items()}
+    alone = of_key.keys() - {key for key, _ in rows}
+    return joined | {(key, None): ({}, of_key[key]) for key in alone}
 
 
 def _cells(state: bytes | None, now: int) -> dict[tuple[int, bytes | None], bytes]:

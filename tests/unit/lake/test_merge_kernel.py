@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, LIVE_ROW_SCHEMA, UPSERT
-from airflow_cdc_provider.lake.merge_kernel import INPUT_SCHEMA
+from airflow_cdc_provider.lake.merge_kernel import INPUT_SCHEMA, LIVE, REMOVE, SIDE, STATICS, UNSTATIC
 from tests.oracles import cassandra_read_path as oracle
-from tests.unit.lake.kernel_tables import Tables, shown_rows
+from tests.unit.lake.kernel_tables import Tables, joined_rows, shown_rows
 
 
 def document(key: bytes, version: int, op: int) -> dict[str, Any]:
@@ -112,16 +112,61 @@ CONTRIBUTIONS = st.one_of(
 def test_cells_merged_in_any_order_and_portions_show_what_the_database_shows(
     contributions: list[oracle.Contribution], data: st.DataObject
 ) -> None:
+    """Statics in the rows, or in a table of their own with which the rows are joined."""
     shuffled = data.draw(st.permutations(contributions + contributions[:3]))
     cut = data.draw(st.integers(0, len(shuffled)))
-    tables = Tables("cell")
+    for statics_apart, shown in ((False, shown_rows), (True, joined_rows)):
+        tables = Tables("cell", statics_apart=statics_apart)
 
-    tables.merge([c.as_dict() for c in shuffled[:cut]], now=10)
-    tables.merge([c.as_dict() for c in shuffled[cut:]], now=10)
-    assert shown_rows(tables, 10) == oracle.visible(contributions, 10)
+        tables.merge([c.as_dict() for c in shuffled[:cut]], now=10)
+        tables.merge([c.as_dict() for c in shuffled[cut:]], now=10)
+        assert shown(tables, 10) == oracle.visible(contributions, 10)
 
-    tables.merge([], now=20)
-    assert shown_rows(tables, 20) == oracle.visible(contributions, 20)
+        tables.merge([], now=20)
+        assert shown(tables, 20) == oracle.visible(contributions, 20)
+
+
+def of_many_rows(*statics: oracle.Cell) -> list[dict[str, Any]]:
+    rows = [
+        oracle.Contribution(b"k", 0, b"\x40%c" % number, None, 0, oracle.Row(oracle.Liveness(1)))
+        for number in range(50)
+    ]
+    return [
+        c.as_dict() for c in (*rows, oracle.Contribution(b"k", 1, b"", None, 0, oracle.Row(cells=statics)))
+    ]
+
+
+def new_statics(*cells: oracle.Cell) -> list[dict[str, Any]]:
+    return [oracle.Contribution(b"k", 1, b"", None, 0, oracle.Row(cells=cells)).as_dict()]
+
+
+def test_a_change_of_statics_writes_no_row_where_they_have_a_table_of_their_own() -> None:
+    """Nor do statics that begin to expire, that expire, or go."""
+    apart, within = Tables("cell", statics_apart=True), Tables("cell")
+    for tables in (apart, within):
+        tables.merge(of_many_rows(oracle.Cell(1, 1, b"x")), now=10)
+
+    changed = new_statics(oracle.Cell(1, 2, b"y"))
+    assert within.merge(changed, now=10) == {LIVE: 50, REMOVE: 50, SIDE: 1}
+    assert apart.merge(changed, now=10) == {STATICS: 1, UNSTATIC: 1, SIDE: 1}
+    assert joined_rows(apart, 10) == shown_rows(within, 10)
+    expiring = new_statics(oracle.Cell(1, 3, b"z", expiring=True, ttl=10, end=15))
+    assert apart.merge(expiring, now=10) == {STATICS: 1, UNSTATIC: 1, SIDE: 1}
+    assert apart.merge([], now=20) == {UNSTATIC: 1, SIDE: 1}
+    assert not apart.statics
+    assert len(apart.mirror) == 50
+    assert apart.merge(new_statics(oracle.Cell(1, 4, b"z")), now=20) == {STATICS: 1, SIDE: 1}
+    assert apart.merge(new_statics(oracle.Cell(1, 4, b"z")), now=20) == {}, "what stands there stays"
+
+
+def test_statics_that_a_killed_merge_wrote_are_written_again() -> None:
+    """The columns that show them may have been made anew since."""
+    tables = Tables("cell", statics_apart=True)
+    tables.merge(new_statics(oracle.Cell(1, 1, b"x")), now=10)
+
+    again = tables.merge(new_statics(oracle.Cell(1, 1, b"x")), now=10, rewrite_statics=True)
+
+    assert again == {STATICS: 1, UNSTATIC: 1}
 
 
 @pytest.mark.covers("DSX-CON-04")

@@ -200,18 +200,15 @@ class EventDecoder:
         snapshot = data[offsets[:-1]] == SNAPSHOT_TAG
         settles = snapshot[change] & ~facts.selected
         removes, says, is_range = removes & ~settles, says & ~settles, is_range & ~settles
-        listed = self._listed(changes, np.unique(change[facts.selected]))
         order = np.repeat(np.arange(len(rows)), removes.astype(int) + says + is_range)
         second = np.concatenate([[False], order[1:] == order[:-1]])
-        event = _Event(
-            removes=removes[order] & ~second,
-            scope=scope[order],
-            deleted_at=facts.deleted_at[order],
-        )
-        op = np.where(facts.inserted[order] & (event.scope == ROW), _INSERT, _UPDATE)
+        of_change = change[order]
+        event = _Event(removes[order] & ~second, scope[order], facts.take(order))
+        listed = self._listed(changes, np.unique(change[facts.selected]))[of_change]
+        present = (event.facts.live > 0) | (event.facts.dead > 0) | event.facts.emptied | listed
+        op = np.where(event.facts.inserted & (event.scope == ROW), _INSERT, _UPDATE)
         op[event.removes] = _DELETE
         op[event.scope == RANGE_DELETION] = _RANGE
-        of_change = change[order]
         latest = np.full(len(changes), np.iinfo(np.int64).min)
         np.maximum.at(latest, change, facts.latest)
         keys = (*self._shown.partition_key, *self._shown.clustering)
@@ -219,7 +216,7 @@ class EventDecoder:
         key_values = [_picked(values[c.name], order) for c in keys]
         after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
         after += [
-            self._cell(c, slot, _picked(values[c.name], order), facts, order, event, listed[of_change, slot])
+            self._cell(c, slot, _picked(values[c.name], order), event, present[:, slot])
             for slot, c in enumerate(self._cells)
         ]
         names = [c.name for c in (*keys, *self._cells)]
@@ -229,7 +226,7 @@ class EventDecoder:
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(of_change),
-                pa.array((np.arange(len(rows)) - np.searchsorted(change, change))[order]),
+                pa.array(_ordinals(change)[order]),
                 _OPERATIONS.take(pa.array(op)),
                 pa.array(snapshot[of_change]),
                 _picked(files, of_change),
@@ -346,35 +343,30 @@ class EventDecoder:
         clustering = column.kind == "clustering"
         gone = event.removes & (event.scope == PARTITION_DELETION) & clustering
         missing = clustering & np.isin(event.scope, (STATIC, RANGE_DELETION))
-        times = pa.array(event.deleted_at, mask=~gone)
+        times = _times(event.facts.deleted_at, gone)
         return _cell_struct(self._field("value", column), values, times, ~missing)
 
     def _cell(
-        self,
-        column: Column,
-        slot: int,
-        values: pa.Array,
-        facts: Facts,
-        order: NDArray[np.int64],
-        event: _Event,
-        listed: NDArray[np.bool_],
+        self, column: Column, slot: int, values: pa.Array, event: _Event, present: NDArray[np.bool_]
     ) -> pa.Array:
-        live, dead = facts.live[order, slot], facts.dead[order, slot]
-        present = (live > 0) | (dead > 0) | facts.emptied[order, slot] | listed
+        facts, removes = event.facts, event.removes
         field = self._field("value", column)
         collection = column.type.multi_cell and column.type.name in ("list", "set", "map")
         if collection and column.name not in self._converters:
-            empty = present & ~event.removes & values.is_null().to_numpy(zero_copy_only=False)
+            empty = present & ~removes & values.is_null().to_numpy(zero_copy_only=False)
             if empty.any():
                 values = pc.if_else(pa.array(empty), empty_of(field), values)
-        if event.removes.any():
-            values = pc.if_else(pa.array(event.removes), pa.scalar(None, field.type), values)
-        removed = (column.type.name == "set") & column.type.multi_cell & (dead > 0) & (live == 0)
-        times = np.where(facts.expires[order, slot], facts.expiry[order, slot] * 1_000_000, event.deleted_at)
-        times = np.where(removed & ~event.removes, facts.dead_at[order, slot], times)
-        times = np.where(event.removes, event.deleted_at, times)
-        known = event.removes | facts.expires[order, slot] | removed
-        return _cell_struct(field, values, pa.array(times, mask=~known), present | event.removes)
+        known = expires = facts.expires[:, slot]
+        times = facts.expiry[:, slot] * 1_000_000
+        if column.type.name == "set" and column.type.multi_cell:
+            removed = (facts.dead[:, slot] > 0) & (facts.live[:, slot] == 0) & ~expires
+            times = np.where(removed, facts.dead_at[:, slot], times)
+            known = expires | removed
+        if removes.any():
+            values = pc.if_else(pa.array(removes), pa.scalar(None, field.type), values)
+            times = np.where(removes, facts.deleted_at, times)
+            known, present = known | removes, present | removes
+        return _cell_struct(field, values, _times(times, known), present)
 
     def _bounds(
         self, sink: Sink, rows: NDArray[np.int64], order: NDArray[np.int64], is_range: NDArray[np.bool_]
@@ -411,11 +403,23 @@ class EventDecoder:
 
 @dataclass(frozen=True)
 class _Event:
-    """Per event: whether it deletes a row or partition, its contribution's scope, the deletion's time."""
+    """Per event: whether it deletes a row or partition, its contribution's scope and facts."""
 
     removes: NDArray[np.bool_]
     scope: NDArray[np.int64]
-    deleted_at: NDArray[np.int64]
+    facts: Facts
+
+
+def _ordinals(change: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the contributions of each change; they stand together."""
+    places = np.arange(len(change))
+    first = np.ones(len(change), np.bool_)
+    np.not_equal(change[1:], change[:-1], out=first[1:])
+    return places - np.maximum.accumulate(np.where(first, places, 0))
+
+
+def _times(times: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
+    return pa.array(times, mask=~known) if known.any() else pa.nulls(len(times), pa.int64())
 
 
 def _cell_struct(

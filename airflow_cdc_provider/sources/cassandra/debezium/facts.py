@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_cdc_provider.changes.byte_kernels import Bytes, load_little16, load_little32, load_little64
 from airflow_cdc_provider.changes.cells import (
     CELL_COMPLEX_DELETION,
     CELL_EXPIRING,
@@ -22,7 +23,7 @@ from airflow_cdc_provider.changes.cells import (
     ROW_STRICT,
     ROW_UNCERTAIN,
 )
-from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.sources.cassandra.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cassandra.decoding.times import EXPIRED_TTL
 from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
@@ -60,6 +61,13 @@ class Facts:
     dead_at: NDArray[np.int64]
     selected: NDArray[np.bool_]
 
+    def take(self, order: NDArray[np.int64]) -> Facts:
+        """Return the facts of some contributions, one line for each place; ``states`` stay as they are."""
+        if np.array_equal(order, np.arange(len(self.live))):
+            return self
+        told = {f.name: getattr(self, f.name)[order] for f in fields(self) if f.name != "states"}
+        return replace(self, **told)
+
 
 _SIMPLE: Final = 0
 _SET: Final = 1
@@ -95,7 +103,7 @@ def facts_of(
     )
     size = (len(ends), max(len(cells), 1))
     facts = Facts(
-        states=plain[: ends[-1] if len(ends) else 0].copy(),
+        states=plain[: ends[-1] if len(ends) else 0],
         inserted=np.zeros(len(ends), np.bool_),
         deleted=np.zeros(len(ends), np.bool_),
         deleted_at=np.zeros(len(ends), np.int64),
@@ -111,10 +119,8 @@ def facts_of(
     )
     _collect(
         plain,
-        facts.states,
         ends,
         slots,
-        shapes,
         facts.inserted,
         facts.deleted,
         facts.deleted_at,
@@ -128,7 +134,11 @@ def facts_of(
         facts.dead_at,
         facts.selected,
     )
-    return facts
+    if not facts.dead.any() or not np.isin(shapes, (_SET, _MAP)).any():
+        return facts
+    states = facts.states.copy()
+    _show_removed(states, ends, slots, shapes, facts.live)
+    return replace(facts, states=states)
 
 
 def liveness_at(
@@ -159,21 +169,11 @@ def _column(plain: NDArray[np.uint8], starts: NDArray[np.int64], kind: type[np.g
     return np.ascontiguousarray(plain[starts[:, np.newaxis] + np.arange(width)]).view(kind).ravel()
 
 
-@kernel
-def _little(data: NDArray[np.uint8], at: int, width: int) -> Any:
-    value = np.uint64(0)
-    for i in range(width):
-        value |= np.uint64(data[at + i]) << np.uint64(8 * i)
-    return np.int64(value)
-
-
-@kernel
+@walker
 def _collect(  # type: ignore[no-untyped-def]
     plain,
-    states,
     ends,
     slots,
-    shapes,
     inserted,
     deleted,
     deleted_at,
@@ -187,43 +187,39 @@ def _collect(  # type: ignore[no-untyped-def]
     dead_at,
     selected,
 ):
-    """Walk all cell rows twice: count and compare, then mark in ``states`` what is to pass for live.
-
-    In both arrays cells that the row's own deletion covers get a column id that no table has.
-    """
+    """Walk all cell rows; cells that the row's own deletion covers get a column id that no table has."""
     begin = np.int64(0)
     for row in range(len(ends)):
         flags = plain[begin + 1]
         ended = False
         if flags & ROW_DELETION:
             deleted[row] = True
-            deleted_at[row] = _little(plain, begin + 24, 8)
+            deleted_at[row] = load_little64(plain, begin + 24)
             latest[row] = max(latest[row], deleted_at[row])
         if flags & ROW_LIVENESS:
-            time = _little(plain, begin + 8, 8)
+            time = load_little64(plain, begin + 8)
             latest[row] = max(latest[row], time)
-            ended = _little(plain, begin + 4, 4) == EXPIRED_TTL
+            ended = load_little32(plain, begin + 4) == EXPIRED_TTL
             if ended:
                 deleted_at[row] = max(deleted_at[row], time) if deleted[row] else time
                 deleted[row] = True
             elif not deleted[row] or time > deleted_at[row]:
                 inserted[row] = True
                 survives[row] = True
-        elif flags & ROW_UNCERTAIN and (flags & ROW_STRICT or _little(plain, begin + 16, 8) == NEVER):
+        elif flags & ROW_UNCERTAIN and (flags & ROW_STRICT or load_little64(plain, begin + 16) == NEVER):
             selected[row], inserted[row], survives[row] = True, True, True
             if flags & ROW_STRICT:
-                latest[row] = _little(plain, begin + 16, 8)
-        count = _little(plain, begin + 44, 4)
-        first = begin + ROW_HEADER_BYTES + _little(plain, begin + 40, 4)
-        at = first
+                latest[row] = load_little64(plain, begin + 16)
+        count = load_little32(plain, begin + 44)
+        at = begin + ROW_HEADER_BYTES + load_little32(plain, begin + 40)
         for _ in range(count):
-            column, mark = _little(plain, at, 2), plain[at + 2]
-            time, ending = _little(plain, at + 8, 8), _little(plain, at + 16, 8)
-            after = at + CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
+            column, mark = load_little16(plain, at), plain[at + 2]
+            time, ending = load_little64(plain, at + 8), load_little64(plain, at + 16)
+            after = at + CELL_HEADER_BYTES + load_little32(plain, at + 24) + load_little32(plain, at + 28)
             latest[row] = max(latest[row], time)
             slot = slots[column] if column < len(slots) else np.int64(-1)
             if deleted[row] and time <= deleted_at[row]:
-                plain[at], plain[at + 1], states[at], states[at + 1] = 255, 255, 255, 255
+                plain[at], plain[at + 1] = 255, 255
             elif slot >= 0:
                 survives[row] = True
                 if mark & CELL_COMPLEX_DELETION:
@@ -242,14 +238,28 @@ def _collect(  # type: ignore[no-untyped-def]
         if ended:
             survives[row] = False  # what else an update says of such a row nobody sees
         if selected[row] and latest[row] <= UNKNOWN_TIME:
-            latest[row] = _little(plain, begin + 8, 8)
-        at = first
-        for _ in range(count):
-            column, mark = _little(plain, at, 2), plain[at + 2]
+            latest[row] = load_little64(plain, begin + 8)
+        begin = ends[row]
+
+
+@walker
+def _show_removed(
+    states: Bytes,
+    ends: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    shapes: NDArray[np.int64],
+    live: NDArray[np.int64],
+) -> None:
+    """Let removed elements pass for live ones: all of maps, and of sets to which the update adds none."""
+    begin = np.int64(0)
+    for row in range(len(ends)):
+        at = begin + ROW_HEADER_BYTES + load_little32(states, begin + 40)
+        for _ in range(load_little32(states, begin + 44)):
+            column, mark = load_little16(states, at), states[at + 2]
             slot = slots[column] if column < len(slots) else np.int64(-1)
             if slot >= 0 and mark & CELL_TOMBSTONE:
                 shape = shapes[slot]
                 if shape == _MAP or (shape == _SET and live[row, slot] == 0):
                     states[at + 2] = mark & ~CELL_TOMBSTONE & 0xFF
-            at += CELL_HEADER_BYTES + _little(plain, at + 24, 4) + _little(plain, at + 28, 4)
+            at += CELL_HEADER_BYTES + load_little32(states, at + 24) + load_little32(states, at + 28)
         begin = ends[row]

@@ -156,6 +156,12 @@ AGAIN = [("toggle", "a"), ("toggle", "a")]
 @example([("toggle", "a"), ("merge", "fitted"), *AGAIN, ("merge", "fitted")])
 @example([("toggle", "a"), ("merge", "fitted"), *AGAIN, ("merge", "reserved"), ("merge", "fitted")])
 @example([("merge", "fitted"), ("renew", {"b"}), ("merge", "fitted"), ("merge", "committed")])
+@example(
+    [
+        *(("toggle", "a"), ("merge", "fitted"), ("toggle", "b"), ("merge", "reserved")),
+        *(("toggle", "b"), ("merge", "fitted")),
+    ]
+)
 def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tuple[str, Any]]) -> None:
     """Whatever columns and tables become between merges that are killed before, between and after writes."""
     number = 1
