@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from server_kit.cassandra import CassandraServer, create_keyspace
 from server_kit.jars import cassandra_jars, spark_jars
-from server_kit.mongodb import MongoServer
+from server_kit.mongodb import MongoReplicaSet, MongoServer
 from server_kit.s3 import S3Server
 from server_kit.sshd import SshServer
 
 __all__ = [
     "CassandraServer",
+    "MongoReplicaSet",
     "MongoServer",
     "S3Server",
     "SshServer",

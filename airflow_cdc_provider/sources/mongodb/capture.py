@@ -1,9 +1,10 @@
 """Capture: one change stream, read to a head in bounded plans of raw bytes.
 
-A change stream is one feed that one server produces on one core, so the driver reads it: it asks for raw
-batches, looks at each event's place only, and hands the bytes on in slices for executors to decode
-(:class:`EventSlice`). A plan therefore holds its data. Read again from the same offset, the stream gives the
-same events at the same positions, but for documents that the server looks up.
+A change stream is one feed that one server produces on one core, so near the head the driver reads it: it
+asks for raw batches, looks at each event's place only, and hands the bytes on in slices for executors to
+decode (:class:`EventSlice`). Such a plan holds its data. Read again from the same offset, the stream gives
+the same events at the same positions, but for documents that the server looks up. (A backlog is read by
+several streams, on executors: :mod:`.time_slices`.)
 
 The end of a plan is the place of its last event, or the high-water token that the server sends when nothing
 matched, so quiet periods move the offset too. The plan is at its head when the stream has passed the head's
@@ -11,104 +12,114 @@ cluster time, or has nothing more at that time.
 
 A stream of one collection ends with an ``invalidate`` when the collection is dropped or renamed; it is opened
 again after that event. A lost connection or a new primary costs a reopening at the last place, and no event.
+A stream that goes back, to events or tokens of an earlier cluster time than it had reached, is refused.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import bson
 import numpy as np
+import numpy.typing as npt
+from bson import ObjectId
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo import MongoClient, errors
+from pymongo import MongoClient
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_all, gather
+from airflow_cdc_provider.sources.mongodb.bson import Bytes, Ints, Spans, as_bytes, find_in_all, gather
 from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
+    EventTooLarge,
     RawBatch,
     RawCursor,
+    ServerTimeout,
     as_timestamp,
+    over_elections,
+    pauses,
     pinned_client,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
+from airflow_cdc_provider.sources.mongodb.guard import require_members
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.pipeline import (
+    SPLIT_SINCE,
+    Stages,
+    describe_pipeline,
+    large_events,
+    stream_pipeline,
+    target,
+)
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead
 from airflow_cdc_provider.sources.mongodb.records import EventSlice
-from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
+from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
 
 SLICE_BYTES: Final = 16 * 1024 * 1024
 """Size at which a slice of events is closed; one reply of the server may exceed it."""
 
-BEGIN: Final = Timestamp(1, 1)
-"""A time before all changes."""
-
 _TOKEN: Final = b"_id"
-_SPLIT: Final = b"splitEvent"
-_ATTEMPTS: Final = 5
-_FIRST_PAUSE_SECONDS: Final = 0.2
-_SPLIT_SINCE: Final = (6, 0, 9)
+_NO_EVENT: Final = (0, -1)
+_PLACES_ALONE: Final[Stages] = [{"$project": {"_id": 1}}]
+_LOOK_FOR_LARGE_SECONDS: Final = 60.0
 
 
-def stream_pipeline(
-    options: MongodbOptions, selection: Selection | None, *, split: bool
-) -> list[dict[str, Any]]:
-    """Build a change stream's pipeline but for the place where it starts.
+@dataclass(frozen=True)
+class Events:
+    """Whole events that follow each other in the stream.
 
     Args:
-        options: What to watch and what events carry.
-        selection: The captured namespaces, None if only the client knows them.
-        split: Whether the server can split events over 16 MB.
+        data: The buffer that holds them.
+        spans: Where they stand in it.
+        times: Cluster time of each, seconds in the upper half.
+        indexes: Number of each among the events of its cluster time.
     """
-    stage: dict[str, Any] = {}
-    if options.scope == "deployment":
-        stage["allChangesForCluster"] = True
-    if options.full_document == "lookup":
-        stage["fullDocument"] = "updateLookup"
-    elif options.full_document == "post_image":
-        stage["fullDocument"] = "whenAvailable"
-    if options.pre_images:
-        stage["fullDocumentBeforeChange"] = "whenAvailable"
-    pipeline: list[dict[str, Any]] = [{"$changeStream": stage}, {"$match": event_filter(selection)}]
-    if split:
-        pipeline.append({"$changeStreamSplitLargeEvent": {}})
-    return pipeline
+
+    data: Bytes
+    spans: Spans
+    times: npt.NDArray[np.uint64]
+    indexes: Ints
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.spans)
+
+    def part(self, first: int, end: int) -> Events:
+        """Return those from a number to before another."""
+        rows = slice(first, end)
+        spans = Spans(self.spans.starts[rows], self.spans.ends[rows], self.spans.stopped_at)
+        return Events(self.data, spans, self.times[rows], self.indexes[rows])
+
+    def before(self, time: int) -> Events:
+        """Return those of an earlier cluster time."""
+        return self.part(0, int(np.searchsorted(self.times, np.uint64(time))))
 
 
-def target(options: MongodbOptions) -> tuple[str, str | int]:
-    """Return database and ``aggregate`` argument of the stream's scope.
+@dataclass(frozen=True)
+class Reply:
+    """What one look at the stream brought.
 
-    Raises:
-        ConfigurationError: ``target`` doesn't fit ``scope``.
+    Args:
+        events: Events that are whole now.
+        took: How many events or fragments of events the server sent.
+        waited: Whether the server waited for news as long as it may.
     """
-    if options.scope == "deployment":
-        return "admin", 1
-    database, _, collection = options.target.partition(".")
-    if options.scope == "database":
-        if not database or collection:
-            raise ConfigurationError(
-                "option source.target is wrong",
-                expected="a database for scope database",
-                found=options.target,
-            )
-        return database, 1
-    if not collection:
-        raise ConfigurationError(
-            "option source.target is wrong",
-            expected="database.collection for scope collection",
-            found=options.target,
-        )
-    return database, collection
+
+    events: Sequence[Events]
+    took: int
+    waited: bool
 
 
 @dataclass
@@ -123,14 +134,15 @@ class _Collected:
     total_bytes: int = 0
     changes: int = 0
 
-    def add(self, events: bytes, count: int, first_index: int) -> None:
+    def add(self, events: Events) -> None:
         if not self.parts:
-            self.first_index = first_index
+            self.first_index = int(events.indexes[0])
             self.captured_us = time.time_ns() // 1000
-        self.parts.append(events)
-        self.open_bytes += len(events)
-        self.total_bytes += len(events)
-        self.changes += count
+        data = gather(events.data, events.spans.starts, events.spans.ends)[0].tobytes()
+        self.parts.append(data)
+        self.open_bytes += len(data)
+        self.total_bytes += len(data)
+        self.changes += len(events)
         if self.open_bytes >= SLICE_BYTES:
             self.close()
 
@@ -148,49 +160,148 @@ class ChangeStream:
         values: The connection.
         options: The source's options.
         selection: The captured namespaces, None if only the client knows them.
+        until: Cluster time from which on nothing is wanted, seconds in the upper half; None for no such. What
+            comes in the same reply as an earlier event is given all the same.
     """
 
     def __init__(
-        self, values: ConnectionValues, options: MongodbOptions, selection: Selection | None
+        self,
+        values: ConnectionValues,
+        options: MongodbOptions,
+        selection: Selection | None,
+        *,
+        until: int | None = None,
     ) -> None:
         self._values = values
+        self._until = until
         self._options = options
         self._selection = selection
         self._target = target(options)
         self._client: MongoClient | None = None
-        self._pipeline: list[dict[str, Any]] = []
-        self._cursor: RawCursor | None = None
+        self._pipeline: Stages = []
+        self._told_pipeline = False
+        self._batch_events = options.advanced.batch_events
+        self._comes_again = False
+        self._cursor: ReadAhead | None = None
         self._place: StreamPlace | None = None
+        self._wait_ms = 1
         self._fragments: list[bytes] = []
-        self._skip_through: tuple[int, int] | None = None
+        # Events come with cluster times alone: their numbers are counted, from the last one that came.
+        self._last_event = _NO_EVENT
+        self._skip_through = _NO_EVENT
+        self._primary: ObjectId | None = None
+        self._counts = StreamNumbers()
+
+    @property
+    def counts(self) -> StreamNumbers:
+        """What the stream met so far."""
+        place = self._place
+        position = {} if place is None else {"sec": str(place.seconds), "ord": str(place.increment)}
+        if place is not None and place.token:
+            position["resume_token"] = str(bson.decode(place.token).get("_data", ""))
+        return replace(self._counts, connected=self._cursor is not None, position=position)
+
+    @property
+    def place(self) -> StreamPlace:
+        """How far the stream has been read."""
+        assert self._place is not None
+        return self._place
 
     def plan(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> Plan:
         """Read on from a place to the head or the limit, whichever comes first.
 
         Raises:
             PositionLost: The server no longer has the events after ``start``.
-            TransientError: The server can't be reached; nothing is changed.
+            TransientError: The server can't be reached, or its stream went back; nothing is changed.
         """
-        if self._cursor is None or self._place != start:
-            self._leave()
-            self._place = start
+        self.go_to(start)
+        try:
+            return self._read_on(head, limit)
+        except CdcError:
+            self._leave()  # the cursor is ahead of what was taken
+            raise
+
+    def _read_on(self, head: StreamPlace, limit: ReadLimit) -> Plan:
         collected = _Collected()
-        patience_ms = int(self._options.advanced.max_await_seconds * 1000)
-        wait_ms = 1
         while True:
-            batch = self._next(wait_ms)
-            assert self._place is not None
-            took = self._take(batch, collected)
-            complete = not self._fragments
-            if complete and self._passed(head, took, waited=wait_ms >= patience_ms):
+            reply = self.read()
+            for events in reply.events:
+                collected.add(events)
+            if self._fragments:
+                continue
+            if self._at(head, reply):
                 at_head = True
                 break
-            if complete and (collected.total_bytes >= limit.bytes or collected.changes >= limit.changes):
+            if collected.total_bytes >= limit.bytes or collected.changes >= limit.changes:
                 at_head = False
                 break
-            wait_ms = 1 if took else min(4 * wait_ms, max(patience_ms, 1))
         collected.close()
-        return Plan(self._place.to_offset(), collected.slices, at_head)
+        return Plan(self.place.to_offset(), collected.slices, at_head)
+
+    def go_to(self, place: StreamPlace) -> None:
+        """Read on from a place. A stream that stands there already stays open."""
+        if self._cursor is None or self._place != place:
+            self._leave()
+            self._place = place
+        self._wait_ms = 1
+
+    def read(self) -> Reply:
+        """Read what the server has next, and move the place.
+
+        The server waits for news the longer, the more often it had none.
+
+        Raises:
+            PositionLost: The server no longer has the events after the place.
+            TransientError: The server can't be reached, or its stream went back.
+        """
+        patience_ms = max(int(self._options.advanced.max_await_seconds * 1000), 1)
+        batch = self._next(self._wait_ms)
+        self._count(batch)
+        began = time.perf_counter()
+        try:
+            events = list(self._take(batch))
+        except CdcError:
+            self._leave()  # what the cursor gave is not taken: it must be given again
+            raise
+        self._counts.parsed_seconds += time.perf_counter() - began
+        took = len(batch.documents)
+        waited = self._wait_ms >= patience_ms
+        self._wait_ms = 1 if took else min(4 * self._wait_ms, patience_ms)
+        return Reply(events, took, waited)
+
+    def _count(self, batch: RawBatch) -> None:
+        counts = self._counts
+        counts.replies += 1
+        if len(batch.documents):
+            counts.last_event_at = time.time()
+        else:
+            counts.empty_replies += 1
+            counts.last_empty_reply_at = time.time()
+        counts.events += len(batch.documents)
+        counts.bytes += int((batch.documents.ends - batch.documents.starts).sum())
+
+    def ended(self, reply: Reply) -> bool:
+        """Tell whether a stream without tokens that tell the time (not MongoDB's own) had nothing to give."""
+        return reply.waited and not reply.took and not _time_of(self.place.token)
+
+    def token_before(self, time: Timestamp) -> bytes:
+        """Return the token of the place before all events of a cluster time, empty if the server has none.
+
+        Raises:
+            PositionLost: The server no longer has the events from then on.
+        """
+
+        def ask() -> bytes:
+            try:
+                cursor = self._open(StreamPlace.before(time), batch_events=1)
+            except TransientError:
+                self._leave(lost=True)
+                raise
+            token = cursor.next().resume_token
+            cursor.close()
+            return token
+
+        return over_elections(ask)
 
     def open_at(self, place: StreamPlace) -> None:
         """Try whether the stream can be opened at a place.
@@ -199,13 +310,16 @@ class ChangeStream:
             PositionLost: The server no longer has the events after it.
             CdcError: It can't be opened for another reason.
         """
-        self._try(place)
+        try:
+            self._try(place)
+        except PositionLost:  # of the pipeline alone?
+            self._try(place, filtered=False)
 
     def accepts(self, time: Timestamp) -> bool:
         """Tell whether the server still has all events from a cluster time on."""
         try:
             # Without a filter the first read ends at once, however much the oplog holds of other namespaces.
-            self._try(StreamPlace.after(as_timestamp(((time.time << 32) | time.inc) - 1)), filtered=False)
+            self._try(StreamPlace.before(time), filtered=False)
         except PositionLost:
             return False
         return True
@@ -223,16 +337,11 @@ class ChangeStream:
         cursor.next(wait_ms=1)  # a lost place shows with the first read, not with the opening
         cursor.close()
 
-    def _passed(self, head: StreamPlace, took: int, *, waited: bool) -> bool:
-        place = self._place
-        assert place is not None
+    def _at(self, head: StreamPlace, reply: Reply) -> bool:
+        place = self.place
         if place.time != head.time:
-            # A stream whose tokens tell no time (not MongoDB's own) is at its head once it has nothing to
-            # give.
-            return place.time > head.time or (
-                waited and not took and bool(place.token) and not _time_of(place.token)
-            )
-        return took == 0 or place.index == LAST_INDEX
+            return place.time > head.time or self.ended(reply)
+        return reply.took == 0 or place.index == LAST_INDEX
 
     def _leave(self, *, lost: bool = False) -> None:
         """End the cursor; a lost one is forgotten with its connection, as its server may be gone."""
@@ -246,75 +355,223 @@ class ChangeStream:
 
     def _next(self, wait_ms: int) -> RawBatch:
         """Return the next batch, opening the stream where it was after whatever ended it."""
-        pause = _FIRST_PAUSE_SECONDS
-        for attempt in range(1, _ATTEMPTS + 1):
+        began = time.perf_counter()
+        try:
+            return self._next_after_pauses(wait_ms)
+        finally:
+            self._counts.waited_seconds += time.perf_counter() - began
+
+    def _next_after_pauses(self, wait_ms: int) -> RawBatch:
+        left = pauses(self._options.advanced)
+        while True:
             try:
                 if self._cursor is None or not self._cursor.alive:
                     self._leave()
-                    assert self._place is not None
-                    self._cursor = self._open(self._place)
+                    self._cursor = self._open(self.place)
                     self._cursor.next()  # the first batch is empty; its token is the one given
-                return self._cursor.next(wait_ms)
+                    self._count_from(self.place)
+                batch = self._cursor.next(wait_ms)
             except TransientError as error:
                 self._leave(lost=True)
-                if attempt == _ATTEMPTS:
+                self._counts.disconnects += 1
+                pause = next(left, None)
+                if pause is None:
                     raise
-                log.warning("change stream lost, opened again (%d of %d): %s", attempt, _ATTEMPTS - 1, error)
+                if isinstance(error, ServerTimeout):
+                    self._batch_events = max(self._batch_events // 4, 1)
+                log.warning(
+                    "change stream lost, opened again in %.1f s with %d events at a time: %s",
+                    pause,
+                    self._batch_events,
+                    error,
+                )
                 time.sleep(pause)
-                pause *= 2
-        raise AssertionError("unreachable")
+            except PositionLost as error:
+                self._leave()
+                self._go_by_time(error)
+            except EventTooLarge as error:
+                self._leave()
+                raise self._located(error) from error
+            else:
+                self._comes_again = False
+                self._batch_events = self._options.advanced.batch_events
+                if self._options.stream.pipeline:
+                    wanted = self._options.full_document != "none"
+                    require_members(batch.data, batch.documents, full_document=wanted)
+                return batch
+
+    def _go_by_time(self, lost: PositionLost) -> None:
+        """Have the stream opened by the place's cluster time alone, if that does.
+
+        Nothing is missed by it: the events of that time come again, numbered after those that came before.
+
+        Raises:
+            PositionLost: It may not do: the one that was met.
+            ConfigurationError: It is not the place that is lost.
+        """
+        place = self._place
+        assert place is not None
+        opens = self._opens_without_stages(place)
+        if opens and place.token:
+            # The server looks for the token's event behind the filters, which may be others than they were.
+            log.warning("the pipeline hides where the stream stood; it goes on by time: %s", describe(place))
+        elif opens and self._options.stream.pipeline:
+            raise ConfigurationError(
+                "the server can't go on with the stages of source.stream.pipeline",
+                expected="stages that leave the _id of each event as it is",
+                found=lost.found,
+            ) from lost
+        elif place.token and self._options.stream.resume_by_time:
+            log.warning(
+                "the stored token of the change stream is lost; going on by time, from %s on, whose events "
+                "may come again: %s",
+                describe(place),
+                lost,
+            )
+        else:
+            raise lost
+        self._place = replace(place, token=b"")
+        self._comes_again = True
+
+    def _opens_without_stages(self, place: StreamPlace) -> bool:
+        try:
+            self._try(place, filtered=False)
+        except PositionLost:
+            return False
+        return True
+
+    def _located(self, error: EventTooLarge) -> ConfigurationError:
+        """Say which event is above the server's limit, if that can be found out."""
+        assert self._place is not None
+        place = self._place
+        found = error.found
+        try:
+            if event := self._first_large_event(place):
+                names = [event.get("ns", {}).get(part, "") for part in ("db", "coll")]
+                found = (
+                    f"{event['operationType']} of {'.'.join(filter(None, names))}, {event['bytes']} bytes, "
+                    f"at {describe(StreamPlace.after(event['clusterTime']))}"
+                )
+        except CdcError as failure:
+            log.warning("the event over 16 MB can't be looked for: %s", failure)
+        return ConfigurationError(
+            f"a change event after {describe(place)} is above the server's limit of 16 MB",
+            found=found,
+            remedy="source.stream.oversize: split has such events sent in parts (MongoDB 6.0.9 or later), "
+            "skip leaves them out; without pre_images and with full_document: none events are smaller",
+        )
+
+    def _first_large_event(self, place: StreamPlace) -> Mapping[str, Any] | None:
+        stages = large_events(self._options, self._selection)
+        # By time: behind this pipeline's filter the server would not find the token's event.
+        before = StreamPlace(place.time - 1 >> 32, place.time - 1 & LAST_INDEX)
+        cursor = self._run(before, stages[1:], batch_events=1)
+        deadline = time.monotonic() + _LOOK_FOR_LARGE_SECONDS
+        try:
+            while cursor.alive and time.monotonic() < deadline:
+                batch = cursor.next(1000)
+                if len(batch.documents):
+                    event = batch.data[batch.documents.starts[0] : batch.documents.ends[0]]
+                    return dict(bson.decode(event.tobytes()))
+        finally:
+            cursor.close()
+        return None
+
+    def _count_from(self, place: StreamPlace) -> None:
+        self._last_event = self._skip_through = _NO_EVENT
+        if place.index == LAST_INDEX:
+            return
+        if place.token or self._comes_again:
+            self._last_event = (place.time, place.index)
+        else:  # the stream begins with all events of that time
+            self._skip_through = (place.time, place.index)
 
     def _open(
         self, place: StreamPlace, *, batch_events: int | None = None, filtered: bool = True
-    ) -> RawCursor:
-        if self._client is None:
-            self._client = pinned_client(self._values)
-            with translated("the MongoDB server's version can't be read"):
-                version = tuple(self._client.server_info()["versionArray"][:3])
-            self._pipeline = stream_pipeline(self._options, self._selection, split=version >= _SPLIT_SINCE)
+    ) -> ReadAhead:
+        self._connect()
+        return self._run(place, self._pipeline[1:] if filtered else _PLACES_ALONE, batch_events=batch_events)
+
+    def _connect(self) -> None:
+        """Connect to a server, unless there is a connection, and build the pipeline that it can run."""
+        if self._client is not None:
+            return
+        self._client = pinned_client(self._values)
+        preference = self._client.read_preference
+        with translated("the MongoDB server's version can't be read"):
+            version = tuple(self._client.server_info()["versionArray"][:3])
+            self._count_election(self._client.admin.command("hello", read_preference=preference))
+        self._pipeline = stream_pipeline(self._options, self._selection, split=version >= SPLIT_SINCE)
+        if not self._told_pipeline:
+            self._told_pipeline = True
+            log.info("change stream of %s: %s", ".".join(map(str, self._target)), self.described)
+
+    @property
+    def described(self) -> str:
+        """The pipeline as it is sent, but for the place where it starts."""
+        return describe_pipeline(self._pipeline)
+
+    def _run(self, place: StreamPlace, stages: Stages, *, batch_events: int | None) -> ReadAhead:
+        self._connect()
+        assert self._client is not None
         first = dict(self._pipeline[0]["$changeStream"])
-        self._skip_through = None
         if place.token:
             first["startAfter"] = RawBSONDocument(place.token)
         else:
-            first["startAtOperationTime"] = place.start_time
-            if place.index != LAST_INDEX:
-                self._skip_through = (place.time, place.index)
+            again = self._comes_again
+            first["startAtOperationTime"] = as_timestamp(place.time) if again else place.start_time
         database, aggregate = self._target
-        stages = [stage for stage in self._pipeline[1:] if filtered or "$match" not in stage]
+        stream = self._options.stream
         command = {
             "aggregate": aggregate,
             "pipeline": [{"$changeStream": first}, *stages],
             "cursor": {"batchSize": 0},
             "readConcern": {"level": "majority"},
-            "comment": "airflow-cdc-provider capture",
+            "comment": f"{stream.comment} capture",
         }
+        if stream.collation:
+            command["collation"] = dict(stream.collation)
         doing = f"the change stream can't be opened after {describe(place)}"
-        batch_events = batch_events or self._options.advanced.batch_events
-        return RawCursor(self._client, database, command, batch_events, doing)
+        advanced = self._options.advanced
+        cursor = RawCursor(
+            self._client,
+            database,
+            command,
+            batch_events or self._batch_events,
+            doing,
+            largest_batch=batch_events or advanced.batch_events,
+        )
+        return ReadAhead(cursor, 0 if batch_events else advanced.read_ahead_bytes, self._is_last)
 
-    def _take(self, batch: RawBatch, collected: _Collected) -> int:
-        """Add a batch's events and move the place; return how many events came."""
-        place = self._place
-        assert place is not None
-        count = len(batch.documents)
-        if batch.documents.stopped_at != len(batch.data) and count == 0 and not batch.resume_token:
-            return 0
+    def _count_election(self, hello: Mapping[str, Any]) -> None:
+        primary = hello.get("electionId")  # told by primaries
+        if primary is not None:
+            self._counts.elections += self._primary not in (None, primary)
+            self._primary = primary
+
+    def _is_last(self, batch: RawBatch) -> bool:
+        return self._until is not None and _time_of(batch.resume_token) >= self._until
+
+    def _take(self, batch: RawBatch) -> Iterator[Events]:
+        """Give a batch's whole events and move the place."""
+        place = self.place
+        spans = batch.documents
+        count = len(spans)
+        if spans.stopped_at != len(batch.data) and count == 0 and not batch.resume_token:
+            return
         if count:
-            same = place.index != LAST_INDEX and self._skip_through is None
-            found = scan(batch.data, batch.documents, place.time if same else 0, place.index if same else -1)
+            found = scan(batch.data, spans, *self._last_event)
+            self._require_order(found)
+            self._last_event = (int(found.times[-1]), int(found.indexes[-1]))
+            self._counts.behind_seconds = max(time.time() - (self._last_event[0] >> 32), 0.0)
             if found.fragments.any() or self._fragments:
-                self._take_with_fragments(batch, found, collected)
-                return count
+                yield from self._whole(batch, found)
+                return
             first = self._skipped(found)
             if first < count:
-                spans = batch.documents
-                data, _ = gather(batch.data, spans.starts[first:], spans.ends[first:])
-                collected.add(data.tobytes(), count - first, int(found.indexes[first]))
-            last_time = int(found.times[-1])
-            place = StreamPlace(
-                last_time >> 32, last_time & 0xFFFF_FFFF, int(found.indexes[-1]), batch.resume_token
-            )
+                yield Events(batch.data, spans, found.times, found.indexes).part(first, count)
+                last_time, index = self._last_event
+                place = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, index, batch.resume_token)
             if found.invalidate:
                 log.warning(
                     "the change stream of %s ended with its collection and goes on after it",
@@ -323,29 +580,41 @@ class ChangeStream:
         newest = _time_of(batch.resume_token)
         if newest > place.time:
             place = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
-        elif batch.resume_token and not count:
-            place = StreamPlace(place.seconds, place.increment, place.index, batch.resume_token)
+        elif batch.resume_token and not count and self._skip_through == _NO_EVENT:
+            if newest and newest < place.time:
+                raise _went_back(place, newest)
+            place = replace(place, token=batch.resume_token)
         self._place = place
-        return count
+
+    def _require_order(self, found: Scan) -> None:
+        place = self.place
+        first = int(found.times[0])
+        if first < place.time:
+            raise _went_back(place, first)
+        back = np.flatnonzero(found.times[1:] < found.times[:-1])
+        if len(back):
+            before = int(found.times[back[0]])
+            reached = StreamPlace(before >> 32, before & 0xFFFF_FFFF)
+            raise _went_back(reached, int(found.times[back[0] + 1]))
 
     def _skipped(self, found: Scan) -> int:
         """Count the events at the beginning that a start by time and index has passed already."""
-        if self._skip_through is None:
+        skip_time, skip_index = self._skip_through
+        if skip_index < 0:
             return 0
-        time_passed, index = self._skip_through
-        passed = (found.times == time_passed) & (found.indexes <= index)
-        count = int(np.argmin(passed)) if not passed.all() else len(passed)
-        if count < len(passed):
-            self._skip_through = None
-        return count
+        beyond = (found.times != skip_time) | (found.indexes > skip_index)
+        if not beyond.any():
+            return len(beyond)
+        self._skip_through = _NO_EVENT
+        return int(np.argmax(beyond))
 
-    def _take_with_fragments(self, batch: RawBatch, found: Scan, collected: _Collected) -> None:
-        """Add events one by one, joining fragments; the place moves with whole events only."""
+    def _whole(self, batch: RawBatch, found: Scan) -> Iterator[Events]:
+        """Give events one by one, joining fragments; the place moves with whole events only."""
         data = batch.data
         spans = batch.documents
         _, token_starts, token_ends = find_in_all(data, spans.starts, spans.ends, _TOKEN)
         for row in range(len(spans)):
-            event = data[spans.starts[row] : spans.ends[row]].tobytes()
+            event = data[spans.starts[row] : spans.ends[row]]
             fragment = int(found.fragments[row])
             if fragment:
                 if fragment != len(self._fragments) + 1:
@@ -355,42 +624,34 @@ class ChangeStream:
                         found=f"fragment {fragment}",
                         remedy="run again: the stream starts at the last whole event",
                     )
-                self._fragments.append(event)
+                self._fragments.append(event.tobytes())
                 if fragment < int(found.fragments_in_all[row]):
                     continue
-                event = join_fragments(self._fragments)
+                event = as_bytes(join_fragments(self._fragments))
                 self._fragments = []
             moment = int(found.times[row]) or int(_event_time(event))
             index = int(found.indexes[row])
-            collected.add(event, 1, index)
+            skip_time, skip_index = self._skip_through
+            if moment == skip_time and index <= skip_index:
+                continue
+            whole = Spans(np.array([0]), np.array([len(event)]), len(event))
+            yield Events(event, whole, np.array([moment], np.uint64), np.array([index]))
             token = data[token_starts[row] : token_ends[row]].tobytes()
             self._place = StreamPlace(moment >> 32, moment & 0xFFFF_FFFF, index, token)
 
 
-def join_fragments(fragments: list[bytes]) -> bytes:
-    """Join the fragments of one event: all fields in order, the last token, no ``splitEvent``."""
-    fields: list[bytes] = []
-    token = b""
-    for fragment in fragments:
-        data = as_bytes(fragment)
-        whole = np.array([0]), np.array([len(data)])
-        cuts = []
-        for name in (_TOKEN, _SPLIT):
-            _, starts, ends = find_in_all(data, *whole, name)
-            cuts.append((int(starts[0]) - len(name) - 2, int(ends[0])))
-        token = fragment[slice(*cuts[0])]
-        at = 4
-        for start, end in sorted(cuts):
-            fields.append(fragment[at:start])
-            at = end
-        fields.append(fragment[at:-1])
-    body = token + b"".join(fields)
-    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+def _went_back(place: StreamPlace, time: int) -> TransientError:
+    return TransientError(
+        "the change stream went back",
+        expected=f"nothing before {describe(place)}, which it had reached",
+        found=describe(StreamPlace(time >> 32, time & 0xFFFF_FFFF)),
+        remedy="run again; if it stays so, the deployment was restored from a backup or is another one: "
+        "reset the offset and take a new snapshot",
+    )
 
 
-def _event_time(event: bytes) -> int:
-    data = as_bytes(event)
-    return int(scan(data, Spans(np.array([0]), np.array([len(data)]), len(data)), 0, -1).times[0])
+def _event_time(event: Bytes) -> int:
+    return int(scan(event, Spans(np.array([0]), np.array([len(event)]), len(event)), *_NO_EVENT).times[0])
 
 
 def _time_of(token: bytes) -> int:
@@ -405,43 +666,3 @@ def describe(place: StreamPlace) -> str:
     """Name a place for people."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(place.seconds))
     return f"cluster time {place.seconds}:{place.increment} ({moment})"
-
-
-def oldest_time(client: MongoClient, accepts: Callable[[Timestamp], bool], now: Timestamp) -> Timestamp:
-    """Find the first cluster time from which the server can still stream.
-
-    ``serverStatus`` tells it to users that may ask. For others, and for sharded clusters, times are tried:
-    back from now in doubling steps, then by halving, to the second. A set that never dropped anything from
-    its oplog takes any time; then it is :data:`BEGIN`.
-
-    Args:
-        client: A connection.
-        accepts: Tells whether a stream can start at a time.
-        now: The cluster time.
-    """
-    if (known := _oldest_by_status(client)) is not None:
-        return known
-    if accepts(BEGIN):
-        return BEGIN
-    step = 64
-    kept = now.time
-    while kept > step and accepts(Timestamp(kept - step, 0)):
-        kept -= step
-        step *= 2
-    lost = max(kept - step, 0)
-    while kept - lost > 1:
-        middle = (kept + lost) // 2
-        if accepts(Timestamp(middle, 0)):
-            kept = middle
-        else:
-            lost = middle
-    return Timestamp(kept, 0)
-
-
-def _oldest_by_status(client: MongoClient) -> Timestamp | None:
-    try:
-        status: Mapping[str, Any] = client.admin.command("serverStatus", oplog=1)
-    except errors.OperationFailure:
-        return None
-    time_of_first = status.get("oplog", {}).get("earliestOptime")
-    return time_of_first if isinstance(time_of_first, Timestamp) else None

@@ -144,7 +144,7 @@ def read_facts(data: Bytes, spans: Spans, first_index: int) -> Facts:
     in_transaction = (session.kinds == BINARY) & (txn.kinds == INT64)
     return Facts(
         complete=found.sound & (operation.kinds == STRING) & (clock.kinds == TIMESTAMP),
-        operations=_operations(data, operation),
+        operations=operation_numbers(data, operation),
         times=times,
         indexes=indexes,
         committed_us=np.where(has_wall, _u64(data, wall, has_wall) * 1000, seconds * 1_000_000),
@@ -168,7 +168,7 @@ def read_states(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Values, np
         Number of each operation; places of the documents; whether the event is sound at its top level.
     """
     found = _STATE.find(data, starts, ends)
-    return _operations(data, found.values(0)), found.values(1), found.sound
+    return operation_numbers(data, found.values(0)), found.values(1), found.sound
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def scan(data: Bytes, spans: Spans, last_time: int, last_index: int) -> Scan:
     _read_i32s(data, of.kinds, of.starts, fragments_in_all)
     before = np.uint64(last_time).astype(np.int64)
     _scan(data, clock.kinds, clock.starts, fragments, before, last_index, times, indexes)
-    last = _operations(data, Values(operation.kinds[-1:], operation.starts[-1:], operation.ends[-1:]))
+    last = operation_numbers(data, Values(operation.kinds[-1:], operation.starts[-1:], operation.ends[-1:]))
     # Seconds of 2038 and later fill the upper bit.
     unsigned = times.view(np.uint64)
     return Scan(unsigned, indexes, fragments, fragments_in_all, bool((last == INVALIDATE).any()))
@@ -219,7 +219,8 @@ def _empty_slots(firsts: Ints) -> Ints:
     return np.full(4 * len(firsts), -1, np.int64)
 
 
-def _operations(data: Bytes, operation: Values) -> Ints:
+def operation_numbers(data: Bytes, operation: Values) -> Ints:
+    """Return the number of each operation in :data:`OPERATIONS`."""
     numbers = np.zeros(len(operation.kinds), np.int64)
     _name_operations(data, operation.kinds, operation.starts, operation.ends, numbers)
     return numbers

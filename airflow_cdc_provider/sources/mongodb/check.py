@@ -9,23 +9,25 @@ from typing import Final
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost
+from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.base import Finding
-from airflow_cdc_provider.sources.mongodb.capture import BEGIN, ChangeStream, describe, oldest_time
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
 from airflow_cdc_provider.sources.mongodb.connection import (
     UNAUTHORIZED,
     ConnectionValues,
     cluster_time,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.pipeline import SPLIT_SINCE
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
 
 _OLDEST_SERVER: Final = (4, 4)
+_CAPPED_TOLD_SINCE: Final = (6, 0)
 _IMAGES_SINCE: Final = (6, 0)
-_SPLIT_SINCE: Final = (6, 0, 9)
 _SHORT_WINDOW_SECONDS: Final = 3600
 _NAMES_SHOWN: Final = 10
 
@@ -109,8 +111,7 @@ def check_deployment(
     except CdcError as error:
         return [_failed("connection", error)]
     try:
-        server = _server(client)
-        findings = list(server)
+        findings = [*_chosen(values, options), *_server(client, options)]
         if any(finding.level == "error" for finding in findings):
             return findings
         findings += _collections(client, options, selects)
@@ -126,7 +127,32 @@ def _failed(subject: str, error: CdcError) -> Finding:
     return Finding("error", subject, message, remedy)
 
 
-def _server(client: MongoClient) -> Iterator[Finding]:
+def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Finding]:
+    """Look at the options alone."""
+    if options.scope == "deployment" and options.target:
+        yield Finding(
+            "warning",
+            "scope",
+            f"target {options.target} says nothing with scope deployment, which watches all databases",
+            "choose scope database or collection, or leave target out",
+        )
+    if unverified := values.unverified:
+        yield Finding(
+            "warning",
+            "TLS",
+            f"{unverified} is on: whoever answers at the server's address is taken for the server",
+            "leave it out, and name the authority by tlsCAFile",
+        )
+    if skipped := ", ".join(options.stream.skipped_operations):
+        yield Finding(
+            "warning",
+            "skipped operations",
+            f"the server leaves out changes of kind {skipped}: mirrors lack them",
+            "to leave out events alone, use publish.skipped_operations",
+        )
+
+
+def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
     try:
         with translated("the MongoDB server can't be used"):
             hello = client.admin.command("hello")
@@ -144,17 +170,32 @@ def _server(client: MongoClient) -> Iterator[Finding]:
             "restart it with --replSet and run rs.initiate(): a set of one member is enough",
         )
         return
-    yield Finding(
-        "ok", "topology", f"replica set {hello['setName']}" if "setName" in hello else "sharded cluster"
-    )
+    name = hello.get("setName")
+    if name and not client.options.replica_set_name:
+        yield Finding(
+            "error",
+            "topology",
+            f"the connection doesn't name its replica set, {name}: it would take any other for it",
+            f"add replicaSet={name} to the connection string, or as replicaSet to the connection's extra",
+        )
+        return
+    yield Finding("ok", "topology", f"replica set {name}" if name else "sharded cluster")
     if version < _OLDEST_SERVER:
         yield Finding("error", "version", f"MongoDB {text} is too old", "use MongoDB 4.4 or later")
-    elif version < _SPLIT_SINCE:
+        return
+    if version < SPLIT_SINCE and options.stream.oversize == "split":
         yield Finding(
             "warning",
             "version",
             f"MongoDB {text} can't split change events over 16 MB: one such event stops the capture",
-            "use MongoDB 6.0.9 or later",
+            "use MongoDB 6.0.9 or later, or source.stream.oversize: skip",
+        )
+    if version < _IMAGES_SINCE and options.stream.expanded_events:
+        yield Finding(
+            "error",
+            "version",
+            f"MongoDB {text} has no expanded events",
+            "use MongoDB 6.0 or later, or leave source.stream.expanded_events out",
         )
 
 
@@ -182,19 +223,29 @@ def _collections(
             "warning", "collections", f"not there: {', '.join(missing)}", "check the names in tables"
         )
     others = [f for f in facts if f.type != "collection"]
-    if others:
+    named = [f for f in others if f.name in _literal_names(options, selects)]
+    if named:
+        yield Finding(
+            "error",
+            "views",
+            f"views and time series have no change streams: {_names(named)}",
+            "capture the collections that views are made of. Time series, and views as they are, can only be "
+            "read in batches, for example by MongoDB's Spark connector",
+        )
+    if left_out := [f for f in others if f not in named]:
         yield Finding(
             "warning",
             "views",
-            f"views and time series have no change streams and are left out: {_names(others)}",
-            "name their base collections, or exclude them",
+            f"views and time series have no change streams and are left out: {_names(left_out)}",
+            "name their base collections, or exclude them; they can only be read in batches, for example by "
+            "MongoDB's Spark connector",
         )
     capped = [f for f in captured if f.capped]
-    if capped:
+    if capped and tuple(client.server_info()["versionArray"][:2]) < _CAPPED_TOLD_SINCE:
         yield Finding(
             "warning",
             "capped collections",
-            f"their automatic removals give no delete event, so mirrors keep the rows: {_names(capped)}",
+            f"what they drop by themselves may give no event, so that mirrors keep it: {_names(capped)}",
             "take a new snapshot from time to time, or exclude them",
         )
     if options.full_document == "post_image" or options.pre_images:
@@ -268,15 +319,11 @@ def _stream(
     selects: Callable[[str], bool],
     offset: StreamPlace | None,
 ) -> Iterator[Finding]:
-    try:
-        stream = ChangeStream(values, options, selects if isinstance(selects, Selection) else None)
-    except ConfigurationError as error:
-        yield _failed("scope", error)
-        return
+    stream = ChangeStream(values, options, selects if isinstance(selects, Selection) else None)
     try:
         now = cluster_time(client)
         stream.open_at(StreamPlace.after(now))
-        yield Finding("ok", "change stream", f"opens for scope {options.scope}")
+        yield Finding("ok", "change stream", f"opens for scope {options.scope}: {stream.described}")
         if offset is not None:
             stream.open_at(offset)
             yield Finding("ok", "stored offset", f"the stream goes on after {describe(offset)}")
@@ -324,6 +371,13 @@ def _missing(selects: Callable[[str], bool], facts: Sequence[CollectionFacts]) -
     names = {f.name for f in facts}
     wanted = {name for pattern in selects.tables if (name := literal_name(pattern))}
     return sorted(wanted - names)
+
+
+def _literal_names(options: MongodbOptions, selects: Callable[[str], bool]) -> set[str]:
+    """Return the namespaces that the declaration names, as opposed to selects by a pattern."""
+    patterns = selects.tables if isinstance(selects, Selection) else ()
+    target = {options.target} if options.scope == "collection" else set()
+    return {name for pattern in patterns if (name := literal_name(pattern))} | target
 
 
 def _names(facts: Sequence[CollectionFacts]) -> str:

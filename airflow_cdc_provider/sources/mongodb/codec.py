@@ -78,6 +78,7 @@ class MongodbCodec:
     created_us: int = 0
     column_ids: frozenset[int] | None = None
     lived_by: tuple[str, ...] | None = None
+    static_columns: None = None
 
     @classmethod
     def of(cls, table: str, options: MongodbOptions) -> MongodbCodec:

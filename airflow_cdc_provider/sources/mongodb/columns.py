@@ -166,6 +166,19 @@ def read_columns(
     return [column._read(_Column(data, found.values(row))) for row, column in enumerate(columns)]
 
 
+def read_values(type_name: str, data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> pa.Array:
+    """Read values that a type is known to hold; null where it doesn't.
+
+    Args:
+        type_name: One of the types above but decimal.
+        data: The buffer.
+        kinds: BSON type of each value, 0 for none.
+        starts: First byte of each.
+        ends: Byte after.
+    """
+    return DeclaredColumn("", (), type_name)._read(_Column(data, Values(kinds, starts, ends)))[0]
+
+
 class _Column:
     """The values of one column, before they have its type."""
 

@@ -13,10 +13,14 @@ object of every document.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
 
 import numpy as np
 from bson.codec_options import CodecOptions
@@ -42,6 +46,11 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     read_u64,
     split_array,
 )
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _APP_NAME: Final = "airflow-cdc-provider"
@@ -49,9 +58,13 @@ _APP_NAME: Final = "airflow-cdc-provider"
 UNAUTHORIZED: Final = 13
 """The server's code for a missing right."""
 _AUTHENTICATION: Final = (18, 8000)
-_LOST: Final = (136, 280, 286)
-_BAD_TOKEN: Final = (9, 260, 50811)
+LOST: Final = (136, 260, 280, 286)
+"""A cursor that the log has overtaken; a token that isn't taken, isn't found; a log that begins later."""
+_BAD_TOKEN: Final = 50811
 _OVERSIZE: Final = 10334
+_NO_SUCH_COMMAND: Final = 59
+_TRIES: Final = 5
+_TIMED_OUT: Final = (50, 89, 202, 262)
 # The specification's list of errors after which a change stream may be resumed, and shutdown's.
 _TRANSIENT: Final = frozenset(
     {
@@ -82,6 +95,14 @@ _TRANSIENT: Final = frozenset(
 )
 
 
+class ServerTimeout(TransientError):
+    """The server, or the way to it, took longer than is allowed; less work at a time may do."""
+
+
+class EventTooLarge(ConfigurationError):
+    """A change event is above the server's limit of 16 MB; trying again meets the same one."""
+
+
 @dataclass(frozen=True)
 class ConnectionValues:
     """What a client is made of. Its text shows no secrets.
@@ -97,8 +118,10 @@ class ConnectionValues:
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, connection: Mapping[str, Any], connect_timeout_seconds: float) -> ConnectionValues:
-        """Read an Airflow connection's values.
+    def read(
+        cls, connection: Mapping[str, Any], connect_timeout_seconds: float, heartbeat_seconds: float = 10.0
+    ) -> ConnectionValues:
+        """Read an Airflow connection's values. What a connection string says itself wins.
 
         Raises:
             ConfigurationError: There is no host, or ``extra`` is no JSON object.
@@ -124,6 +147,7 @@ class ConnectionValues:
             "appname": _APP_NAME,
             "serverSelectionTimeoutMS": milliseconds,
             "connectTimeoutMS": milliseconds,
+            "heartbeatFrequencyMS": int(heartbeat_seconds * 1000),
             **extra,
         }
         credentials = {}
@@ -133,7 +157,9 @@ class ConnectionValues:
                 credentials["password"] = str(password)
             if schema := connection.get("schema"):
                 options.setdefault("authSource", str(schema))
-        return cls(host, options, credentials)
+        said, names_user = _said_by(host)
+        options = {name: value for name, value in options.items() if name.lower() not in said}
+        return cls(host, options, {} if names_user else credentials)
 
     def client(self, **changes: Any) -> MongoClient:
         """Make a client; it connects with its first command.
@@ -142,12 +168,39 @@ class ConnectionValues:
             ConfigurationError: An option or the connection string is wrong.
         """
         doing = "the MongoDB connection is wrong"
+        if unverified := self.unverified:
+            _warn_of(unverified)
         try:
             return MongoClient(self.host, **{**self.options, **self.credentials, **changes})
         except (errors.PyMongoError, TypeError, ValueError) as error:
             # A badly escaped connection string can put a part of its password into the error's text.
             found = type(error).__name__ if "@" in self.host else f"{type(error).__name__}: {_short(error)}"
             raise ConfigurationError(doing, found=found, remedy="change the Airflow connection") from None
+
+    @property
+    def unverified(self) -> str:
+        """What of the server's identity isn't verified, by the option's name; empty if all is."""
+        chosen = {name.lower(): value for name, value in self.options.items()}
+        chosen |= {name.lower(): value for name, value in parse_qsl(self.host.partition("?")[2])}
+        for name in ("tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"):
+            if chosen.get(name.lower()) in (True, "true"):
+                return name
+        return ""
+
+
+def _said_by(host: str) -> tuple[set[str], bool]:
+    """Return the options of a connection string, in small letters, and whether it names a user."""
+    said = {name.lower() for name, _ in parse_qsl(host.partition("?")[2], keep_blank_values=True)}
+    if "ssl" in said:
+        said.add("tls")
+    servers = host.partition("://")[2].partition("/")[0].partition("?")[0]
+    return said, "@" in servers
+
+
+@cache
+def _warn_of(option: str) -> None:
+    """Warn once in a process."""
+    log.warning("%s is on: whoever answers at the server's address is taken for the server", option)
 
 
 def _extra(value: Any) -> dict[str, Any]:
@@ -176,7 +229,8 @@ def translated(doing: str) -> Iterator[None]:
             doing, found=_short(error), remedy="change the Airflow connection"
         ) from error
     except errors.PyMongoError as error:
-        raise TransientError(
+        kind = ServerTimeout if isinstance(error, errors.NetworkTimeout) else TransientError
+        raise kind(
             f"{doing}: the server doesn't answer",
             found=_short(error),
             remedy="check host, port, TLS and that the server runs, then run again",
@@ -185,8 +239,10 @@ def translated(doing: str) -> Iterator[None]:
 
 def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
     found = f"error {error.code}: {_short(error)}"
-    if error.code in _LOST:
+    if error.code in LOST:
         return PositionLost(doing, found=found, remedy="take a new snapshot, or start from a later place")
+    if error.code in _TIMED_OUT:
+        return ServerTimeout(doing, found=found)
     if error.code == UNAUTHORIZED:
         return ConfigurationError(
             doing,
@@ -200,17 +256,10 @@ def _by_code(doing: str, error: errors.OperationFailure) -> CdcError:
             doing, found=found, remedy="check login, password, authSource and authMechanism"
         )
     if error.code == _OVERSIZE:
+        return EventTooLarge(f"{doing}: a change event has more than 16 MB", found=found)
+    if error.code == _BAD_TOKEN:
         return ConfigurationError(
-            f"{doing}: a change event has more than 16 MB",
-            found=found,
-            remedy="use MongoDB 6.0.9 or later, which splits such events, or ask for less: no pre_images, "
-            "full_document: none",
-        )
-    if error.code in _BAD_TOKEN:
-        return ConfigurationError(
-            doing,
-            found=found,
-            remedy="the stored token isn't one of this stream: set the offset, or take a snapshot",
+            doing, found=found, remedy="the stored token isn't one of this server: set the offset"
         )
     transient = error.code in _TRANSIENT or error.has_error_label("ResumableChangeStreamError")
     kind = TransientError if transient else ConfigurationError
@@ -251,13 +300,23 @@ class RawCursor:
         command: ``aggregate`` or ``find`` with all its options.
         batch_size: Documents asked for at a time.
         doing: For errors: what it reads.
+        largest_batch: Up to how many documents are asked for at a time: with each reply twice as many as for
+            the one before; 0: always ``batch_size``.
     """
 
     def __init__(
-        self, client: MongoClient, database: str, command: Mapping[str, Any], batch_size: int, doing: str
+        self,
+        client: MongoClient,
+        database: str,
+        command: Mapping[str, Any],
+        batch_size: int,
+        doing: str,
+        *,
+        largest_batch: int = 0,
     ) -> None:
         self._database = client[database]
         self._batch_size = batch_size
+        self._largest_batch = max(batch_size, largest_batch)
         self._doing = doing
         self._cursor_id = 0
         self._collection = ""
@@ -287,7 +346,9 @@ class RawCursor:
         if wait_ms is not None:
             command["maxTimeMS"] = wait_ms
         with translated(self._doing):
-            return self._run(command, b"nextBatch")
+            batch = self._run(command, b"nextBatch")
+        self._batch_size = min(2 * self._batch_size, self._largest_batch)
+        return batch
 
     def close(self) -> None:
         """End the cursor on the server; failures to do so don't matter, it ends by itself."""
@@ -320,8 +381,8 @@ class RawCursor:
         token_kind, token_start, token_end = _member(data, start, end, b"postBatchResumeToken")
         token = raw[token_start:token_end] if token_kind == DOCUMENT else b""
         kind, time_start, _ = _member(data, 0, len(data), b"operationTime")
-        time = as_timestamp(int(read_u64(data, time_start))) if kind == TIMESTAMP else None
-        return RawBatch(data, documents, bytes(token), time)
+        moment = as_timestamp(int(read_u64(data, time_start))) if kind == TIMESTAMP else None
+        return RawBatch(data, documents, bytes(token), moment)
 
 
 def as_timestamp(value: int) -> Timestamp:
@@ -358,7 +419,7 @@ def pinned_client(values: ConnectionValues) -> MongoClient:
     client = values.client()
     with translated("no MongoDB server can be used"):
         preference = client.read_preference
-        hello = client.admin.command("hello", read_preference=preference)
+        hello = _hello(client)
         sharded = hello.get("msg") == "isdbgrid"
         if not sharded and preference == ReadPreference.PRIMARY:
             return client
@@ -380,19 +441,76 @@ def _any_node(client: MongoClient) -> str:
     return f"{host}:{port}"
 
 
+def pauses(advanced: MongodbAdvanced) -> Iterator[float]:
+    """Give the pauses in seconds between the attempts that a server that doesn't answer has."""
+    pause = advanced.connect_pause_seconds
+    for _ in range(advanced.connect_attempts - 1):
+        yield min(pause, advanced.connect_longest_pause_seconds)
+        pause *= 2
+
+
+def reach(client: MongoClient, advanced: MongodbAdvanced) -> Timestamp:
+    """Return the cluster time as soon as a server tells it; pauses between attempts grow.
+
+    Raises:
+        TransientError: None did.
+        ConfigurationError: One refuses.
+    """
+    left = pauses(advanced)
+    while True:
+        try:
+            return cluster_time(client)
+        except TransientError as error:
+            pause = next(left, None)
+            if pause is None:
+                raise
+            log.warning("tried again in %.1f s: %s", pause, error)
+            time.sleep(pause)
+
+
+def over_elections(ask: Callable[[], Answer]) -> Answer:
+    """Ask a server again that hung up or is no primary any more; the client then waits for the next one.
+
+    Raises:
+        TransientError: There is no server in the time that the client waits for one, or they all hang up.
+    """
+    for _ in range(1, _TRIES):
+        try:
+            return ask()
+        except TransientError as error:
+            if isinstance(error.__cause__, errors.ServerSelectionTimeoutError):
+                raise  # this one has waited already
+            log.info("asked again: %s", error)
+    return ask()
+
+
+def _hello(client: MongoClient) -> Mapping[str, Any]:
+    """Ask a server what it is, which needs no right. Before 4.4.2 the command has another name."""
+    try:
+        return client.admin.command("hello", read_preference=client.read_preference)
+    except errors.OperationFailure as error:
+        if error.code != _NO_SUCH_COMMAND:
+            raise
+    return client.admin.command("isMaster", read_preference=client.read_preference)
+
+
 def cluster_time(client: MongoClient, doing: str = "the cluster's time can't be read") -> Timestamp:
     """Return the time of the newest operation that the server knows.
 
     Raises:
         ConfigurationError: The server is no member of a replica set.
     """
-    with translated(doing):
-        time = client.admin.command("ping", read_preference=client.read_preference).get("operationTime")
-    if not isinstance(time, Timestamp):
+
+    def ask() -> Any:
+        with translated(doing):
+            return _hello(client).get("operationTime")
+
+    now = over_elections(ask)
+    if not isinstance(now, Timestamp):
         raise ConfigurationError(
             "the MongoDB server tells no cluster time",
             expected="a replica set or a sharded cluster",
             found="a standalone server, which keeps no oplog",
             remedy="restart it with --replSet and run rs.initiate(): one member is enough",
         )
-    return time
+    return now

@@ -8,8 +8,8 @@ server events give a row, and where a row's members come from: ``docs/formats/mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -17,20 +17,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text
+from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.sources.mongodb.bson import (
     DOCUMENT as BSON_DOCUMENT,
 )
 from airflow_cdc_provider.sources.mongodb.bson import (
     MAX_DEPTH,
-    name_end,
-    read_i32,
-    read_u64,
     validate,
     value_end,
 )
 from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, render
-from airflow_cdc_provider.sources.mongodb.extended_json_values import DOCUMENT, KEY, UPDATED
+from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL, DOCUMENT, KEY, UPDATED
+from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten
+from airflow_cdc_provider.sources.mongodb.members import (
+    as_name,
+    equals,
+    find_member,
+    keep_member,
+    numbers,
+    strings,
+)
+from airflow_cdc_provider.sources.mongodb.raw_values import shard_keys, values_as_documents
+from airflow_cdc_provider.sources.mongodb.update_lists import removed_fields, truncated_arrays
 
 FullDocument = Literal["lookup", "post_image", "none"]
 
@@ -76,13 +84,57 @@ EVENT_SCHEMA: Final = pa.schema(
 """
 
 
+JSON_FORMS: Final[Mapping[str, tuple[int, int]]] = {
+    "legacy": (DOCUMENT, UPDATED),
+    "strict": (DOCUMENT, DOCUMENT),
+    "relaxed": (KEY, KEY),
+    "extended": (CANONICAL, CANONICAL),
+}
+"""Profiles of documents and of updatedFields, by Debezium's ``json.serialization.mode``."""
+
+RAW_COLUMNS: Final = (
+    pa.field("id_bson", pa.large_binary()),
+    pa.field("before_bson", pa.large_binary()),
+    pa.field("after_bson", pa.large_binary()),
+    pa.field("updated_bson", pa.large_binary()),
+)
+"""Further columns for transforms, on request, in BSON: ``{id: key}``, documents, ``updatedFields``."""
+
+
+@dataclass(frozen=True)
+class EventForm:
+    """How decoded events show what they hold.
+
+    Args:
+        json: Form of documents, a name in :data:`JSON_FORMS`. Keys are relaxed always, ``lsid`` strict.
+        document_key: Keys are the whole ``documentKey`` (shard key and ``_id``) instead of ``_id`` alone.
+        shard_key: Paths of the shard key of the collection that a snapshot reads.
+        rules: Fields that are left out or renamed, but in keys.
+        raw: Whether there are :data:`RAW_COLUMNS`.
+        tokens: Whether there is a column ``token``: the resume token, null for rows of snapshots.
+    """
+
+    json: str = "legacy"
+    document_key: bool = False
+    shard_key: tuple[str, ...] = ()
+    rules: FieldRules = field(default_factory=lambda: FieldRules(()))
+    raw: bool = False
+    tokens: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the events."""
+        more = [pa.field("token", pa.utf8())] if self.tokens else []
+        return pa.schema([*EVENT_SCHEMA, *more, *(RAW_COLUMNS if self.raw else ())])
+
+
 @dataclass(frozen=True)
 class MongodbEvents:
     """What became of raw events.
 
     Args:
         events: Batch of :data:`EVENT_SCHEMA`, in the order of the input.
-        undecodable: Input rows left out because they are broken.
+        undecodable: Input rows left out: they are broken, or can't be shown.
         reasons: A text for each of them.
     """
 
@@ -91,13 +143,20 @@ class MongodbEvents:
     reasons: Sequence[str] = ()
 
 
-def decode_stream(payloads: pa.Array, *, full_document: FullDocument, pre_images: bool) -> MongodbEvents:
+def decode_stream(
+    payloads: pa.Array,
+    *,
+    full_document: FullDocument,
+    pre_images: bool,
+    form: EventForm = EventForm(),
+) -> MongodbEvents:
     """Decode raw change events.
 
     Args:
         payloads: Change event documents (binary). Those that change no document (drop ...) give no row.
         full_document: Where an update's whole document comes from; ``none`` leaves it out always.
         pre_images: Whether the document before the change is shown where the event has it.
+        form: How events show what they hold.
     """
     data, starts, ends, _ = binary_slices(payloads)
     count = len(starts)
@@ -115,68 +174,90 @@ def decode_stream(payloads: pa.Array, *, full_document: FullDocument, pre_images
         kinds[updates, _FULL] = 0
     if not pre_images:
         kinds[:, _BEFORE] = 0
-    kinds[~updates, _UPDATED] = 0
+    for slot in (_UPDATED, _REMOVED, _TRUNCATED):
+        kinds[~updates, slot] = 0
     in_session = (kinds[:, _LSID] == 3) & (kinds[:, _TXN] == 18)
     kinds[~in_session, _LSID] = 0
 
-    columns: dict[str, pa.Array] = {}
-    damaged = np.zeros(len(rows), np.bool_)
-    for name, slot, profile in (
-        ("id", _ID, KEY),
-        ("before", _BEFORE, DOCUMENT),
-        ("after", _FULL, DOCUMENT),
-        ("updated", _UPDATED, UPDATED),
-        ("lsid", _LSID, DOCUMENT),
-    ):
-        columns[name], status = render(data, kinds[:, slot], first[:, slot], last[:, slot], profile)
-        damaged |= status == BROKEN
-    removed, bad = _removed_fields(data, kinds[:, _REMOVED], first[:, _REMOVED], last[:, _REMOVED])
-    damaged |= bad
-    truncated, bad = _truncated_arrays(data, kinds[:, _TRUNCATED], first[:, _TRUNCATED], last[:, _TRUNCATED])
-    damaged |= bad
+    databases = strings(data, kinds[:, _DATABASE], first[:, _DATABASE], last[:, _DATABASE])
+    collections = strings(data, kinds[:, _COLLECTION], first[:, _COLLECTION], last[:, _COLLECTION])
+    shown = _Shown(form, data, databases, collections)
+    id_slot = _KEY if form.document_key else _ID
+    columns: dict[str, pa.Array] = {
+        "id": shown.value(kinds[:, id_slot], first[:, id_slot], last[:, id_slot], KEY),
+        "before": shown.document("before_bson", kinds[:, _BEFORE], first[:, _BEFORE], last[:, _BEFORE]),
+        "after": shown.document("after_bson", kinds[:, _FULL], first[:, _FULL], last[:, _FULL]),
+        "updated": shown.updated("updated_bson", kinds[:, _UPDATED], first[:, _UPDATED], last[:, _UPDATED]),
+        "lsid": shown.value(kinds[:, _LSID], first[:, _LSID], last[:, _LSID], DOCUMENT),
+    }
+    lists = (form.rules, shown.masks)
+    removed, bad = removed_fields(data, kinds[:, _REMOVED], first[:, _REMOVED], last[:, _REMOVED], *lists)
+    shown.damaged |= bad
+    truncated, bad = truncated_arrays(
+        data, kinds[:, _TRUNCATED], first[:, _TRUNCATED], last[:, _TRUNCATED], *lists
+    )
+    shown.damaged |= bad
+    if form.tokens:
+        columns["token"] = strings(data, kinds[:, _TOKEN], first[:, _TOKEN], last[:, _TOKEN]).cast(pa.utf8())
+    if form.raw:
+        shown.raw["id_bson"] = values_as_documents(
+            data, kinds[:, id_slot], first[:, id_slot], last[:, id_slot], b"id"
+        )
 
-    seconds = _numbers(data, kinds[:, _CLUSTER] == 17, first[:, _CLUSTER] + 4, 4)
-    increments = _numbers(data, kinds[:, _CLUSTER] == 17, first[:, _CLUSTER], 4)
-    wall = _numbers(data, kinds[:, _WALL] == 9, first[:, _WALL], 8)
+    seconds = numbers(data, kinds[:, _CLUSTER] == 17, first[:, _CLUSTER] + 4, 4)
+    increments = numbers(data, kinds[:, _CLUSTER] == 17, first[:, _CLUSTER], 4)
+    wall = numbers(data, kinds[:, _WALL] == 9, first[:, _WALL], 8)
     wall_known = (kinds[:, _WALL] == 9) & (wall != 0)
     source_known = wall_known | (kinds[:, _CLUSTER] == 17)
-    batch = pa.record_batch(
-        [
-            pa.array(rows, pa.int64()),
-            _strings(data, kinds[:, _DATABASE], first[:, _DATABASE], last[:, _DATABASE]),
-            _strings(data, kinds[:, _COLLECTION], first[:, _COLLECTION], last[:, _COLLECTION]),
-            pa.array(_OP_NAMES[ops]),
-            pc.fill_null(columns["id"], "null"),
-            columns["before"],
-            columns["after"],
-            pa.StructArray.from_arrays(
-                [removed, columns["updated"], truncated],
-                fields=list(UPDATE_DESCRIPTION),
-                mask=pa.array(~updates),
+    columns |= {
+        "row": pa.array(rows, pa.int64()),
+        "database": databases,
+        "collection": collections,
+        "op": pa.array(_OP_NAMES[ops]),
+        "id": pc.fill_null(columns["id"], "null"),
+        "update_description": pa.StructArray.from_arrays(
+            [removed, columns.pop("updated"), truncated],
+            fields=list(UPDATE_DESCRIPTION),
+            mask=pa.array(~updates),
+        ),
+        "source_ms": pa.array(np.where(wall_known, wall, (seconds & 0xFFFFFFFF) * 1000), mask=~source_known),
+        "ord": pa.array(np.where(kinds[:, _CLUSTER] == 17, increments, -1).astype(np.int32)),
+        "txn_number": pa.array(numbers(data, in_session, first[:, _TXN], 8), mask=~in_session),
+        "wall_ms": pa.array(wall, mask=~wall_known),
+        **shown.raw,
+    }
+    batch = pa.record_batch([columns[f.name] for f in form.schema], schema=form.schema)
+    return _told(
+        batch,
+        {
+            **dict.fromkeys(
+                map(int, np.flatnonzero(broken)),
+                "the change event is broken BSON or lacks ns or documentKey",
             ),
-            pa.array(np.where(wall_known, wall, (seconds & 0xFFFFFFFF) * 1000), mask=~source_known),
-            pa.array(np.where(kinds[:, _CLUSTER] == 17, increments, -1).astype(np.int32)),
-            columns["lsid"],
-            pa.array(_numbers(data, in_session, first[:, _TXN], 8), mask=~in_session),
-            pa.array(wall, mask=~wall_known),
-        ],
-        schema=EVENT_SCHEMA,
-    )
-    bad_rows = np.concatenate([np.flatnonzero(broken), rows[damaged]])
-    return MongodbEvents(
-        batch.filter(pa.array(~damaged)) if damaged.any() else batch,
-        tuple(int(row) for row in np.sort(bad_rows)),
-        tuple("the change event is broken BSON or lacks ns or documentKey" for _ in bad_rows),
+            **{
+                int(rows[row]): reason
+                for row, reason in shown.reasons(
+                    "the change event is broken BSON or lacks ns or documentKey"
+                ).items()
+            },
+        },
+        shown,
     )
 
 
-def decode_snapshot(documents: pa.Array, database: str, collection: str) -> MongodbEvents:
+def decode_snapshot(
+    documents: pa.Array,
+    database: str,
+    collection: str,
+    form: EventForm = EventForm(),
+) -> MongodbEvents:
     """Decode documents that a snapshot read.
 
     Args:
         documents: Whole documents (binary), in the order of reading.
         database: Where they come from.
         collection: Likewise.
+        form: How events show what they hold.
     """
     data, starts, ends, _ = binary_slices(documents)
     count = len(starts)
@@ -185,10 +266,17 @@ def decode_snapshot(documents: pa.Array, database: str, collection: str) -> Mong
     last = np.zeros(count, np.int64)
     ops = np.zeros(count, np.int8)
     _scan_documents(data, starts, ends, kinds, first, last, ops)
-    ids, id_status = render(data, kinds, first, last, KEY)
     whole = np.where(ops > 0, 3, 0).astype(np.uint8)
-    after, status = render(data, whole, starts, ends, DOCUMENT)
-    good = (ops > 0) & (id_status != BROKEN) & (status != BROKEN)
+    shown = _Shown(form, data, pa.repeat(database, count), pa.repeat(collection, count))
+    shown.damaged |= ops <= 0
+    after = shown.document("after_bson", whole, starts, ends)
+    key_data = data
+    if form.document_key:
+        key_data, kinds, first, last = shard_keys(data, whole, starts, ends, form.shard_key)
+    ids, status = render(key_data, kinds, first, last, KEY)
+    shown.damaged |= status == BROKEN
+    if form.raw:
+        shown.raw["id_bson"] = values_as_documents(key_data, kinds, first, last, b"id")
     nothing = pa.nulls(count)
     columns = {
         "row": pa.array(np.arange(count)),
@@ -198,16 +286,84 @@ def decode_snapshot(documents: pa.Array, database: str, collection: str) -> Mong
         "id": pc.fill_null(ids, "null"),
         "after": after,
         "ord": pa.repeat(pa.scalar(-1, pa.int32()), count),
+        **shown.raw,
     }
-    batch = pa.record_batch(
-        [columns.get(field.name, nothing).cast(field.type) for field in EVENT_SCHEMA], schema=EVENT_SCHEMA
-    )
-    bad_rows = np.flatnonzero(~good)
-    return MongodbEvents(
-        batch if good.all() else batch.filter(pa.array(good)),
-        tuple(int(row) for row in bad_rows),
-        tuple("the document is broken BSON" for _ in bad_rows),
-    )
+    schema = form.schema
+    batch = pa.record_batch([columns.get(f.name, nothing).cast(f.type) for f in schema], schema=schema)
+    return _told(batch, shown.reasons("the document is broken BSON"), shown)
+
+
+class _Shown:
+    """Texts of values and documents, and what becomes of rows that can't be shown.
+
+    Args:
+        form: How events show what they hold.
+        data: Bytes that hold all values.
+        databases: Of each row.
+        collections: Of each row.
+    """
+
+    def __init__(self, form: EventForm, data: np.ndarray, databases: pa.Array, collections: pa.Array) -> None:
+        self._form = form
+        self._data = data
+        self.masks = form.rules.masks(databases, collections) if form.rules else []
+        self.damaged = np.zeros(len(databases), np.bool_)
+        self._clashes = np.full(len(databases), -1, np.int64)
+        self.raw: dict[str, pa.Array] = {}
+
+    def value(self, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, profile: int) -> pa.Array:
+        """Write values as they are."""
+        text, status = render(self._data, kinds, first, last, profile)
+        self.damaged |= status == BROKEN
+        return text
+
+    def document(self, raw: str, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
+        """Write whole documents, after rules; where transforms want it, keep them as raw column too."""
+        return self._ruled(raw, kinds, first, last, JSON_FORMS[self._form.json][0], dotted=False)
+
+    def updated(self, raw: str, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
+        """Do the same for documents whose names are paths."""
+        return self._ruled(raw, kinds, first, last, JSON_FORMS[self._form.json][1], dotted=True)
+
+    def _ruled(
+        self,
+        raw: str,
+        kinds: np.ndarray,
+        first: np.ndarray,
+        last: np.ndarray,
+        profile: int,
+        *,
+        dotted: bool,
+    ) -> pa.Array:
+        found = Rewritten(self._data, first, last, np.empty(0))
+        if self._form.rules:
+            found = self._form.rules.rewrite(
+                self._data, kinds == BSON_DOCUMENT, first, last, self.masks, dotted=dotted
+            )
+            self._clashes = np.where(self._clashes < 0, found.clashes, self._clashes)
+        text, status = render(found.data, kinds, found.starts, found.ends, profile)
+        self.damaged |= status == BROKEN
+        if self._form.raw:
+            self.raw[raw] = values_as_documents(found.data, kinds, found.starts, found.ends)
+        return text
+
+    @property
+    def unshown(self) -> np.ndarray:
+        """Rows that are left out (bool)."""
+        return self.damaged | (self._clashes >= 0)
+
+    def reasons(self, broken: str) -> dict[int, str]:
+        """Return why rows are left out, by row."""
+        return {
+            int(row): broken if self.damaged[row] else self._form.rules.reason(int(self._clashes[row]))
+            for row in np.flatnonzero(self.unshown)
+        }
+
+
+def _told(batch: pa.RecordBatch, reasons: Mapping[int, str], shown: _Shown) -> MongodbEvents:
+    left_out = sorted(reasons)
+    kept = batch.filter(pa.array(~shown.unshown)) if shown.unshown.any() else batch
+    return MongodbEvents(kept, tuple(left_out), tuple(reasons[row] for row in left_out))
 
 
 def split_documents(
@@ -233,9 +389,9 @@ def split_documents(
     return starts[:kept], ends[:kept], starts[len(starts) - lost :][::-1], ends[len(ends) - lost :][::-1]
 
 
-_SLOTS: Final = 13
+_SLOTS: Final = 15
 _DATABASE, _COLLECTION, _ID, _FULL, _BEFORE, _UPDATED, _REMOVED, _TRUNCATED = range(8)
-_CLUSTER, _WALL, _LSID, _TXN, _OPERATION = range(8, 13)
+_CLUSTER, _WALL, _LSID, _TXN, _OPERATION, _KEY, _TOKEN = range(8, 15)
 
 _OP_BROKEN: Final = -1
 _OP_INSERT: Final = 1
@@ -245,69 +401,27 @@ _OP_DELETE: Final = 4
 _OP_NAMES: Final = np.array(["", "c", "u", "u", "d"], dtype=object)
 
 
-def _name(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode() + b"\0", np.uint8)
-
-
-_N_OPERATION: Final = _name("operationType")
-_N_NS: Final = _name("ns")
-_N_DB: Final = _name("db")
-_N_COLL: Final = _name("coll")
-_N_KEY: Final = _name("documentKey")
-_N_ID: Final = _name("_id")
-_N_FULL: Final = _name("fullDocument")
-_N_BEFORE: Final = _name("fullDocumentBeforeChange")
-_N_DESCRIPTION: Final = _name("updateDescription")
-_N_UPDATED: Final = _name("updatedFields")
-_N_REMOVED: Final = _name("removedFields")
-_N_TRUNCATED: Final = _name("truncatedArrays")
-_N_CLUSTER: Final = _name("clusterTime")
-_N_WALL: Final = _name("wallTime")
-_N_LSID: Final = _name("lsid")
-_N_TXN: Final = _name("txnNumber")
-_N_FIELD: Final = _name("field")
-_N_SIZE: Final = _name("newSize")
-_O_INSERT: Final = _name("insert")
-_O_UPDATE: Final = _name("update")
-_O_REPLACE: Final = _name("replace")
-_O_DELETE: Final = _name("delete")
-
-
-@kernel
-def _equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
-    if end - at != len(name):
-        return False
-    same = True
-    for i in range(len(name)):
-        same &= data[at + i] == name[i]
-    return same
-
-
-@kernel
-def _find(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tuple[int, int, int]:
-    """Find a member of a document: its type (0: none, -1: broken), where its value starts and ends."""
-    at = start + 4
-    while at < end - 1:
-        kind = int(data[at])
-        stop = name_end(data, at + 1, end - 1)
-        if stop < 0:
-            return -1, 0, 0
-        following = value_end(data, kind, stop + 1, end - 1)
-        if following < 0:
-            return -1, 0, 0
-        if _equals(data, at + 1, stop + 1, name):
-            return kind, stop + 1, following
-        at = following
-    return 0, 0, 0
-
-
-@kernel
-def _keep(
-    kinds: np.ndarray, first: np.ndarray, last: np.ndarray, slot: int, found: tuple[int, int, int]
-) -> None:
-    """Note a member; null counts as none."""
-    if found[0] not in (0, -1, 10):
-        kinds[slot], first[slot], last[slot] = found[0], found[1], found[2]
+_N_OPERATION: Final = as_name("operationType")
+_N_NS: Final = as_name("ns")
+_N_DB: Final = as_name("db")
+_N_COLL: Final = as_name("coll")
+_N_KEY: Final = as_name("documentKey")
+_N_ID: Final = as_name("_id")
+_N_DATA: Final = as_name("_data")
+_N_FULL: Final = as_name("fullDocument")
+_N_BEFORE: Final = as_name("fullDocumentBeforeChange")
+_N_DESCRIPTION: Final = as_name("updateDescription")
+_N_UPDATED: Final = as_name("updatedFields")
+_N_REMOVED: Final = as_name("removedFields")
+_N_TRUNCATED: Final = as_name("truncatedArrays")
+_N_CLUSTER: Final = as_name("clusterTime")
+_N_WALL: Final = as_name("wallTime")
+_N_LSID: Final = as_name("lsid")
+_N_TXN: Final = as_name("txnNumber")
+_O_INSERT: Final = as_name("insert")
+_O_UPDATE: Final = as_name("update")
+_O_REPLACE: Final = as_name("replace")
+_O_DELETE: Final = as_name("delete")
 
 
 @kernel
@@ -327,43 +441,47 @@ def _scan(
         ops[row] = _OP_BROKEN
         if _whole(data, start, end, stack) != end:
             continue
-        operation = _find(data, start, end, _N_OPERATION)
+        operation = find_member(data, start, end, _N_OPERATION)
         if operation[0] != 2:
             continue
         at, stop = operation[1] + 4, operation[2]
         op = 0
-        if _equals(data, at, stop, _O_INSERT):
+        if equals(data, at, stop, _O_INSERT):
             op = _OP_INSERT
-        elif _equals(data, at, stop, _O_UPDATE):
+        elif equals(data, at, stop, _O_UPDATE):
             op = _OP_UPDATE
-        elif _equals(data, at, stop, _O_REPLACE):
+        elif equals(data, at, stop, _O_REPLACE):
             op = _OP_REPLACE
-        elif _equals(data, at, stop, _O_DELETE):
+        elif equals(data, at, stop, _O_DELETE):
             op = _OP_DELETE
         else:
             ops[row] = 0
             continue
-        namespace = _find(data, start, end, _N_NS)
-        key = _find(data, start, end, _N_KEY)
+        namespace = find_member(data, start, end, _N_NS)
+        key = find_member(data, start, end, _N_KEY)
         if namespace[0] != 3 or key[0] != 3:
             continue
         k, f, e = kinds[row], first[row], last[row]
-        _keep(k, f, e, _DATABASE, _find(data, namespace[1], namespace[2], _N_DB))
-        _keep(k, f, e, _COLLECTION, _find(data, namespace[1], namespace[2], _N_COLL))
+        keep_member(k, f, e, _DATABASE, find_member(data, namespace[1], namespace[2], _N_DB))
+        keep_member(k, f, e, _COLLECTION, find_member(data, namespace[1], namespace[2], _N_COLL))
         if k[_DATABASE] != 2 or k[_COLLECTION] != 2:
             continue
-        _keep(k, f, e, _ID, _find(data, key[1], key[2], _N_ID))
-        _keep(k, f, e, _FULL, _find(data, start, end, _N_FULL))
-        _keep(k, f, e, _BEFORE, _find(data, start, end, _N_BEFORE))
-        _keep(k, f, e, _CLUSTER, _find(data, start, end, _N_CLUSTER))
-        _keep(k, f, e, _WALL, _find(data, start, end, _N_WALL))
-        _keep(k, f, e, _LSID, _find(data, start, end, _N_LSID))
-        _keep(k, f, e, _TXN, _find(data, start, end, _N_TXN))
-        description = _find(data, start, end, _N_DESCRIPTION)
+        keep_member(k, f, e, _KEY, key)
+        token = find_member(data, start, end, _N_ID)
+        if token[0] == 3:
+            keep_member(k, f, e, _TOKEN, find_member(data, token[1], token[2], _N_DATA))
+        keep_member(k, f, e, _ID, find_member(data, key[1], key[2], _N_ID))
+        keep_member(k, f, e, _FULL, find_member(data, start, end, _N_FULL))
+        keep_member(k, f, e, _BEFORE, find_member(data, start, end, _N_BEFORE))
+        keep_member(k, f, e, _CLUSTER, find_member(data, start, end, _N_CLUSTER))
+        keep_member(k, f, e, _WALL, find_member(data, start, end, _N_WALL))
+        keep_member(k, f, e, _LSID, find_member(data, start, end, _N_LSID))
+        keep_member(k, f, e, _TXN, find_member(data, start, end, _N_TXN))
+        description = find_member(data, start, end, _N_DESCRIPTION)
         if description[0] == 3:
-            _keep(k, f, e, _UPDATED, _find(data, description[1], description[2], _N_UPDATED))
-            _keep(k, f, e, _REMOVED, _find(data, description[1], description[2], _N_REMOVED))
-            _keep(k, f, e, _TRUNCATED, _find(data, description[1], description[2], _N_TRUNCATED))
+            keep_member(k, f, e, _UPDATED, find_member(data, description[1], description[2], _N_UPDATED))
+            keep_member(k, f, e, _REMOVED, find_member(data, description[1], description[2], _N_REMOVED))
+            keep_member(k, f, e, _TRUNCATED, find_member(data, description[1], description[2], _N_TRUNCATED))
         ops[row] = op
 
 
@@ -381,7 +499,7 @@ def _scan_documents(
     stack = np.empty(MAX_DEPTH, np.int64)
     for row in range(len(starts)):
         if _whole(data, starts[row], ends[row], stack) == ends[row]:
-            found = _find(data, starts[row], ends[row], _N_ID)
+            found = find_member(data, starts[row], ends[row], _N_ID)
             if found[0] >= 0:
                 ops[row] = _OP_INSERT
             if found[0] not in (0, -1, 10):
@@ -417,131 +535,13 @@ def _split(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, change_events
             if end >= 0:
                 if end == size or _whole(data, end, size, stack) >= 0:
                     break
-                named = _find(data, at, end, _N_OPERATION)[0] == 2 and _find(data, at, end, _N_NS)[0] == 3
+                named = (
+                    find_member(data, at, end, _N_OPERATION)[0] == 2
+                    and find_member(data, at, end, _N_NS)[0] == 3
+                )
                 if change_events and named:
                     break
             at += 1
         lost += 1
         starts[len(starts) - lost], ends[len(ends) - lost] = broken, at
     return kept, lost
-
-
-def _strings(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
-    valid = kinds == 2
-    return gather_text(data, first + 4, last - 1, valid)
-
-
-@kernel
-def _numbers(data: np.ndarray, valid: np.ndarray, first: np.ndarray, width: int) -> np.ndarray:
-    """Read numbers of 4 or 8 bytes; those of 4 as unsigned's bits in a signed number."""
-    values = np.zeros(len(valid), np.int64)
-    for row in range(len(valid)):
-        if valid[row]:
-            values[row] = read_i32(data, first[row]) if width == 4 else np.int64(read_u64(data, first[row]))
-    return values
-
-
-def _removed_fields(
-    data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray
-) -> tuple[pa.Array, np.ndarray]:
-    """Read arrays of strings; null where there is none or it is empty."""
-    count = _count_elements(data, kinds, first, last)
-    offsets, total = _list_offsets(count)
-    inner_kinds, inner_first, inner_last = _elements(data, kinds, first, last, total)
-    bad = _rows_of(offsets, inner_kinds != 2) | (count < 0)
-    texts = _strings(data, inner_kinds, inner_first, inner_last)
-    return _lists(offsets, texts), bad
-
-
-def _truncated_arrays(
-    data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray
-) -> tuple[pa.Array, np.ndarray]:
-    """Read arrays of ``{field, newSize}``; null where there is none or it is empty."""
-    count = _count_elements(data, kinds, first, last)
-    offsets, total = _list_offsets(count)
-    inner_kinds, inner_first, inner_last = _elements(data, kinds, first, last, total)
-    fields = np.zeros((total, 2), np.uint8)
-    at = np.zeros((total, 2), np.int64)
-    end = np.zeros((total, 2), np.int64)
-    _truncations(data, inner_kinds, inner_first, inner_last, fields, at, end)
-    bad = _rows_of(offsets, (fields[:, 0] != 2) | (fields[:, 1] != 16)) | (count < 0)
-    values = pa.StructArray.from_arrays(
-        [
-            _strings(data, fields[:, 0], at[:, 0], end[:, 0]),
-            pa.array(_numbers(data, fields[:, 1] == 16, at[:, 1], 4).astype(np.int32)),
-        ],
-        names=["field", "size"],
-    )
-    return _lists(offsets, values), bad
-
-
-def _list_offsets(count: np.ndarray) -> tuple[np.ndarray, int]:
-    offsets = np.zeros(len(count) + 1, np.int32)
-    np.cumsum(np.maximum(count, 0), out=offsets[1:])
-    return offsets, int(offsets[-1])
-
-
-def _lists(offsets: np.ndarray, values: pa.Array) -> pa.Array:
-    empty = offsets[1:] == offsets[:-1]
-    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(empty))
-
-
-def _rows_of(offsets: np.ndarray, flags: np.ndarray) -> np.ndarray:
-    """Tell which lists have a flagged element."""
-    before = np.concatenate([[0], np.cumsum(flags)])
-    return before[offsets[1:]] != before[offsets[:-1]]
-
-
-@kernel
-def _count_elements(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Count the elements of arrays; -1 for a broken one."""
-    counts = np.zeros(len(kinds), np.int64)
-    for row in range(len(kinds)):
-        if kinds[row] != 4:
-            continue
-        at, end = first[row] + 4, last[row]
-        while at < end - 1:
-            stop = name_end(data, at + 1, end - 1)
-            at = value_end(data, data[at], stop + 1, end - 1) if stop >= 0 else -1
-            if at < 0:
-                counts[row] = -1
-                break
-            counts[row] += 1
-    return counts
-
-
-@kernel
-def _elements(
-    data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, total: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the elements that :func:`_count_elements` counted."""
-    inner_kinds = np.zeros(total, np.uint8)
-    inner_first = np.zeros(total, np.int64)
-    inner_last = np.zeros(total, np.int64)
-    counts = _count_elements(data, kinds, first, last)
-    n = 0
-    for row in range(len(kinds)):
-        at = first[row] + 4
-        for _ in range(counts[row]):
-            value = name_end(data, at + 1, last[row]) + 1
-            following = value_end(data, data[at], value, last[row])
-            inner_kinds[n], inner_first[n], inner_last[n] = data[at], value, following
-            n += 1
-            at = following
-    return inner_kinds, inner_first, inner_last
-
-
-@kernel
-def _truncations(
-    data: np.ndarray,
-    kinds: np.ndarray,
-    first: np.ndarray,
-    last: np.ndarray,
-    fields: np.ndarray,
-    at: np.ndarray,
-    end: np.ndarray,
-) -> None:
-    for row in range(len(kinds)):
-        if kinds[row] == 3:
-            _keep(fields[row], at[row], end[row], 0, _find(data, first[row], last[row], _N_FIELD))
-            _keep(fields[row], at[row], end[row], 1, _find(data, first[row], last[row], _N_SIZE))

@@ -122,7 +122,7 @@ def _same(data: np.ndarray, a: int, b: int) -> bool:
 
 
 @kernel
-def _may_repeat(data: np.ndarray, start: int, end: int) -> bool:
+def may_repeat(data: np.ndarray, start: int, end: int) -> bool:
     """Tell whether two names of a document have one hash; false for a broken one, which shows later."""
     hashes = np.empty(32, np.uint64)
     count = 0
@@ -157,7 +157,7 @@ def _may_repeat(data: np.ndarray, start: int, end: int) -> bool:
 
 
 @kernel
-def _last_of_name(data: np.ndarray, name: int, start: int, end: int) -> int:
+def last_of_name(data: np.ndarray, name: int, start: int, end: int) -> int:
     """Return the last element with this name, or -1 if an earlier one than ``name`` has it already."""
     at = start + 4
     last = name - 1
@@ -210,7 +210,7 @@ def _value(
             out[at] = 91 if kind == 4 else 123
             at += 1
             frame[0], frame[1], frame[2], frame[5] = start, end, start + 4, 0
-            frame[4] = kind != 4 and _may_repeat(data, start, end)
+            frame[4] = kind != 4 and may_repeat(data, start, end)
             depth += 1
         else:
             at = write_scalar(data, kind, start, end, out, at, profile, escaped)
@@ -235,7 +235,7 @@ def _value(
             frame[2] = following
             source = element
             if frame[4]:
-                source = _last_of_name(data, element + 1, frame[0], inner_end)
+                source = last_of_name(data, element + 1, frame[0], inner_end)
                 if source < 0:
                     continue
             if frame[5]:

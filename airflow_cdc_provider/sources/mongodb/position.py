@@ -58,6 +58,12 @@ class StreamPlace:
         """Return the place after all events of a cluster time."""
         return cls(time.time, time.inc)
 
+    @classmethod
+    def before(cls, time: Timestamp) -> StreamPlace:
+        """Return the place before all events of a cluster time."""
+        last = (time.time << 32 | time.inc) - 1
+        return cls(last >> 32, last & (_U32 - 1))
+
     @property
     def time(self) -> int:
         """The cluster time as one number, seconds in the upper half."""

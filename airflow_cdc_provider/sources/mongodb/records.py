@@ -2,10 +2,10 @@
 
 One event gives one record, positioned by cluster time and index (:mod:`.position`). A rename gives two more
 for its new name: an end of what was there, and a signal that all of its rows came without events. An event
-that is broken at its top level becomes a record of kind ``quarantine`` at its place in the stream; the events
-beside it are not affected. (What is broken inside its document, decoding finds.) ``dropDatabase`` follows the
-drops of its collections, and ``invalidate`` what caused it, so these two change nothing; they are kept as
-kind ``schema`` without a table.
+that is broken at its top level becomes a record of kind ``quarantine`` at its place in the stream, with the
+reason as its ``schema_id``; the events beside it are not affected. (What is broken inside its document,
+decoding finds.) ``dropDatabase`` follows the drops of its collections, and ``invalidate`` what caused it, so
+these two change nothing; they are kept as kind ``schema`` without a table.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 _OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLACE, change_event.DELETE)
 _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
 _KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
+_INCOMPLETE: Final = "it has no cluster time or operation"
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 
 
@@ -142,7 +143,7 @@ def read_events(
             pa.array(facts.committed_us[rows], mask=~facts.complete[rows]).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), len(rows)).cast(_TIMESTAMP),
             _transactions(data, facts, rows),
-            pa.nulls(len(rows), pa.string()),
+            _reasons(data, spans, facts, rows),
             span_column(pa.binary(), data, spans.starts[rows], spans.ends[rows]),
         ],
         schema=CHANGE_SCHEMA,
@@ -234,7 +235,7 @@ def _report(data: Bytes, spans: Spans, facts: Facts, strict: bool) -> None:
         return
     first = int(broken[0])
     event = int(looked_at[first])
-    text = FAULTS[int(faults[first])] or "it has no cluster time or operation"
+    text = FAULTS[int(faults[first])] or _INCOMPLETE
     where = f"event {event} at byte {int(spans.starts[event])}, fault at byte {int(places[first])}: {text}"
     if strict:
         raise CorruptInput(
@@ -243,6 +244,21 @@ def _report(data: Bytes, spans: Spans, facts: Facts, strict: bool) -> None:
             remedy="without the option advanced.strict it is set apart and the rest goes on",
         )
     log.warning("%d of %d change events are set apart; the first: %s", len(broken), len(spans), where)
+
+
+def _reasons(data: Bytes, spans: Spans, facts: Facts, rows: Ints) -> pa.Array:
+    """Say of broken events why they are set apart; the code leads each text."""
+    broken = np.flatnonzero(~facts.complete[rows])
+    if not len(broken):
+        return pa.nulls(len(rows), pa.string())
+    events = rows[broken]
+    faults, places = np.zeros((2, len(events)), np.int64)
+    validate_all(data, spans.starts[events], spans.ends[events], faults, places)
+    texts: list[str | None] = [None] * len(rows)
+    for row, event, fault, place in zip(broken, events, faults, places, strict=True):
+        at = f", at byte {int(place) - int(spans.starts[event])}"
+        texts[row] = f"BROKEN-EVENT: {FAULTS[int(fault)] + at if fault else _INCOMPLETE}"
+    return pa.array(texts, pa.string())
 
 
 def _with_targets(

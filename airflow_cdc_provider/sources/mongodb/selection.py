@@ -16,7 +16,7 @@ Where the database's part of a pattern can be told from the collection's, the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -44,7 +44,18 @@ _LIKE_ASCII: Final = [chr(code) for code in range(128)] + ["\u0130", "\u0131", "
 OWN_DATABASES: Final = ("admin", "config", "local")
 """Databases of the server itself, never captured."""
 _OF_ROWS: Final = ("insert", "update", "replace", "delete")
-_OF_COLLECTIONS: Final = ("drop", "rename", "dropDatabase", "invalidate")
+OF_COLLECTIONS: Final = ("drop", "rename", "dropDatabase", "invalidate")
+"""Operations that end what a mirror holds, and the stream of one collection."""
+EXPANDED: Final = (
+    "create",
+    "createIndexes",
+    "dropIndexes",
+    "modify",
+    "shardCollection",
+    "reshardCollection",
+    "refineCollectionShardKey",
+)
+"""Operations that a server tells of with ``showExpandedEvents``."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +77,37 @@ class Selection:
         )
 
 
-def event_filter(selection: Selection | None) -> dict[str, Any]:
+def event_filter(
+    selection: Selection | None,
+    *,
+    skipped: Collection[str] = (),
+    expanded: bool = False,
+    collated: bool = False,
+) -> dict[str, Any]:
     """Build the ``$match`` of a change stream.
 
     Changes of rows pass if their namespace is selected; drops, renames and the end of a stream always pass.
 
     Args:
         selection: The patterns, None if only the client knows what is selected.
+        skipped: Operations on rows that are left out.
+        expanded: Whether what else is done to selected collections passes too.
+        collated: Whether the stream has a collation. It may take other names for those of a pattern, so names
+            are then excluded by the client alone.
     """
-    conditions: list[Mapping[str, Any]] = [{"ns.db": {"$nin": list(OWN_DATABASES)}}]
+    own = {"$not": {"$regex": rf"\A(?:{'|'.join(OWN_DATABASES)})\z"}}
+    conditions: list[Mapping[str, Any]] = [{"ns.db": own if collated else {"$nin": list(OWN_DATABASES)}}]
     if selection is not None:
         if included := _any_of(selection.tables):
             conditions.append(included)
         excluded = [f for p in selection.exclude_tables if (f := _one(p)) is not None]
-        if excluded:
+        if excluded and not collated:
             conditions.append({"$nor": excluded})
-    of_rows = {"operationType": {"$in": list(_OF_ROWS)}, "$and": conditions}
-    return {"$or": [of_rows, {"operationType": {"$in": list(_OF_COLLECTIONS)}}]}
+    kinds = [kind for kind in _OF_ROWS if kind not in skipped]
+    if expanded:
+        kinds += EXPANDED
+    of_rows = {"operationType": {"$in": kinds}, "$and": conditions}
+    return {"$or": [of_rows, {"operationType": {"$in": list(OF_COLLECTIONS)}}]}
 
 
 def server_applies(pattern: str) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from bson import json_util
+from bson.errors import BSONError
 from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
@@ -39,10 +40,12 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     RawBatch,
     RawCursor,
     cluster_time,
+    pauses,
     pinned_client,
     translated,
 )
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
@@ -50,8 +53,6 @@ log = logging.getLogger(__name__)
 
 _LARGEST_RANGE: Final = 1_000_000
 _SMALLEST_RANGE: Final = 1_000
-_ATTEMPTS: Final = 5
-_FIRST_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
     """
     try:
         query = json_util.loads(where) if where else {}
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, BSONError) as error:
         raise ConfigurationError("the snapshot's filter is no Extended JSON", found=str(error)) from error
     if not isinstance(query, dict):
         raise ConfigurationError(
@@ -155,35 +156,36 @@ class _Progress:
 
 
 def range_reader(
-    values: ConnectionValues, batch_documents: int
+    values: ConnectionValues, options: MongodbOptions
 ) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
     """Return the picklable function that reads ranges.
 
     It holds the connection's values; its text doesn't show them.
     """
-    return partial(_read_range, _Reader(values, batch_documents))
+    return partial(_read_range, _Reader(values, options.advanced, options.stream.comment))
 
 
 @dataclass(frozen=True)
 class _Reader:
     values: ConnectionValues = field(repr=False)
-    batch_documents: int
+    advanced: MongodbAdvanced
+    comment: str
 
 
 def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
     progress = _Progress()
-    pause = _FIRST_PAUSE_SECONDS
-    attempt = 1
+    left = pauses(reader.advanced)
     while True:
         client = pinned_client(reader.values)
         try:
-            for batch, reached in _read_on(client, part, progress, reader.batch_documents):
+            for batch, reached in _read_on(client, part, progress, reader):
                 progress = reached
-                attempt = 1
+                left = pauses(reader.advanced)
                 yield batch
             return
         except TransientError as error:
-            if attempt == _ATTEMPTS:
+            pause = next(left, None)
+            if pause is None:
                 raise
             log.warning(
                 "range %d of %s interrupted after %d rows, goes on: %s",
@@ -192,24 +194,24 @@ def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch
                 progress.rows,
                 error,
             )
-            time.sleep(pause * 2**attempt)
-            attempt += 1
+            time.sleep(pause)
         finally:
             client.close()
 
 
 def _read_on(
-    client: MongoClient, part: SnapshotRange, progress: _Progress, batch_documents: int
+    client: MongoClient, part: SnapshotRange, progress: _Progress, reader: _Reader
 ) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
     """Read a range from where it stands; give each batch with the progress after it."""
     now = cluster_time(client)
     at = max((now.time << 32) | now.inc, part.begun_at)
-    for command in _finds(part, progress.last or part.lower, at, batch_documents):
+    size = reader.advanced.fetch_size
+    for command in _finds(part, progress.last or part.lower, at, reader):
         cursor = RawCursor(
             client,
             part.table.partition(".")[0],
             command,
-            batch_documents,
+            size,
             f"the snapshot of {part.table} can't be read",
         )
         while cursor.alive:
@@ -231,16 +233,16 @@ def _read_on(
         cursor.close()
 
 
-def _finds(part: SnapshotRange, lower: bytes, at: int, batch_documents: int) -> Iterator[dict[str, Any]]:
+def _finds(part: SnapshotRange, lower: bytes, at: int, reader: _Reader) -> Iterator[dict[str, Any]]:
     query = parse_filter(part.where)
     command: dict[str, Any] = {
         "find": part.table.partition(".")[2],
         "filter": query,
         "hint": {"_id": 1},
-        "batchSize": batch_documents,
+        "batchSize": reader.advanced.fetch_size,
         "noCursorTimeout": True,
         "readConcern": {"level": "majority", "afterClusterTime": Timestamp(at >> 32, at & 0xFFFF_FFFF)},
-        "comment": "airflow-cdc-provider snapshot",
+        "comment": f"{reader.comment} snapshot",
     }
     bounds = {}
     if lower:

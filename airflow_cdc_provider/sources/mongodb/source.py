@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow as pa
 from pymongo import MongoClient
 
-from airflow_cdc_provider.exceptions import PositionLost, SchemaUnknown
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe, oldest_time
+from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchTaken
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     as_timestamp,
     cluster_time,
+    reach,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.moments import parse_moment
+from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
-from airflow_cdc_provider.sources.mongodb.records import slice_reader
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
+from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+
+log = logging.getLogger(__name__)
+
+_AHEAD_SECONDS: Final = 60
+"""Less than that a secondary may be behind what a primary gave."""
 
 
 class MongodbSource:
@@ -48,15 +61,25 @@ class MongodbSource:
         self._selects = selects
         self._client_made: MongoClient | None = None
         self._stream_made: ChangeStream | None = None
+        self._backlog = Backlog(options.advanced, lambda: self._client)
 
     @property
     def _values(self) -> ConnectionValues:
-        return ConnectionValues.read(self._connection, self._options.advanced.connect_timeout_seconds)
+        advanced = self._options.advanced
+        return ConnectionValues.read(
+            self._connection, advanced.connect_timeout_seconds, advanced.heartbeat_seconds
+        )
 
     @property
     def _client(self) -> MongoClient:
         if self._client_made is None:
-            self._client_made = self._values.client()
+            client = self._values.client()
+            try:
+                reach(client, self._options.advanced)
+            except CdcError:
+                client.close()
+                raise
+            self._client_made = client
         return self._client_made
 
     @property
@@ -94,12 +117,40 @@ class MongodbSource:
         """Return None: nothing is remembered."""
 
     def start(self) -> Offset:
-        """Return the present head: what came before is in the snapshots."""
+        """Return the present head, for what came before is in the snapshots; or the place of ``start_at``.
+
+        Raises:
+            ConfigurationError: The server has no changes of that moment any more, or not yet.
+        """
+        chosen = parse_moment(self._options.start_at)
+        if not chosen:
+            return self.head()
+        moment, now = as_timestamp(chosen), reach(self._client, self._options.advanced)
+        before = StreamPlace(chosen - 1 >> 32, chosen - 1 & LAST_INDEX)
+        wanted = f"{self._options.start_at}, {describe(StreamPlace.after(moment))}"
+        if moment > now:
+            raise ConfigurationError(
+                "source.start_at is in the future",
+                expected=f"a moment up to {describe(StreamPlace.after(now))}",
+                found=wanted,
+            )
+        if not self._stream.accepts(moment):
+            raise ConfigurationError(
+                "the oplog begins after source.start_at",
+                expected=f"a moment after {describe(self._earliest())}",
+                found=wanted,
+                remedy="choose a later one, or leave it out: a snapshot has what came before",
+            )
+        log.info("%s: the first capture begins at %s", self._options.scope, wanted)
+        return before.to_offset()
+
+    def after_loss(self) -> Offset:
+        """Return the present head: what came before is lost, or in the snapshots that follow."""
         return self.head()
 
     def head(self) -> Offset:
         """Return the place after all changes of the present cluster time."""
-        return StreamPlace.after(cluster_time(self._client)).to_offset()
+        return StreamPlace.after(reach(self._client, self._options.advanced)).to_offset()
 
     def earliest(self) -> Offset:
         """Return the place before the first change that the oplog still has."""
@@ -110,7 +161,16 @@ class MongodbSource:
         head = StreamPlace.after(cluster_time(self._client))
         place = StreamPlace.from_offset(offset) if offset is not None else self._earliest()
         seconds = float(max(head.seconds - place.seconds, 0)) if place.time < head.time else 0.0
-        return Lag(seconds, None, {"stream": {"offset": describe(place), "head": describe(head)}})
+        ahead = place.seconds - head.seconds
+        remarks = []
+        if ahead > _AHEAD_SECONDS:
+            remarks.append(
+                f"the stored offset, {describe(place)}, is {ahead} s ahead of the deployment, so nothing is "
+                "captured until it gets there: it was restored from a backup, or the connection leads to "
+                "another one. Reset the offset and take a new snapshot"
+            )
+        details = {"stream": {"offset": describe(place), "head": describe(head)}}
+        return Lag(seconds, None, details, remarks)
 
     def validate_offset(self, offset: Offset) -> None:
         """Refuse an offset of a wrong form.
@@ -121,7 +181,9 @@ class MongodbSource:
         StreamPlace.from_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Read the next batch from the stream; its partitions hold the events' bytes.
+        """Take the next batch: events that the stream gives, or slices of a backlog for executors to read.
+
+        A batch of slices never is the last one before the head.
 
         Raises:
             PositionLost: The oplog no longer reaches back to ``start``; the message names the earliest time
@@ -129,19 +191,50 @@ class MongodbSource:
             TransientError: The server can't be reached.
         """
         place = StreamPlace.from_offset(start) if start is not None else self._earliest()
+        stop = StreamPlace.from_offset(head)
         try:
-            return self._stream.plan(place, StreamPlace.from_offset(head), limit)
+            if cuts := self._backlog.cuts(place, stop, limit):
+                return self._sliced(place, cuts)
+            began, before = time.monotonic(), self._stream.counts
+            plan = self._stream.plan(place, stop, self._backlog.one_stream_limit(place, stop, limit))
         except PositionLost as error:
-            raise PositionLost(
-                "the oplog no longer has the changes after the stored offset",
-                expected=describe(place),
-                found=f"changes since {describe(self._earliest())}",
-                remedy="take a new snapshot; a larger oplog or more frequent runs prevent it",
-            ) from error
+            raise self._explained(error, place) from error
+        after = self._stream.counts
+        taken = BatchTaken(
+            span=self._stream.place.time - place.time,
+            bytes=after.bytes - before.bytes,
+            changes=after.events - before.events,
+            seconds=time.monotonic() - began,
+            at_head=plan.at_head,
+        )
+        self._backlog.was_read(taken, limit)
+        return plan
+
+    def stream_numbers(self) -> Mapping[str, StreamNumbers]:
+        """Tell what the one stream met so far; those of slices are not counted."""
+        return {ORIGIN: self._stream_made.counts} if self._stream_made is not None else {}
+
+    def _sliced(self, start: StreamPlace, cuts: Sequence[int]) -> Plan:
+        """Make a plan of slices that executors read."""
+        now_us = time.time_ns() // 1000
+        after = [start, *(StreamPlace.before(as_timestamp(cut)) for cut in cuts[:-1])]
+        slices = [TimeSlice(place, cut, now_us) for place, cut in zip(after, cuts, strict=True)]
+        last = as_timestamp(cuts[-1])
+        end = replace(StreamPlace.before(last), token=self._stream.token_before(last))
+        self._stream.go_to(end)
+        log.info(
+            "a backlog up to %s is read by %d change streams: after %s, then from %s",
+            describe(end),
+            len(slices),
+            describe(start),
+            ", ".join(f"{cut >> 32}:{cut & 0xFFFF_FFFF}" for cut in cuts[:-1]),
+        )
+        return Plan(end.to_offset(), slices, at_head=False)
 
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-        """Return the picklable function that turns a partition's events into records."""
-        return slice_reader(self._selects, strict=self._options.advanced.strict)
+        """Return the picklable function that turns partitions into records."""
+        values = self._values if self._connection else None
+        return ChangeReader(values, self._options, self._selects)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Cut a collection into ``_id`` ranges.
@@ -154,7 +247,7 @@ class MongodbSource:
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
-        return range_reader(self._values, self._options.advanced.batch_events)
+        return range_reader(self._values, self._options)
 
     def row_count(self, table: str) -> int | None:
         """Count documents by the collection's metadata: immediate, and off only after an unclean stop."""
@@ -174,3 +267,25 @@ class MongodbSource:
     def _earliest(self) -> StreamPlace:
         oldest = oldest_time(self._client, self._stream.accepts, cluster_time(self._client))
         return StreamPlace.after(as_timestamp(((oldest.time << 32) | oldest.inc) - 1))
+
+    def _explained(self, error: PositionLost, place: StreamPlace) -> PositionLost:
+        """Say what is lost, and how to go on."""
+        earliest = self._earliest()
+        by_hand = (
+            "To go on: snapshot.mode when_needed, or snapshot.on_lost_position: snapshot, reads the tables "
+            "anew; or by hand, 'airflow cdc offsets reset' and a sync. A larger oplog or more frequent runs "
+            "prevent it"
+        )
+        if earliest.time <= place.time:
+            return PositionLost(
+                "the server can't go on after the stored token",
+                expected=describe(place),
+                found=f"changes since {describe(earliest)}, and {error.found or error.message}",
+                remedy=f"source.stream.resume_by_time goes on by its time. {by_hand}",
+            )
+        return PositionLost(
+            "the oplog no longer has the changes after the stored offset",
+            expected=describe(place),
+            found=f"changes since {describe(earliest)}",
+            remedy=by_hand,
+        )

@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bson
 import pymongo
 import pytest
+from pymongo import monitoring
+from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
-from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb import backlog
+from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
+from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
 from server_kit import MongoServer
 
 if TYPE_CHECKING:
@@ -37,11 +44,22 @@ def secured() -> Iterator[tuple[MongoServer, MongoClient]]:
             "reads_nothing": [],
             "reads_orders": ["orders"],
             "reads_and_lists": ["orders", "listing"],
+            "reads_oplog": ["readAnyDatabase", {"role": "read", "db": "local"}],
+            "has_the_least": ["everywhere"],
+            "has_none_elsewhere": ["shop_alone"],
         }
         orders = {"resource": {"db": "shop", "collection": "orders"}, "actions": ["find", "changeStream"]}
         listing = {"resource": {"db": "shop", "collection": ""}, "actions": ["listCollections"]}
-        for name, right in (("orders", orders), ("listing", listing)):
-            client.admin.command("createRole", name, privileges=[right], roles=[])
+        databases = {"resource": {"cluster": True}, "actions": ["listDatabases"]}
+        all_changes = {"resource": {"db": "", "collection": ""}, "actions": ["find", "changeStream"]}
+        shop_changes = {"resource": {"db": "shop", "collection": ""}, "actions": ["find", "changeStream"]}
+        for name, *rights in (
+            ("orders", orders),
+            ("listing", listing),
+            ("everywhere", databases, all_changes),
+            ("shop_alone", databases, shop_changes),
+        ):
+            client.admin.command("createRole", name, privileges=rights, roles=[])
         for name, roles in users.items():
             client.admin.command("createUser", name, pwd=PASSWORD, roles=roles)
         yield server, client
@@ -70,7 +88,7 @@ def levels(findings: list[Finding]) -> dict[str, str]:
     return worst
 
 
-@pytest.mark.covers("MDB-CAP-10")
+@pytest.mark.covers("MDB-CAP-10", "MDB-TOP-06")
 def test_a_user_that_may_read_everything_is_enough(secured: tuple[MongoServer, MongoClient]) -> None:
     checked = source(secured[0], "reads_all")
     found = levels(checked.check())
@@ -90,9 +108,107 @@ def test_a_user_that_may_read_everything_is_enough(secured: tuple[MongoServer, M
         row for part in plan.partitions for batch in checked.reader()(part) for row in batch.to_pylist()
     ]
     assert [row["source_table"] for row in changes] == ["shop.orders"]
+    assert checked.earliest()
+    assert checked.lag(before).seconds is not None
     checked.close()
+    client = secured[0].client(username="reads_all", password=PASSWORD)
+    with pytest.raises(OperationFailure, match="not authorized"):  # the oplog is not what was read
+        client.local["oplog.rs"].find_one()
 
 
+@pytest.mark.covers("MDB-PERM-04", "MDB-PERM-01")
+def test_list_databases_find_and_change_stream_are_enough_for_the_deployment(
+    secured: tuple[MongoServer, MongoClient],
+) -> None:
+    least = source(secured[0], "has_the_least")
+    found = least.check()
+    assert not [f for f in found if f.level == "error"], found
+    assert least.tables() == ["other.things", "shop.orders"]
+    before = least.head()
+    secured[1].shop.orders.insert_one({"by": "has_the_least"})
+    parts = least.plan(before, least.head(), ReadLimit()).partitions
+    assert [row["source_table"] for p in parts for b in least.reader()(p) for row in b.to_pylist()] == [
+        "shop.orders"
+    ]
+    least.close()
+
+    less = source(secured[0], "has_none_elsewhere")
+    refused = {f.subject: f for f in less.check() if f.level == "error"}
+    assert "error 13" in refused["change stream"].message
+    assert "readAnyDatabase for scope deployment" in refused["change stream"].remedy
+    less.close()
+    inside = source(secured[0], "has_none_elsewhere", scope="database", target="shop")
+    assert levels(inside.check())["change stream"] == "ok"
+    inside.close()
+    outside = source(secured[0], "has_none_elsewhere", scope="database", target="other")
+    (named,) = (f for f in outside.check() if f.subject == "change stream")
+    assert (named.level, "role read on the database" in named.remedy) == ("error", True)
+    outside.close()
+
+
+def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
+    secured: tuple[MongoServer, MongoClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    server, client = secured
+    for user, may in (("reads_all", False), ("reads_oplog", True)):
+        behind = source(
+            server,
+            user,
+            r"shop\.many",
+            advanced=MongodbAdvanced(
+                batch_events=50, backlog_seconds=0.0, backlog_streams=2, sample_oplog=True
+            ),
+        )
+        start = behind.head()
+        for _ in range(10):
+            client.shop.many.insert_many([{"by": user, "s": "x" * 200} for _ in range(100)])
+        head = StreamPlace.from_offset(behind.head())
+        sample = OplogSample.take(behind._client, StreamPlace.from_offset(start).time, head.time)
+        assert (sample is not None) == may
+        offset, seen, sliced = start, 0, 0
+        while True:
+            plan = behind.plan(offset, head.to_offset(), ReadLimit(changes=400))
+            sliced += sum(isinstance(part, TimeSlice) for part in plan.partitions)
+            seen += sum(b.num_rows for part in plan.partitions for b in behind.reader()(part))
+            offset = plan.end
+            if plan.at_head:
+                break
+        assert seen == 1000
+        assert sliced >= 2
+        behind.close()
+
+
+def test_a_snapshot_and_its_stream_send_hello_and_reads_alone(
+    secured: tuple[MongoServer, MongoClient],
+) -> None:
+    sent: set[str] = set()
+
+    class Names(monitoring.CommandListener):
+        def started(self, event: monitoring.CommandStartedEvent) -> None:
+            sent.add(event.command_name)
+
+        def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
+
+        def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+
+    reader = source(secured[0], "reads_orders", scope="collection", target="shop.orders")
+    reader._connection = {**reader._connection, "extra": {"replicaSet": "rs0", "event_listeners": [Names()]}}
+    start = reader.start()
+    plan = reader.plan_snapshot("shop.orders")
+    assert sum(b.num_rows for part in plan.ranges for b in reader.snapshot_reader()(part)) >= 1
+    secured[1].shop.orders.insert_one({"by": "stream"})
+    assert reader.plan(start, reader.head(), ReadLimit()).partitions
+    reader.close()
+    # Reads, their ends, the log-in, and what any user may ask.
+    assert sent <= {
+        *("hello", "find", "aggregate", "getMore", "killCursors", "count", "buildInfo", "buildinfo"),
+        *("saslStart", "saslContinue", "endSessions"),
+    }
+    assert {"hello", "find", "aggregate"} <= sent
+
+
+@pytest.mark.covers("MDB-PERM-01")
 def test_a_missing_right_is_named(secured: tuple[MongoServer, MongoClient]) -> None:
     whole = {f.subject: f for f in source(secured[0], "reads_shop", r"shop\..*").check()}
     assert whole["collections"].level == "ok"
@@ -105,6 +221,7 @@ def test_a_missing_right_is_named(secured: tuple[MongoServer, MongoClient]) -> N
     assert nothing["change stream"] == "error"
 
 
+@pytest.mark.covers("MDB-PERM-01")
 def test_rights_on_one_collection_are_enough_to_capture_it(
     secured: tuple[MongoServer, MongoClient],
 ) -> None:
@@ -212,6 +329,46 @@ def test_a_standalone_server_is_refused_with_the_way_out(tmp_path: Path) -> None
         process.wait(timeout=30)
 
 
+@pytest.mark.covers("MDB-TOP-01")
+def test_a_set_of_one_member_is_captured_if_the_connection_names_it(mongo_server: MongoServer) -> None:
+    def checked(**extra: str) -> dict[str, Finding]:
+        connection = {"host": mongo_server.host, "port": mongo_server.port, "extra": extra}
+        made = MongodbSource(MongodbOptions(), connection, Selection())
+        found = made.check()
+        levels(found)
+        made.close()
+        return {f.subject: f for f in found}
+
+    assert checked(replicaSet="rs0")["topology"].message == "replica set rs0"
+    assert checked(replicaSet="rs0")["change stream"].level == "ok"
+    unnamed = checked()
+    assert (unnamed["topology"].level, "replicaSet=rs0" in unnamed["topology"].remedy) == ("error", True)
+    assert checked(replicaSet="other")["connection"].level == "error"
+
+
+@pytest.mark.covers("MDB-XS-02")
+@pytest.mark.parametrize("limit", [{"size": 4096, "max": 3}, {"size": 4096}])
+def test_what_a_capped_collection_drops_by_itself_comes_as_deletes(
+    mongo_server: MongoServer, mongo_client: MongoClient, limit: dict[str, Any]
+) -> None:
+    database = mongo_client[f"chk{time.time_ns()}"]
+    connection = {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
+    stream = MongodbSource(MongodbOptions(), connection, Selection((rf"{database.name}\.capped",)))
+    try:
+        database.create_collection("capped", capped=True, **limit)
+        before = stream.head()
+        database.capped.insert_many([{"_id": n, "s": "x" * 1000} for n in range(10)])
+        plan = stream.plan(before, stream.head(), ReadLimit())
+        records = [row for part in plan.partitions for b in stream.reader()(part) for row in b.to_pylist()]
+        kinds = [bson.decode(record["payload"])["operationType"] for record in records]
+        assert kinds.count("insert") == 10
+        assert kinds.count("delete") == 10 - database.capped.count_documents({}) >= 6
+    finally:
+        stream.close()
+        mongo_client.drop_database(database.name)
+
+
+@pytest.mark.covers("MDB-XS-02")
 def test_what_cannot_be_captured_as_asked_is_told(
     mongo_server: MongoServer, mongo_client: MongoClient
 ) -> None:
@@ -234,17 +391,43 @@ def test_what_cannot_be_captured_as_asked_is_told(
 
     try:
         found = findings()
-        assert f"{name}.series, {name}.view" in found["views warning"].message
-        assert f"{name}.capped" in found["capped collections warning"].message
+        assert f"{name}.series, {name}.view" in found["views error"].message
+        assert "read in batches" in found["views error"].remedy
+        assert "capped collections warning" not in found, "6.0 tells what they drop"
         assert found["collections warning"].message == f"not there: {name}.missing"
         assert "pre- and post-images ok" not in found
         assert f"{name}.plain" in findings(pre_images=True)["pre- and post-images warning"].message
         assert "collMod" in findings(full_document="post_image")["pre- and post-images error"].remedy
+        by_pattern = MongodbSource(MongodbOptions(), connection, Selection((rf"{name}\..*",)))
+        (left_out,) = (f for f in by_pattern.check() if f.subject == "views")
+        assert (left_out.level, f"{name}.series, {name}.view" in left_out.message) == ("warning", True)
+        assert by_pattern.tables() == [f"{name}.{c}" for c in ("capped", "images", "plain")]
+        by_pattern.close()
+        viewed = MongodbSource(
+            MongodbOptions(scope="collection", target=f"{name}.view"), connection, Selection()
+        )
+        assert levels(viewed.check())["views"] == "error"
+        viewed.close()
         nothing = MongodbSource(MongodbOptions(), connection, Selection((r"no\.such",)))
         assert levels(nothing.check())["collections"] == "warning"
         assert nothing.tables() == []
         nothing.close()
-        wrong = MongodbSource(MongodbOptions(scope="database", target="a.b"), connection, Selection())
-        assert levels(wrong.check())["scope"] == "error"
     finally:
         mongo_client.drop_database(name)
+
+
+@pytest.mark.covers("MDB-CAP-13", "MDB-CAP-15")
+def test_choices_that_say_nothing_or_much_are_warned_of(mongo_server: MongoServer) -> None:
+    chosen = MongodbSource(
+        MongodbOptions(target="shop", stream=MongodbStream(skipped_operations=("d",))),
+        {"host": mongo_server.uri},
+        Selection(),
+    )
+    found = {f.subject: f for f in chosen.check()}
+    assert {n: f.level for n, f in found.items() if n in ("scope", "skipped operations")} == {
+        "scope": "warning",
+        "skipped operations": "warning",
+    }
+    assert "target shop says nothing" in found["scope"].message
+    assert "mirrors lack them" in found["skipped operations"].message
+    chosen.close()

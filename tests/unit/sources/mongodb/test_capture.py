@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import bson
@@ -10,15 +11,13 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.capture import (
-    BEGIN,
     ChangeStream,
-    join_fragments,
-    oldest_time,
-    stream_pipeline,
-    target,
 )
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, RawBatch
+from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
+from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.pipeline import stream_pipeline, target
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace, token_time
 
 
@@ -60,11 +59,81 @@ def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
-    stream._place, stream._cursor = start, object()  # type: ignore[assignment]  # never asked
+    stream._place, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
     stream._next = lambda _: next(batches)  # type: ignore[method-assign,assignment]
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
-    assert stream._place == start
+    assert stream.place == start
+    assert stream._cursor is None, "it would go on after the lost fragment"
+
+
+def token(seconds: int, increment: int) -> bytes:
+    """Build a high-water token of a cluster time."""
+    return bson.encode({"_data": f"82{seconds:08X}{increment:08X}2B0229296E04"})
+
+
+def batch_of(*times: tuple[int, int], resume: bytes = b"") -> RawBatch:
+    """Build a batch of events of these cluster times."""
+    events = [bson.encode({"_id": {"_data": "x"}, "clusterTime": Timestamp(*time)}) for time in times]
+    data = as_bytes(b"".join(events))
+    return RawBatch(data, split_documents(data), resume, None)
+
+
+def stream_of(*batches: RawBatch) -> ChangeStream:
+    """Return a stream that gets these batches; it never asks a server."""
+    stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
+    waiting = iter(batches)
+    stream._next = lambda _: next(waiting)  # type: ignore[method-assign,assignment]
+    return stream
+
+
+@pytest.mark.covers("MDB-XA-02")
+@pytest.mark.parametrize(
+    "batch",
+    [
+        batch_of((4, 9), resume=token(4, 9)),
+        batch_of((6, 1), (5, 9), resume=token(5, 9)),
+        batch_of(resume=token(4, 9)),
+    ],
+)
+def test_a_stream_that_goes_back_is_refused_and_moves_no_place(batch: RawBatch) -> None:
+    start = StreamPlace(5, 0, token=token(5, 0))
+    stream = stream_of(batch)
+    with pytest.raises(TransientError, match=r"went back: expected nothing before cluster time [56]:"):
+        stream.plan(start, StreamPlace(9, 0), ReadLimit())
+    assert stream.place == start
+
+
+@pytest.mark.covers("MDB-XA-02")
+def test_a_first_batch_of_101_events_is_not_taken_for_the_whole_backlog() -> None:
+    first = batch_of(*((5, n) for n in range(101)), resume=token(5, 100))
+    rest = batch_of(*((6, n) for n in range(7)), resume=token(6, 6))
+    stream = stream_of(first, rest, batch_of(resume=token(9, 0)))
+    plan = stream.plan(StreamPlace(4, 0), StreamPlace(9, 0), ReadLimit())
+    assert plan.at_head
+    assert stream.counts.events == 108
+    assert (stream.counts.replies, stream.counts.empty_replies) == (3, 1)
+    assert stream.counts.last_empty_reply_at is not None
+    assert stream.counts.last_event_at is not None
+    assert stream.counts.last_event_at <= stream.counts.last_empty_reply_at
+    assert {name: stream.counts.position[name] for name in ("sec", "ord")} == {"sec": "9", "ord": "0"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are_batched(size: int) -> None:
+    events = [(5, 1)] * 7 + [(6, 1)]
+    batches = [
+        batch_of(*events[at : at + size], resume=token(*events[min(at + size, 8) - 1]))
+        for at in range(0, 8, size)
+    ]
+    for index in range(7):
+        stream = stream_of(*batches, batch_of(resume=token(9, 0)))
+        start = StreamPlace(5, 1, index)
+        stream._count_from(start)
+        plan = stream.plan(start, StreamPlace(9, 0), ReadLimit())
+        times = [e["clusterTime"] for part in plan.partitions for e in bson.decode_all(part.events)]
+        assert times == [Timestamp(*time) for time in events[index + 1 :]]
+        assert plan.partitions[0].first_index == (index + 1 if index < 6 else 0)
 
 
 @pytest.mark.covers("MDB-STR-05")
@@ -157,3 +226,22 @@ def test_without_status_the_oldest_time_is_found_by_trying(oldest: int) -> None:
     found = oldest_time(NoStatus(), accepts, Timestamp(100_000, 1))  # type: ignore[arg-type]  # a recording stand-in
     assert found == (BEGIN if oldest == 1 else Timestamp(oldest, 0))
     assert len(tried) < 40
+
+
+def test_a_stream_without_tokens_is_at_its_head_once_it_has_nothing_to_give() -> None:
+    """As Amazon DocumentDB's may be: an empty reply has no token, and the place stays where it was."""
+    start = StreamPlace(4, 0)
+    stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
+    nothing = RawBatch(as_bytes(b""), split_documents(as_bytes(b"")), b"", Timestamp(9, 9))
+    waits: list[int] = []
+    stream._place, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+
+    def wait(milliseconds: int) -> RawBatch:
+        waits.append(milliseconds)
+        return nothing
+
+    stream._next = wait  # type: ignore[method-assign,assignment]
+    plan = stream.plan(start, StreamPlace(9, 0), ReadLimit())
+    assert plan.at_head
+    assert plan.end == start.to_offset()
+    assert waits[-1] == 1000

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 from pymongo import errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, translated
+from airflow_cdc_provider.sources.mongodb import connection
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, reach, translated
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
+from server_kit.ports import free_port
 
 
 def read(**values: Any) -> ConnectionValues:
@@ -73,7 +77,7 @@ SECRET = "s3cr3t/x"
 )
 def test_no_text_shows_a_secret(values: dict[str, Any]) -> None:
     made = read(**values)
-    reader: Any = range_reader(made, 10)
+    reader: Any = range_reader(made, MongodbOptions())
     assert "s3cr3t" not in repr(made) + repr(reader)
     assert pickle.loads(pickle.dumps(reader)).args == reader.args
     with pytest.raises(ConfigurationError) as caught:
@@ -92,7 +96,9 @@ def test_no_text_shows_a_secret(values: dict[str, Any]) -> None:
         (errors.OperationFailure("no", 13), ConfigurationError),
         (errors.OperationFailure("no", 18), ConfigurationError),
         (errors.OperationFailure("size", 10334), ConfigurationError),
-        (errors.OperationFailure("token", 260), ConfigurationError),
+        (errors.OperationFailure("token", 260), PositionLost),
+        (errors.OperationFailure("token", 280), PositionLost),
+        (errors.OperationFailure("token", 50811), ConfigurationError),
         (errors.OperationFailure("stepped down", 189), TransientError),
         (errors.OperationFailure("?", 1, {"errorLabels": ["ResumableChangeStreamError"]}), TransientError),
         (errors.OperationFailure("?", 1), ConfigurationError),
@@ -109,3 +115,74 @@ def test_errors_say_what_the_caller_must_do(error: Exception, expected: type[Cdc
 def test_other_errors_pass_as_they_are() -> None:
     with pytest.raises(KeyError), translated("reading"):
         raise KeyError("x")
+
+
+@pytest.mark.covers("MDB-CONN-01")
+def test_what_a_connection_string_says_wins() -> None:
+    values = read(
+        host="mongodb://me:pw@h:1/?connectTimeoutMS=9&appName=mine&ssl=true",
+        login="other",
+        password="x",
+        extra={"connectTimeoutMS": 5, "tls": False, "replicaSet": "rs0"},
+    )
+    assert "connectTimeoutMS" not in values.options
+    assert "tls" not in values.options
+    assert (values.options["replicaSet"], values.credentials) == ("rs0", {})
+    client = values.client()
+    assert client.options.pool_options.connect_timeout == 0.009
+    assert client.options.pool_options.appname == "mine"
+    assert client.options.server_selection_timeout == 2.5
+    client.close()
+    assert read(host="mongodb://h:1/?w=1", login="me", password="x").credentials["username"] == "me"
+
+
+@pytest.mark.covers("MDB-CONN-07")
+@pytest.mark.parametrize(
+    ("values", "option"),
+    [
+        ({"host": "h", "extra": {"tls": True}}, ""),
+        ({"host": "h", "extra": {"tls": True, "tlsAllowInvalidHostnames": True}}, "tlsAllowInvalidHostnames"),
+        ({"host": "mongodb://h/?tls=true&tlsAllowInvalidHostnames=true"}, "tlsAllowInvalidHostnames"),
+        ({"host": "h", "extra": {"ssl": True, "allow_insecure": True}}, "tlsInsecure"),
+        ({"host": "mongodb://h/?tls=true&tlsInsecure=false"}, ""),
+    ],
+)
+def test_an_unverified_server_is_warned_of_once(
+    values: dict[str, Any], option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection._warn_of.cache_clear()
+    made = read(**values)
+    assert made.unverified == option
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            made.client().close()
+    assert caplog.text.count("is taken for the server") == bool(option)
+
+
+@pytest.mark.covers("MDB-FAULT-02", "MDB-FAULT-03")
+def test_pauses_double_up_to_the_longest() -> None:
+    advanced = MongodbAdvanced(connect_attempts=6, connect_pause_seconds=1, connect_longest_pause_seconds=5)
+    assert list(connection.pauses(advanced)) == [1, 2, 4, 5, 5]
+    assert list(connection.pauses(MongodbAdvanced(connect_attempts=1))) == []
+
+
+@pytest.mark.covers("MDB-XE-06")
+@pytest.mark.parametrize("error", [errors.NetworkTimeout("late"), errors.OperationFailure("late", 50)])
+def test_a_late_answer_is_told_from_none(error: Exception) -> None:
+    with pytest.raises(connection.ServerTimeout), translated("reading"):
+        raise error
+
+
+@pytest.mark.covers("MDB-FAULT-02")
+def test_a_server_that_does_not_answer_is_tried_again_with_growing_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    address = {"host": "127.0.0.1", "port": free_port(), "extra": {"serverSelectionTimeoutMS": 20}}
+    advanced = MongodbAdvanced(connect_attempts=4, connect_pause_seconds=0.05)
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(TransientError, match="the server doesn't answer"),
+    ):
+        reach(ConnectionValues.read(address, 0.02).client(), advanced)
+    told = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert told == [f"tried again in {pause} s" for pause in ("0.1", "0.1", "0.2")]

@@ -177,6 +177,7 @@ def test_fields_of_newer_servers_do_not_disturb() -> None:
     assert decoded.events["update_description"][0].as_py()["updatedFields"] == '{"a.b": 1}'
 
 
+@pytest.mark.covers("MDB-XD-18")
 def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptureFixture) -> None:
     good = [event(documentKey={"_id": n}) for n in range(6)]
     broken = list(good)
@@ -186,6 +187,10 @@ def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptur
         found = records(*broken).to_pylist()
     assert [r["kind"] for r in found] == ["change", "change", "quarantine", "change", "quarantine", "change"]
     assert [found[n]["payload"] for n in (2, 4)] == [broken[2], broken[4]]
+    reasons = [r["schema_id"] for r in found]
+    assert reasons[:2] == [None, None]
+    assert str(reasons[2]).startswith("BROKEN-EVENT: ")
+    assert reasons[4] == "BROKEN-EVENT: it has no cluster time or operation"
     assert [r["position"] for r in found] == [r["position"] for r in records(*good).to_pylist()]
     assert f"event 2 at byte {2 * len(good[0])}" in caplog.text
 
@@ -196,6 +201,7 @@ def test_a_length_that_cannot_be_followed_sets_the_rest_apart() -> None:
     assert found[1]["payload"].endswith(event())
 
 
+@pytest.mark.covers("MDB-XD-18")
 def test_strict_fails_on_the_first_broken_event() -> None:
     with pytest.raises(CorruptInput, match="event 1 at byte"):
         records(event(), mutated(event(), [(4, 0x55)]), strict=True)

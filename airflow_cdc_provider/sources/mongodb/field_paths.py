@@ -1,0 +1,80 @@
+"""Paths of fields that events leave out or rename. Light: read by DAG files.
+
+An entry is ``database.collection.field[.nested]``, for a renaming with ``:new_name`` behind it. In database
+and collection ``*`` stands for any text; their case doesn't matter, as in Debezium. A path goes through
+documents and through arrays of documents, not through arrays inside arrays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+_SMALLEST: Final = 3
+
+
+@dataclass(frozen=True)
+class FieldRule:
+    """What becomes of one field.
+
+    Args:
+        namespace: Database and collection, in which ``*`` stands for any text.
+        path: Names on the way to the field.
+        new_name: Takes the place of the last one; empty: the field is left out.
+    """
+
+    namespace: str
+    path: tuple[str, ...]
+    new_name: str = ""
+
+    def __str__(self) -> str:
+        """Return the entry that it was made of."""
+        return ".".join([self.namespace, *self.path]) + (f":{self.new_name}" if self.new_name else "")
+
+    def applies(self, database: str, collection: str) -> bool:
+        """Tell whether it is about a collection."""
+        pattern = r"\.".join(
+            ".*".join(map(re.escape, part.split("*"))) for part in self.namespace.split(".", 1)
+        )
+        return re.fullmatch(pattern, f"{database}.{collection}", re.IGNORECASE | re.DOTALL) is not None
+
+
+def field_rules(exclude: Iterable[str], rename: Iterable[str]) -> tuple[FieldRule, ...]:
+    """Read entries that :func:`wrong_exclusion` and :func:`wrong_renaming` find nothing wrong with.
+
+    Exclusions come first, as Debezium applies them.
+    """
+    rules = [_rule(entry, "") for entry in exclude]
+    for entry in rename:
+        path, _, new_name = entry.strip().rpartition(":")
+        rules.append(_rule(path, new_name.strip()))
+    return tuple(rules)
+
+
+def wrong_exclusion(entries: Iterable[str]) -> str:
+    """Return what was expected where an entry is wrong, else an empty text."""
+    for entry in entries:
+        parts = entry.strip().split(".")
+        if len(parts) < _SMALLEST or not all(parts):
+            return f"database.collection.field each, with .nested for one inside it ({entry!r})"
+    return ""
+
+
+def wrong_renaming(entries: Iterable[str]) -> str:
+    """Return what was expected where an entry is wrong, else an empty text."""
+    for entry in entries:
+        path, _, new_name = (part.strip() for part in entry.partition(":"))
+        if not new_name or ":" in new_name or wrong_exclusion([path]):
+            return f"database.collection.field:new_name each, with .nested before the colon ({entry!r})"
+        if "." in new_name:
+            return f"a new name for the last part of the path, without dots ({entry!r})"
+        if path.rpartition(".")[2] == new_name:
+            return f"another name than the field has ({entry!r})"
+    return ""
+
+
+def _rule(entry: str, new_name: str) -> FieldRule:
+    database, collection, *path = entry.strip().split(".")
+    return FieldRule(f"{database}.{collection}", tuple(path), new_name)

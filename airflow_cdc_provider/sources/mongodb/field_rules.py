@@ -1,0 +1,522 @@
+"""Leaving out and renaming fields in raw BSON, without decoding it.
+
+A rule (:class:`.field_paths.FieldRule`) is applied to three forms:
+
+* whole documents: the path goes through documents and arrays of documents; what stands before and after the
+  field is copied as it is, and the lengths of the documents around it are written anew;
+* ``updatedFields``, whose names are dotted paths: a name that is the path or goes on after it is left out or
+  renamed, and where a name is the path's beginning the rest of it is followed inside the value. An array's
+  indexes in a name don't count (``a.0.b`` is ``a.b``), but two in a row stand for an array in an array;
+* ``removedFields`` and the fields of ``truncatedArrays``: names as above.
+
+A renamed field moves to the end of its document, as in Debezium. A document that has the new name already
+can't be shown: its row is told.
+
+Two things differ from Debezium 3.6: a name that goes on after an excluded path is left out of removedFields
+too, and of several names that begin the path all values are looked into, not the first alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.byte_kernels import copy, same, store_little32
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.sources.mongodb.bson import ARRAY, DOCUMENT, name_end, value_end
+from airflow_cdc_provider.sources.mongodb.field_paths import FieldRule
+
+Bits = np.ndarray
+
+_CLASH: Final = -1
+_BROKEN: Final = -2
+_MAX_PARTS: Final = 256
+"""Parts of a dotted name that are looked at; the server nests no deeper than 200."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Documents after rules.
+
+    Args:
+        data: Bytes that hold all of them.
+        starts: Where each begins.
+        ends: Where each ends.
+        clashes: Per row the number of the rule whose new name was taken already, -1 for none.
+    """
+
+    data: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    clashes: np.ndarray
+
+
+class FieldRules:
+    """Rules in the order in which they are applied."""
+
+    def __init__(self, rules: Sequence[FieldRule]) -> None:
+        self._rules = tuple(rules)
+        self._compiled = [_Compiled(rule) for rule in rules]
+
+    def __bool__(self) -> bool:
+        """Tell whether there are any."""
+        return bool(self._rules)
+
+    def masks(self, databases: pa.Array, collections: pa.Array) -> list[Bits]:
+        """Return per rule which rows are of a collection that it is about (bool)."""
+        names = pc.binary_join_element_wise(databases, collections, "\0").dictionary_encode()
+        pairs = [name.split("\0") for name in names.dictionary.to_pylist()]
+        codes = names.indices.to_numpy(zero_copy_only=False)
+        return [np.array([rule.applies(*pair) for pair in pairs], np.bool_)[codes] for rule in self._rules]
+
+    def rewrite(
+        self,
+        data: np.ndarray,
+        present: Bits,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        masks: Sequence[Bits],
+        *,
+        dotted: bool,
+    ) -> Rewritten:
+        """Apply the rules to documents.
+
+        Args:
+            data: Bytes that hold all documents, which are known to be whole.
+            present: Whether a row has a document.
+            starts: Where each begins.
+            ends: Where each ends.
+            masks: What :meth:`masks` gave.
+            dotted: Whether names are dotted paths, as in ``updatedFields``.
+        """
+        clashes = np.full(len(present), -1, np.int64)
+        touched = np.flatnonzero(present & np.logical_or.reduce(masks)) if masks else np.empty(0, np.int64)
+        if not len(touched):
+            return Rewritten(data, starts, ends, clashes)
+        source, first, last = data, starts[touched], ends[touched]
+        for number, (rule, mask) in enumerate(zip(self._compiled, masks, strict=True)):
+            chosen = mask[touched] & (clashes[touched] < 0)
+            if chosen.any():
+                source, first, last, clashed = rule.rewrite(source, first, last, chosen, dotted=dotted)
+                clashes[touched[clashed]] = number
+        new_starts, new_ends = starts.copy(), ends.copy()
+        new_starts[touched], new_ends[touched] = first + len(data), last + len(data)
+        return Rewritten(np.concatenate([data, source]), new_starts, new_ends, clashes)
+
+    def rename(self, paths: pa.Array, masks: Sequence[Bits]) -> tuple[pa.Array, Bits]:
+        """Apply the rules to dotted paths.
+
+        Args:
+            paths: Text; none is null.
+            masks: Per rule, which paths it is about.
+
+        Returns:
+            The paths, and which of them are kept.
+        """
+        kept = np.ones(len(paths), np.bool_)
+        for rule, mask in zip(self._compiled, masks, strict=True):
+            if (mask & kept).any():
+                paths, stays = rule.rename(paths, mask & kept)
+                kept &= stays
+        return paths, kept
+
+    def reason(self, number: int) -> str:
+        """Say why a row can't be shown whose clash has this number."""
+        return f"publish.mongodb.rename_fields: {self._rules[number]}: the document has that name already"
+
+
+class _Compiled:
+    """One rule as its kernels take it."""
+
+    def __init__(self, rule: FieldRule) -> None:
+        parts = [part.encode() for part in rule.path]
+        self._names = np.frombuffer(b"".join(parts), np.uint8)
+        self._offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+        self._new = np.frombuffer(rule.new_name.encode(), np.uint8)
+        self._frames = np.zeros((2 * len(parts) + 2, _COLUMNS), np.int64)
+
+    def _room(self, sizes: np.ndarray) -> np.ndarray:
+        """Bytes that documents may take afterwards: each of their members can get the new name."""
+        return sizes + (sizes // _SMALLEST_MEMBER + 1) * len(self._new) + 8
+
+    def rewrite(
+        self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray, chosen: Bits, *, dotted: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Bits]:
+        sizes = ends - starts
+        rooms = np.where(chosen, self._room(sizes), sizes)
+        largest = int(rooms.max(initial=0))
+        out = np.empty(int(sizes.sum()) + largest + 64, np.uint8)
+        offsets = np.zeros(len(starts) + 1, np.int64)
+        clashed = np.zeros(len(starts), np.bool_)
+        row, at = 0, 0
+        arguments = (self._names, self._offsets, self._new, self._frames, _parts(), dotted)
+        while row < len(starts):
+            row, at = _rewrite_rows(
+                data, starts, ends, chosen, rooms, *arguments, out, offsets, clashed, row, at
+            )
+            if row < len(starts):
+                grown = np.empty(2 * len(out) + largest, np.uint8)
+                grown[:at] = out[:at]
+                out = grown
+        return out[:at], offsets[:-1], offsets[1:], clashed
+
+    def rename(self, paths: pa.Array, chosen: Bits) -> tuple[pa.Array, Bits]:
+        data, starts, ends, _ = binary_slices(paths)
+        sizes = ends - starts
+        out = np.empty(int(np.where(chosen, sizes + len(self._new), sizes).sum()), np.uint8)
+        offsets = np.zeros(len(starts) + 1, np.int64)
+        kept = np.ones(len(starts), np.bool_)
+        arguments = (self._names, self._offsets, self._new, _parts())
+        _rename_paths(data, starts, ends, chosen, *arguments, out, offsets, kept)
+        return text_array(out, offsets, np.ones(len(starts), np.bool_)), kept
+
+
+# Columns of a frame: a document or array that is being copied.
+_NEXT: Final = 0
+_END: Final = 1
+_PLACE: Final = 2
+_NODE: Final = 3
+_IN_ARRAY: Final = 4
+_KIND: Final = 5
+_VALUE: Final = 6
+_VALUE_END: Final = 7
+_TAKEN: Final = 8
+_COLUMNS: Final = 9
+
+_SMALLEST_MEMBER: Final = 2
+
+
+def _parts() -> np.ndarray:
+    """Return scratch for the parts of a dotted name: start, end, whether the part is a number."""
+    return np.zeros((_MAX_PARTS, 3), np.int64)
+
+
+@walker
+def _is_node(data: Any, start: Any, end: Any, names: Any, offsets: Any, node: Any) -> Any:
+    size = offsets[node + 1] - offsets[node]
+    return end - start == size and same(data, start, names, offsets[node], size)
+
+
+@walker
+def _is_text(data: Any, start: Any, end: Any, text: Any) -> Any:
+    return end - start == len(text) and same(data, start, text, 0, len(text))
+
+
+@walker
+def _open(frames: Any, depth: Any, start: Any, end: Any, node: Any, in_array: Any, at: Any) -> Any:
+    """Begin to copy a document or array to ``at``; return the place after its length."""
+    frames[depth, _NEXT] = start + 4
+    frames[depth, _END] = end
+    frames[depth, _PLACE] = at
+    frames[depth, _NODE] = node
+    frames[depth, _IN_ARRAY] = in_array
+    frames[depth, _KIND] = 0
+    frames[depth, _TAKEN] = 0
+    return at + 4
+
+
+@walker
+def _rewrite_document(
+    data: Any,
+    start: Any,
+    end: Any,
+    in_array: Any,
+    first: Any,
+    names: Any,
+    offsets: Any,
+    new: Any,
+    frames: Any,
+    out: Any,
+    at: Any,
+) -> Any:
+    """Copy a document, or an array of documents, and apply the path from its node ``first`` on.
+
+    Returns:
+        The place after it in ``out``, or a negative fault.
+    """
+    last = len(offsets) - 2
+    renames = len(new) > 0
+    at = _open(frames, 0, start, end, first, in_array, at)
+    depth = 1
+    while depth > 0:
+        top = depth - 1
+        pos = frames[top, _NEXT]
+        limit = frames[top, _END] - 1
+        if pos >= limit:
+            if frames[top, _KIND] > 0:
+                if frames[top, _TAKEN]:
+                    return _CLASH
+                out[at] = frames[top, _KIND]
+                at = copy(new, 0, len(new), out, at + 1)
+                out[at] = 0
+                at = copy(
+                    data, frames[top, _VALUE], frames[top, _VALUE_END] - frames[top, _VALUE], out, at + 1
+                )
+            out[at] = 0
+            at += 1
+            store_little32(out, frames[top, _PLACE], at - frames[top, _PLACE])
+            depth -= 1
+            continue
+        kind = np.int64(data[np.uint64(pos)])
+        name = name_end(data, pos + 1, limit)
+        if name < 0:
+            return _BROKEN
+        after = value_end(data, kind, name + 1, limit)
+        if after < 0:
+            return _BROKEN
+        frames[top, _NEXT] = after
+        node = frames[top, _NODE]
+        inside = np.int64(-1)  # the node that is followed inside the value
+        if frames[top, _IN_ARRAY]:
+            if kind == DOCUMENT:
+                inside = node
+        elif _is_node(data, pos + 1, name, names, offsets, node):
+            if node == last:
+                if renames:  # of several members with the name the last counts
+                    frames[top, _KIND] = kind
+                    frames[top, _VALUE] = name + 1
+                    frames[top, _VALUE_END] = after
+                continue
+            if kind in (DOCUMENT, ARRAY):
+                inside = node + 1
+        elif renames and node == last and _is_text(data, pos + 1, name, new):
+            frames[top, _TAKEN] = 1
+        if inside < 0:
+            at = copy(data, pos, after - pos, out, at)
+        else:
+            at = copy(data, pos, name + 1 - pos, out, at)
+            at = _open(frames, depth, name + 1, after, inside, 1 if kind == ARRAY else 0, at)
+            depth += 1
+    return at
+
+
+@walker
+def _split_name(data: Any, start: Any, end: Any, parts: Any) -> Any:
+    """Split a dotted name; return how many parts there are, at most as many as there is room for."""
+    count = np.int64(0)
+    begin = start
+    number = end > start
+    for i in range(start, end + 1):
+        if i < end and data[i] != 46:
+            if data[i] < 48 or data[i] > 57:
+                number = False
+            continue
+        parts[count, 0] = begin
+        parts[count, 1] = i
+        parts[count, 2] = 1 if number and i > begin else 0
+        count += 1
+        if count == len(parts):
+            return count
+        begin = i + 1
+        number = True
+    return count
+
+
+@walker
+def _compare_parts(
+    data: Any, parts: Any, count: Any, names: Any, offsets: Any, without_numbers: Any
+) -> tuple[Any, Any]:
+    """Compare the parts of a name with the path, with an array's indexes or without.
+
+    Returns:
+        How many of the path's nodes agree, -1 if one doesn't; and which part agreed with the last of them.
+    """
+    nodes = len(offsets) - 1
+    agreed = np.int64(0)
+    where = np.int64(0)
+    for part in range(count):
+        if without_numbers and parts[part, 2]:
+            continue
+        if agreed == nodes:
+            break
+        if not _is_node(data, parts[part, 0], parts[part, 1], names, offsets, agreed):
+            return np.int64(-1), np.int64(0)
+        agreed += 1
+        where = np.int64(part)
+    return agreed, where
+
+
+@walker
+def _match(data: Any, start: Any, end: Any, names: Any, offsets: Any, parts: Any) -> tuple[Any, Any, Any]:
+    """Look how a dotted name stands to the path.
+
+    Returns:
+        How many nodes of the path it holds, -1 if it is another; where the part of the last of them begins,
+        and where it ends.
+    """
+    count = _split_name(data, start, end, parts)
+    # Indexes may be left out, unless the name is one, or goes through an array in an array.
+    strip = count > 1
+    for part in range(1, count):
+        if parts[part, 2] and parts[part - 1, 2]:
+            strip = False
+    agreed = np.int64(-1)
+    where = np.int64(0)
+    if strip:
+        agreed, where = _compare_parts(data, parts, count, names, offsets, True)
+    if agreed < len(offsets) - 1:
+        exactly, place = _compare_parts(data, parts, count, names, offsets, False)
+        if exactly > agreed:
+            agreed, where = exactly, place
+    return agreed, parts[where, 0], parts[where, 1]
+
+
+@walker
+def _rewrite_dotted(
+    data: Any,
+    start: Any,
+    end: Any,
+    names: Any,
+    offsets: Any,
+    new: Any,
+    frames: Any,
+    parts: Any,
+    out: Any,
+    at: Any,
+) -> Any:
+    """Do as :func:`_rewrite_document` for a document whose names are dotted paths."""
+    nodes = len(offsets) - 1
+    renames = len(new) > 0
+    place = at
+    at += 4
+    limit = end - 1
+    for turn in range(2 if renames else 1):  # renamed members follow the others
+        pos = start + 4
+        while pos < limit:
+            kind = np.int64(data[np.uint64(pos)])
+            name = name_end(data, pos + 1, limit)
+            if name < 0:
+                return _BROKEN
+            after = value_end(data, kind, name + 1, limit)
+            if after < 0:
+                return _BROKEN
+            agreed, part, part_end = _match(data, pos + 1, name, names, offsets, parts)
+            if agreed == nodes:
+                if turn == 1:
+                    out[at] = kind
+                    begin = at + 1
+                    at = copy(data, pos + 1, part - pos - 1, out, begin)
+                    at = copy(new, 0, len(new), out, at)
+                    at = copy(data, part_end, name - part_end, out, at)
+                    if _has_member(data, start, end, out, begin, at):
+                        return _CLASH
+                    out[at] = 0
+                    at = copy(data, name + 1, after - name - 1, out, at + 1)
+            elif turn == 0:
+                if agreed > 0 and kind in (DOCUMENT, ARRAY):
+                    at = copy(data, pos, name + 1 - pos, out, at)
+                    in_array = 1 if kind == ARRAY else 0
+                    at = _rewrite_document(
+                        data, name + 1, after, in_array, agreed, names, offsets, new, frames, out, at
+                    )
+                    if at < 0:
+                        return at
+                else:
+                    at = copy(data, pos, after - pos, out, at)
+            pos = after
+    out[at] = 0
+    at += 1
+    store_little32(out, place, at - place)
+    return at
+
+
+@walker
+def _has_member(data: Any, start: Any, end: Any, name: Any, name_start: Any, name_stop: Any) -> Any:
+    """Tell whether a sound document has a member with a name."""
+    size = name_stop - name_start
+    pos = start + 4
+    limit = end - 1
+    while pos < limit:
+        stop = name_end(data, pos + 1, limit)
+        if stop < 0:
+            return False
+        if stop - pos - 1 == size and same(data, pos + 1, name, name_start, size):
+            return True
+        pos = value_end(data, np.int64(data[np.uint64(pos)]), stop + 1, limit)
+        if pos < 0:
+            return False
+    return False
+
+
+@walker
+def _rewrite_rows(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    chosen: Any,
+    rooms: Any,
+    names: Any,
+    offsets: Any,
+    new: Any,
+    frames: Any,
+    parts: Any,
+    dotted: Any,
+    out: Any,
+    places: Any,
+    clashed: Any,
+    row: Any,
+    at: Any,
+) -> Any:
+    """Write rows from ``row`` on until the room may not do for the next; return that row and the place."""
+    while row < len(starts):
+        if at + rooms[row] > len(out):
+            return row, at
+        stop = np.int64(_BROKEN)
+        if chosen[row]:
+            if dotted:
+                stop = np.int64(
+                    _rewrite_dotted(data, starts[row], ends[row], names, offsets, new, frames, parts, out, at)
+                )
+            else:
+                stop = np.int64(
+                    _rewrite_document(
+                        data, starts[row], ends[row], 0, 0, names, offsets, new, frames, out, at
+                    )
+                )
+            clashed[row] = stop < 0
+        if stop < 0:
+            stop = np.int64(copy(data, starts[row], ends[row] - starts[row], out, at))
+        at = stop
+        places[row + 1] = at
+        row += 1
+    return row, at
+
+
+@walker
+def _rename_paths(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    chosen: Any,
+    names: Any,
+    offsets: Any,
+    new: Any,
+    parts: Any,
+    out: Any,
+    places: Any,
+    kept: Any,
+) -> None:
+    at = np.int64(0)
+    nodes = len(offsets) - 1
+    for row in range(len(starts)):
+        begin, end = starts[row], ends[row]
+        agreed = np.int64(-1)
+        part = np.int64(0)
+        part_end = np.int64(0)
+        if chosen[row]:
+            agreed, part, part_end = _match(data, begin, end, names, offsets, parts)
+        if agreed == nodes and len(new) > 0:
+            at = copy(data, begin, part - begin, out, at)
+            at = copy(new, 0, len(new), out, at)
+            at = copy(data, part_end, end - part_end, out, at)
+        else:
+            at = copy(data, begin, end - begin, out, at)
+            if agreed == nodes:
+                kept[row] = False
+        places[row + 1] = at

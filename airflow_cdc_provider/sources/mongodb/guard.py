@@ -1,0 +1,84 @@
+"""Watching what a user's own stages leave of change events, so that they can't break a capture unseen.
+
+MongoDB itself refuses stages that touch an event's ``_id``. Of the other members that capture needs, a look
+at the stages (:mod:`.stages`) finds what is plainly taken away; what depends on data shows here, in the first
+event that lacks something. Splitting comes after the user's stages, so the parts of a split event aren't
+looked at: the next whole event of the collection tells the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb import change_event
+from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, INT32, NULL, STRING, TIMESTAMP, Bytes, Spans
+from airflow_cdc_provider.sources.mongodb.change_event import OPERATIONS, operation_numbers
+from airflow_cdc_provider.sources.mongodb.paths import Paths
+
+_MEMBERS: Final = Paths(
+    [
+        ("operationType",),
+        ("clusterTime",),
+        ("ns", "db"),
+        ("ns", "coll"),
+        ("documentKey", "_id"),
+        ("fullDocument",),
+        ("fullDocument", "_id"),
+        ("splitEvent", "fragment"),
+    ]
+)
+_OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLACE, change_event.DELETE)
+_WITH_DOCUMENT: Final = (change_event.INSERT, change_event.REPLACE)
+
+Flags = npt.NDArray[np.bool_]
+
+
+def require_members(data: Bytes, spans: Spans, *, full_document: bool) -> None:
+    """Refuse events that lack what capture needs.
+
+    Args:
+        data: The buffer.
+        spans: Where the events stand in it.
+        full_document: Whether updates are to carry a document, or null.
+
+    Raises:
+        ConfigurationError: Names the first such event by its operation and namespace, and what it lacks.
+    """
+    found = _MEMBERS.find(data, spans.starts, spans.ends)
+    operation, clock, database, collection, key, document, identity, fragment = (
+        found.values(row) for row in range(len(found.kinds))
+    )
+    whole = fragment.kinds != INT32
+    numbers = operation_numbers(data, operation)
+    of_rows = np.isin(numbers, _OF_ROWS)
+    carries = np.isin(numbers, _WITH_DOCUMENT)
+    is_update = numbers == change_event.UPDATE
+    no_document = carries & (document.kinds != DOCUMENT)
+    if full_document:
+        no_document |= is_update & (document.kinds != DOCUMENT) & (document.kinds != NULL)
+    lacking: dict[str, Flags] = {
+        "operationType": operation.kinds != STRING,
+        "clusterTime": clock.kinds != TIMESTAMP,
+        "ns.db": of_rows & (database.kinds != STRING),
+        "ns.coll": of_rows & (collection.kinds != STRING),
+        "documentKey._id": of_rows & (key.kinds == 0),
+        "fullDocument": no_document,
+        "fullDocument._id": of_rows & (document.kinds == DOCUMENT) & (identity.kinds == 0),
+    }
+    for member, flags in lacking.items():
+        rows = np.flatnonzero(flags & whole)
+        if not len(rows):
+            continue
+        row = int(rows[0])
+        names = [part.text(data, row) for part in (database, collection)]
+        kind = OPERATIONS[int(numbers[row])] or "?"
+        raise ConfigurationError(
+            "a stage of source.stream.pipeline takes away what capture needs",
+            expected=f"{member} as MongoDB sends it",
+            found=f"event {kind} of {'.'.join(filter(None, names)) or '?'} without it",
+            remedy="keep it in $project, $unset and $replaceRoot, or filter such events by $match",
+        )

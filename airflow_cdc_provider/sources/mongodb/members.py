@@ -1,0 +1,72 @@
+"""Members of documents found by name, and their simplest values as columns.
+
+The documents are known to be sound to their leaves, or a kernel says that they are not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.changes.text_kernels import gather_text
+from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64, value_end
+
+
+def as_name(text: str) -> np.ndarray:
+    """Return a name as :func:`find_member` takes it."""
+    return np.frombuffer(text.encode() + b"\0", np.uint8)
+
+
+@kernel
+def equals(data: np.ndarray, at: int, end: int, name: np.ndarray) -> bool:
+    """Compare a name or text that ends with zero."""
+    if end - at != len(name):
+        return False
+    same = True
+    for i in range(len(name)):
+        same &= data[at + i] == name[i]
+    return same
+
+
+@kernel
+def find_member(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tuple[int, int, int]:
+    """Find a member of a document: its type (0: none, -1: broken), where its value starts and ends."""
+    at = start + 4
+    while at < end - 1:
+        kind = int(data[at])
+        stop = name_end(data, at + 1, end - 1)
+        if stop < 0:
+            return -1, 0, 0
+        following = value_end(data, kind, stop + 1, end - 1)
+        if following < 0:
+            return -1, 0, 0
+        if equals(data, at + 1, stop + 1, name):
+            return kind, stop + 1, following
+        at = following
+    return 0, 0, 0
+
+
+@kernel
+def keep_member(
+    kinds: np.ndarray, first: np.ndarray, last: np.ndarray, slot: int, found: tuple[int, int, int]
+) -> None:
+    """Note a member; null counts as none."""
+    if found[0] not in (0, -1, 10):
+        kinds[slot], first[slot], last[slot] = found[0], found[1], found[2]
+
+
+def strings(data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
+    """Read strings; null where there is no string."""
+    valid = kinds == 2
+    return gather_text(data, first + 4, last - 1, valid)
+
+
+@kernel
+def numbers(data: np.ndarray, valid: np.ndarray, first: np.ndarray, width: int) -> np.ndarray:
+    """Read numbers of 4 or 8 bytes; those of 4 as unsigned's bits in a signed number."""
+    values = np.zeros(len(valid), np.int64)
+    for row in range(len(valid)):
+        if valid[row]:
+            values[row] = read_i32(data, first[row]) if width == 4 else np.int64(read_u64(data, first[row]))
+    return values

@@ -1,0 +1,185 @@
+"""Values taken out of documents as documents of their own, in raw BSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.byte_kernels import copy, store_little32
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
+from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, NULL
+from airflow_cdc_provider.sources.mongodb.paths import Paths
+
+
+def values_as_documents(
+    data: np.ndarray, kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray, name: bytes = b""
+) -> pa.Array:
+    """Copy values to a column of documents.
+
+    Args:
+        data: Bytes that hold all values.
+        kinds: BSON type of each, 0 for none.
+        starts: Where each begins.
+        ends: Where each ends.
+        name: The document's one member, which holds the value, or null where there is none; without it values
+            must be documents.
+
+    Returns:
+        ``large_binary``; without a name null where there is no value.
+    """
+    kinds = np.where((kinds == 0) & bool(name), NULL, kinds).astype(np.uint8)
+    valid = kinds != 0
+    extra = len(name) + 7 if name else 0  # length, type, two zeros
+    offsets = np.zeros(len(kinds) + 1, np.int64)
+    np.cumsum(np.where(valid, np.where(kinds == NULL, 0, ends - starts) + extra, 0), out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _copy_values(data, kinds, starts, ends, np.frombuffer(name, np.uint8), offsets, out)
+    return text_array(out, offsets, valid, binary=True, wide=True)
+
+
+def shard_keys(
+    data: np.ndarray, kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray, shard_key: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Make of documents what change events call their ``documentKey``: shard key and ``_id``.
+
+    Args:
+        data: Bytes that hold all documents.
+        kinds: 3 where there is a document (``uint8``).
+        starts: Where each begins.
+        ends: Where each ends.
+        shard_key: Dotted paths of the shard key's fields. One that a document lacks is left out of its key.
+
+    Returns:
+        The bytes that hold the keys; type, start and end of each.
+    """
+    names = dict.fromkeys([*shard_key, "_id"])
+    starts = np.where(kinds == DOCUMENT, starts, -1)
+    out, offsets = _chosen(data, starts, ends, [(name, tuple(name.split("."))) for name in names])
+    return out, kinds, offsets[:-1], offsets[1:]
+
+
+def chosen_members(documents: pa.Array, names: Sequence[str]) -> pa.Array:
+    """Return documents with some of their members alone, in this order; null stays null.
+
+    Args:
+        documents: Sound documents (binary).
+        names: The members' names.
+    """
+    data, starts, ends, valid = binary_slices(documents)
+    distinct = dict.fromkeys(names)
+    out, offsets = _chosen(data, np.where(valid, starts, -1), ends, [(name, (name,)) for name in distinct])
+    return text_array(out, offsets, valid, binary=True, wide=True)
+
+
+def member_of(documents: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Find a member of documents (binary): the bytes, and type, start and end of its values in them."""
+    data, starts, ends, valid = binary_slices(documents)
+    found = Paths([(name,)]).find(data, np.where(valid, starts, -1), ends).values(0)
+    return data, found.kinds.astype(np.uint8), found.starts, found.ends
+
+
+def with_id(documents: pa.Array, keys: pa.Array) -> pa.Array:
+    """Return documents with an ``_id`` at their end, unless they have one; null stays null.
+
+    Args:
+        documents: Sound documents (binary).
+        keys: Per document ``{id: value}``, as :func:`values_as_documents` makes it.
+    """
+    data, starts, ends, valid = binary_slices(documents)
+    _, kinds, _, _ = member_of(documents, "_id")
+    key_data, key_starts, key_ends, _ = binary_slices(keys)
+    adds = valid & (kinds == 0)
+    # The member takes one byte more than in the key, for its longer name, and the key has 5 around it.
+    sizes = np.where(valid, ends - starts, 0) + np.where(adds, key_ends - key_starts - 4, 0)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _write_with_id(data, starts, ends, valid, adds, key_data, key_starts, key_ends, offsets, out)
+    return text_array(out, offsets, valid, binary=True, wide=True)
+
+
+def _chosen(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, members: Sequence[tuple[str, tuple[str, ...]]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write documents of chosen values; a start of -1 stands for none."""
+    found = Paths([path for _, path in members]).find(data, starts, ends)
+    texts = [name.encode() for name, _ in members]
+    bounds = np.cumsum([0, *map(len, texts)]).astype(np.int64)
+    there = found.kinds != 0
+    sizes = np.where(there, found.ends.astype(np.int64) - found.starts, 0)
+    sizes += np.where(there, np.diff(bounds)[:, None] + 2, 0)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(np.where(starts >= 0, sizes.sum(axis=0) + 5, 0), out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    member_names = np.frombuffer(b"".join(texts), np.uint8)
+    _write_members(data, found.kinds, found.starts, found.ends, member_names, bounds, offsets, out)
+    return out, offsets
+
+
+@walker
+def _copy_values(data: Any, kinds: Any, starts: Any, ends: Any, name: Any, offsets: Any, out: Any) -> None:
+    for row in range(len(kinds)):
+        if kinds[row] == 0:
+            continue
+        at = offsets[row]
+        if len(name):
+            store_little32(out, at, offsets[row + 1] - at)
+            out[at + 4] = kinds[row]
+            at = copy(name, 0, len(name), out, at + 5)
+            out[at] = 0
+            at += 1
+            out[offsets[row + 1] - 1] = 0
+        if kinds[row] != NULL:
+            copy(data, starts[row], ends[row] - starts[row], out, at)
+
+
+@walker
+def _write_members(
+    data: Any, kinds: Any, starts: Any, ends: Any, names: Any, bounds: Any, offsets: Any, out: Any
+) -> None:
+    for row in range(len(offsets) - 1):
+        if offsets[row] == offsets[row + 1]:
+            continue
+        store_little32(out, offsets[row], offsets[row + 1] - offsets[row])
+        at = offsets[row] + 4
+        for member in range(len(kinds)):
+            if kinds[member, row] == 0:
+                continue
+            out[at] = kinds[member, row]
+            at = copy(names, bounds[member], bounds[member + 1] - bounds[member], out, at + 1)
+            out[at] = 0
+            size = np.int64(ends[member, row]) - np.int64(starts[member, row])
+            at = copy(data, np.int64(starts[member, row]), size, out, at + 1)
+        out[at] = 0
+
+
+@walker
+def _write_with_id(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    valid: Any,
+    adds: Any,
+    keys: Any,
+    key_starts: Any,
+    key_ends: Any,
+    offsets: Any,
+    out: Any,
+) -> None:
+    for row in range(len(starts)):
+        if not valid[row]:
+            continue
+        at = offsets[row]
+        size = ends[row] - starts[row]
+        at = copy(data, starts[row], size, out, at)
+        if adds[row]:
+            store_little32(out, offsets[row], offsets[row + 1] - offsets[row])
+            place = at - 1  # over the zero that ended the document
+            out[place] = keys[key_starts[row] + 4]
+            out[place + 1] = 95
+            # "id", its zero, the value and the zero that ends the key
+            copy(keys, key_starts[row] + 5, key_ends[row] - key_starts[row] - 5, out, place + 2)

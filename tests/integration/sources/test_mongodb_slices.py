@@ -1,0 +1,436 @@
+"""A backlog read by several change streams: what they give together is what one stream gives."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import bson
+import pyarrow as pa
+import pytest
+from bson import Timestamp
+from pymongo import DeleteOne, InsertOne, UpdateOne
+from pymongo.errors import OperationFailure
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.exceptions import PositionLost, error_from_text
+from airflow_cdc_provider.sources.base import Offset, ReadLimit, TellsReading
+from airflow_cdc_provider.sources.mongodb import backlog
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace
+from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
+from tests.integration.sources.mongodb_replay import Replay, documents
+
+if TYPE_CHECKING:
+    from pymongo import MongoClient
+
+    from server_kit import MongoServer
+
+pytestmark = pytest.mark.integration
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def connection(mongo_server: MongoServer) -> dict[str, Any]:
+    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
+
+
+@pytest.fixture
+def database(mongo_client: MongoClient) -> Iterator[Any]:
+    name = f"sl{random.randrange(10**9)}"
+    yield mongo_client[name]
+    mongo_client.drop_database(name)
+
+
+@pytest.fixture
+def make_replay(connection: dict[str, Any]) -> Iterator[Callable[..., Replay]]:
+    made: list[Replay] = []
+
+    def make(*tables: str, **options: Any) -> Replay:
+        made.append(Replay(connection, *tables, **options))
+        return made[-1]
+
+    yield make
+    for replay in made:
+        replay.source.close()
+
+
+def write_operations(database: Any, rng: random.Random, count: int) -> None:
+    """Do what makes many events of one cluster time, ends collections, or takes many events at once."""
+    client = database.client
+    for _ in range(count):
+        collection = database[rng.choice(NAMES)]
+        collection.insert_one({"n": rng.randrange(9)})
+        match rng.randrange(8):
+            case 0:
+                with client.start_session() as session, session.start_transaction():
+                    for name in NAMES:
+                        many = [{"n": rng.randrange(99)} for _ in range(rng.randrange(1, 40))]
+                        database[name].insert_many(many, session=session)
+                    database.a.update_many({}, {"$inc": {"n": 1}}, session=session)
+            case 1:
+                collection.bulk_write(
+                    [
+                        InsertOne({"_id": (key := random.randbytes(8))}),
+                        UpdateOne({"_id": key}, {"$set": {"x": 1}}),
+                        DeleteOne({"_id": key}),
+                    ]
+                )
+            case 2:
+                collection.insert_many([{"s": "x" * rng.randrange(2000)} for _ in range(50)])
+            case 3:
+                collection.update_many({"n": {"$gt": 4}}, {"$set": {"u": rng.random()}})
+            case 4:
+                collection.delete_many({"n": {"$lt": 2}})
+            case 5 if rng.random() < 0.5:
+                collection.drop()
+            case 6 if rng.random() < 0.5:
+                try:
+                    collection.rename(rng.choice(NAMES), dropTarget=True)
+                except OperationFailure as error:
+                    assert error.code in (20, 26), error  # onto itself; it is gone
+            case _:
+                collection.replace_one({}, {"r": [1, {"x": 2}]})
+
+
+COMPARED = [name for name in CHANGE_SCHEMA.names if name != "captured_at"]
+
+
+def rows(batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    """Return all that a record tells but when it was captured."""
+    return [tuple(row[name] for name in COMPARED) for batch in batches for row in batch.to_pylist()]
+
+
+def one_stream(replay: Replay) -> list[tuple[Any, ...]]:
+    first = len(replay.batches)
+    replay.capture()
+    return rows(replay.batches[first:])
+
+
+def move_on(client: MongoClient) -> None:
+    """Let the cluster's time go beyond what was written: an idle server moves it every ten seconds."""
+    client["elsewhere"]["ticks"].insert_one({})
+
+
+def slices_at(start: Offset, cuts: Sequence[int]) -> list[TimeSlice]:
+    begins = [StreamPlace.from_offset(start)]
+    begins += [StreamPlace.before(Timestamp(cut >> 32, cut & 0xFFFF_FFFF)) for cut in cuts[:-1]]
+    return [TimeSlice(begin, cut, 5) for begin, cut in zip(begins, cuts, strict=True)]
+
+
+def read_slices(replay: Replay, slices: Sequence[TimeSlice]) -> list[tuple[Any, ...]]:
+    reader = pickle.loads(pickle.dumps(replay.source.reader()))
+    parts = pickle.loads(pickle.dumps(list(slices)))
+    return rows([batch for part in parts for batch in reader(part)])
+
+
+def time_of(row: tuple[Any, ...]) -> int:
+    return int.from_bytes(row[COMPARED.index("position")][:8], "big")
+
+
+SCOPES: dict[str, dict[str, Any]] = {
+    "deployment": {},
+    "database": {"scope": "database"},
+    "collection": {"scope": "collection"},
+}
+
+
+@pytest.mark.covers("MDB-XD-29", "MDB-XE-04")
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_slices_at_random_times_give_what_one_stream_gives_byte_for_byte(
+    make_replay: Callable[..., Replay], database: Any, scope: str, seed: int
+) -> None:
+    rng = random.Random(f"{scope} {seed}")
+    target = {"database": database.name, "collection": f"{database.name}.a"}.get(scope, "")
+    replay = make_replay(
+        rf"{database.name}\..*",
+        target=target,
+        full_document="none",
+        advanced=MongodbAdvanced(batch_events=rng.choice([3, 17, 1000])),
+        **SCOPES[scope],
+    )
+    start = replay.offset
+    write_operations(database, rng, 60)
+    wanted = one_stream(replay)
+    move_on(database.client)
+    end = StreamPlace.from_offset(replay.offset)
+    begin = StreamPlace.from_offset(start)
+    assert len(wanted) > 100
+    assert any(row[COMPARED.index("kind")] == "drop" for row in wanted)
+
+    times = sorted({time_of(row) for row in wanted})
+    for _ in range(4):
+        at_events = rng.sample(times, min(len(times), rng.randrange(1, 7)))
+        anywhere = [rng.randrange(begin.time + 1, end.time) for _ in range(rng.randrange(4))]
+        cuts = sorted({*at_events, *anywhere, times[-1] + 1})
+        slices = slices_at(start, cuts)
+        assert read_slices(replay, slices) == wanted, cuts
+        chosen = rng.choice(slices)
+        assert read_slices(replay, [chosen]) == read_slices(replay, [chosen]), "read again"
+    positions = [row[COMPARED.index("position")] for row in wanted]
+    assert positions == sorted(set(positions))
+
+
+@pytest.mark.covers("MDB-XD-29")
+def test_one_stream_goes_on_after_slices_from_the_token_and_from_the_time(
+    make_replay: Callable[..., Replay], database: Any
+) -> None:
+    replay = make_replay(rf"{database.name}\..*", full_document="none")
+    start = replay.offset
+    write_operations(database, random.Random(5), 40)
+    wanted = one_stream(replay)
+    for cut in sorted({time_of(row) for row in wanted})[3::9]:
+        at = Timestamp(cut >> 32, cut & 0xFFFF_FFFF)
+        token = replay.source._stream.token_before(at)
+        assert token
+        by_time = StreamPlace.before(at)
+        before = read_slices(replay, slices_at(start, [cut]))
+        assert before == [row for row in wanted if time_of(row) < cut]
+        for place in (by_time, replace(by_time, token=token)):
+            replay.offset = place.to_offset()
+            assert one_stream(replay) == wanted[len(before) :]
+
+
+@pytest.mark.covers("MDB-XD-29")
+def test_a_slice_may_begin_inside_a_transaction_by_token_or_by_index(
+    make_replay: Callable[..., Replay], database: Any
+) -> None:
+    replay = make_replay(
+        rf"{database.name}\..*", full_document="none", advanced=MongodbAdvanced(batch_events=2)
+    )
+    start = replay.offset
+    database.create_collection("a")
+    with database.client.start_session() as session, session.start_transaction():
+        database.a.insert_many([{"_id": n} for n in range(9)], session=session)
+    database.a.insert_one({"_id": "after"})
+    wanted = one_stream(replay)
+    assert len({time_of(row) for row in wanted}) == 2
+
+    replay.offset = start
+    first = replay.source.plan(start, replay.source.head(), ReadLimit(changes=5))
+    inside = StreamPlace.from_offset(first.end)
+    assert (inside.index, bool(inside.token)) == (5, True)
+    for place in (inside, replace(inside, token=b"")):
+        assert read_slices(replay, [TimeSlice(place, time_of(wanted[-1]), 0)]) == wanted[6:9]
+        replay.offset = place.to_offset()
+        assert one_stream(replay) == wanted[6:]
+        for index in (0, 1, 4, 8, LAST_INDEX):
+            by_index = replace(place, token=b"", index=index)
+            replay.offset = by_index.to_offset()
+            assert one_stream(replay) == wanted[min(index + 1, 9) :], index
+
+
+@pytest.mark.covers("MDB-XD-29", "MDB-CUR-08")
+def test_split_events_and_transactions_over_16_mb_are_whole_in_a_slice(
+    make_replay: Callable[..., Replay], database: Any
+) -> None:
+    database.create_collection("a", changeStreamPreAndPostImages={"enabled": True})
+    replay = make_replay(
+        rf"{database.name}\..*",
+        scope="database",
+        target=database.name,
+        pre_images=True,
+        full_document="post_image",
+    )
+    start = replay.offset
+    database.a.insert_one({"_id": 1, "s": "x" * 9_000_000})
+    database.a.update_one({"_id": 1}, {"$set": {"n": 1}})
+    database.a.insert_one({"_id": 2})
+    with database.client.start_session() as session, session.start_transaction():
+        for n in range(5):
+            database.a.insert_one({"_id": 10 + n, "s": "y" * 5_000_000}, session=session)
+    database.a.update_one({"_id": 1}, {"$set": {"n": 2}})
+    database.a.insert_one({"_id": 3})
+    wanted = one_stream(replay)
+    assert len(wanted) == 10
+    move_on(database.client)
+    times = sorted({time_of(row) for row in wanted})
+    for cuts in ([*times[1:], times[-1] + 1], [times[2], times[-1] + 1], [times[-1] + 1]):
+        assert read_slices(replay, slices_at(start, cuts)) == wanted
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have whatever is behind be a backlog."""
+    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.covers("MDB-XD-29", "MDB-XA-01", "MDB-XA-04")
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("limit", [ReadLimit(tasks=3), ReadLimit(changes=700, tasks=2)])
+def test_a_backlog_is_planned_in_slices_up_to_the_head_and_then_read_by_one_stream(
+    make_replay: Callable[..., Replay],
+    database: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    sampled: bool,
+    limit: ReadLimit,
+) -> None:
+    if not sampled:
+        monkeypatch.setattr(backlog.OplogSample, "take", lambda *_: None)
+    advanced = MongodbAdvanced(backlog_seconds=0.0, batch_events=100)
+    replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
+    start = replay.offset
+    rng = random.Random(8)
+    for _ in range(8):
+        database.a.insert_many([{"v": rng.randrange(9)} for _ in range(400)])
+        write_operations(database, rng, 10)
+    head = StreamPlace.from_offset(replay.source.head())
+    sliced = 0
+    got: list[tuple[Any, ...]] = []
+    offset = start
+    while True:
+        plan = replay.source.plan(offset, head.to_offset(), limit)
+        reached, before = (StreamPlace.from_offset(o) for o in (plan.end, offset))
+        assert (reached.time, reached.index) >= (before.time, before.index)
+        if any(isinstance(part, TimeSlice) for part in plan.partitions):
+            sliced += 1
+            assert not plan.at_head
+            assert reached.time < head.time
+            assert 2 <= len(plan.partitions) <= limit.tasks
+        got += read_slices(replay, plan.partitions)
+        offset = plan.end
+        if plan.at_head:
+            break
+    assert sliced >= (2 if limit.changes == 700 else 1)
+    other = make_replay(rf"{database.name}\..*", full_document="none")
+    other.offset = start
+    assert got == one_stream(other)[: len(got)]
+    assert StreamPlace.from_offset(offset).time >= head.time
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.covers("MDB-XD-29")
+def test_one_stream_is_enough_near_the_head_and_where_the_options_say_so(
+    make_replay: Callable[..., Replay], database: Any
+) -> None:
+    for advanced in (MongodbAdvanced(backlog_seconds=600.0), MongodbAdvanced(backlog_streams=1)):
+        replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
+        database.a.insert_many([{"_id": bson.ObjectId()} for _ in range(500)])
+        head = replay.source.head()
+        plan = replay.source.plan(replay.offset, head, ReadLimit(tasks=4))
+        assert plan.at_head
+        assert not any(isinstance(part, TimeSlice) for part in plan.partitions)
+
+
+@pytest.mark.covers("MDB-XD-29", "MDB-STR-05")
+@pytest.mark.parametrize("command", ["getMore", "aggregate"])
+def test_a_slice_gets_over_lost_connections(connection: dict[str, Any], database: Any, command: str) -> None:
+    named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
+    replay = Replay(named, rf"{database.name}\..*", advanced=MongodbAdvanced(batch_events=10))
+    start = replay.offset
+    database.a.insert_many([{"_id": n} for n in range(300)])
+    wanted = one_stream(replay)
+    move_on(database.client)
+    slices = slices_at(start, [time_of(wanted[100]), time_of(wanted[-1]) + 1])
+    for data in ({"closeConnection": True}, {"errorCode": 11600}, {"errorCode": 43}):
+        database.client.admin.command(
+            "configureFailPoint",
+            "failCommand",
+            mode={"times": 3},
+            data={"failCommands": [command], "appName": database.name, **data},
+        )
+        try:
+            assert read_slices(replay, slices) == wanted
+        finally:
+            database.client.admin.command("configureFailPoint", "failCommand", mode="off")
+    replay.source.close()
+
+
+@pytest.mark.covers("MDB-XD-29")
+def test_a_slice_whose_begin_is_lost_is_told_as_one_stream_tells_it(
+    connection: dict[str, Any], database: Any, mongo_client: MongoClient
+) -> None:
+    named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
+    replay = Replay(named, rf"{database.name}\..*")
+    reader = replay.source.reader()
+    mongo_client.admin.command(
+        "configureFailPoint",
+        "failCommand",
+        mode={"times": 1},
+        data={"failCommands": ["aggregate"], "errorCode": 286, "appName": database.name},
+    )
+    try:
+        with pytest.raises(PositionLost, match="oplog no longer has the changes after the stored") as caught:
+            list(reader(TimeSlice(StreamPlace.from_offset(replay.offset), (1 << 63) - 1, 0)))
+    finally:
+        mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
+    assert isinstance(error_from_text(f"PythonException: {caught.value}"), PositionLost)
+    replay.source.close()
+
+
+@pytest.mark.covers("MDB-XE-07")
+def test_a_reader_tells_where_its_time_went_and_what_it_read(
+    make_replay: Callable[..., Replay], database: Any
+) -> None:
+    replay = make_replay(rf"{database.name}\..*", full_document="none")
+    start = replay.offset
+    database.a.insert_many([{"_id": n, "s": "x" * 500} for n in range(2000)])
+    wanted = one_stream(replay)
+    move_on(database.client)
+    reader = replay.source.reader()
+    assert isinstance(reader, TellsReading)
+    counts: Counter[str] = Counter()
+    for part in slices_at(start, [time_of(wanted[700]), time_of(wanted[-1]) + 1]):
+        list(reader.read_telling(part, counts))
+    payloads = sum(len(row[COMPARED.index("payload")]) for row in wanted)
+    assert counts["events"] >= 2000
+    assert counts["bytes"] >= payloads
+    assert all(counts[f"{stage}_us"] > 0 for stage in ("wait", "parse", "convert"))
+    numbers = replay.source.stream_numbers()["stream"]
+    assert (numbers.events, numbers.bytes) == (2000, payloads)
+    assert min(numbers.waited_seconds, numbers.parsed_seconds) > 0
+    assert numbers.connected
+
+
+@pytest.mark.covers("MDB-XE-02")
+def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
+    make_replay: Callable[..., Replay], database: Any
+) -> None:
+    def replies_ahead(limit: int) -> tuple[int, int]:
+        advanced = MongodbAdvanced(read_ahead_bytes=limit, batch_events=10)
+        replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
+        replay.offset = start
+        stream = replay.source._stream
+        stream.go_to(StreamPlace.from_offset(start))
+        while not (reply := stream.read()).took:
+            pass
+        cursor = stream._cursor
+        assert cursor is not None
+        if (thread := cursor._thread) is not None:
+            thread.join(0.5)  # it waits at its limit, or has ended at the head
+        waiting = len(cursor._replies), cursor._bytes
+        seen = sum(map(len, reply.events))
+        while seen < 300:
+            seen += sum(map(len, stream.read().events))
+        assert seen == 300
+        return waiting
+
+    start = make_replay(".*").offset
+    database.a.insert_many([{"_id": n, "s": "x" * 1000} for n in range(300)])
+    assert replies_ahead(0) == (0, 0)
+    count, size = replies_ahead(30_000)
+    assert 1 < count < 5
+    assert 30_000 <= size < 50_000
+    assert replies_ahead(1 << 30)[0] == 30  # 29 full ones and the empty one that ended it
+
+
+def test_a_mirror_of_slices_is_the_collection(
+    make_replay: Callable[..., Replay], database: Any, eager: None
+) -> None:
+    advanced = MongodbAdvanced(backlog_seconds=0.0, batch_events=50)
+    replay = make_replay(rf"{database.name}\..*", advanced=advanced)
+    rng = random.Random(11)
+    for _ in range(3):
+        write_operations(database, rng, 80)
+        plans = replay.capture(ReadLimit(changes=500, tasks=4))
+        assert plans > 2
+        for name in NAMES:
+            if not any(r["kind"] == "signal" for r in replay.records()):  # a rename's rows need a snapshot
+                assert replay.rows(f"{database.name}.{name}") == documents(database[name])
