@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.text_kernels import join
 from airflow_cdc_provider.events.avro_converter import to_avro
 from airflow_cdc_provider.events.avro_schema import AvroSchema, avro_of_connect, check_names
 from airflow_cdc_provider.events.connect import ConnectSchema
-from airflow_cdc_provider.events.json_converter import base64, join, quote, to_json
+from airflow_cdc_provider.events.json_converter import base64, quote, to_json
 from airflow_cdc_provider.events.names import Adjustment, adjust_avro_names, adjust_names
 
 ConverterName = Literal["json", "avro"]
@@ -56,6 +57,8 @@ class Converters:
         ``row``           the decoded event that it comes from.
         ``topic``         its destination.
         ``partition``     null: the producer chooses by the key.
+        ``timestamp``     time of the record, ms since 1970; null: the producer's.
+        ``bare``          whether the headers that all data records have are none of its.
         ``key``           what the converter makes: text (JSON) or bytes (Avro).
         ``value``         likewise; null for a tombstone.
         ``headers``       members of a JSON list of name and JSON text, empty for none.
@@ -68,6 +71,8 @@ class Converters:
                 pa.field("row", pa.int64()),
                 pa.field("topic", pa.large_utf8()),
                 pa.field("partition", pa.int32()),
+                pa.field("timestamp", pa.int64()),
+                pa.field("bare", pa.bool_()),
                 *(pa.field(side, types[name]) for side, name in sides),
                 pa.field("headers", pa.large_utf8()),
                 *(
@@ -105,20 +110,30 @@ class Envelope:
     Args:
         destinations: The topics.
         destination: Per row, which of them (int array).
-        key: Keys (struct array, fields as in the schema).
+        key: Keys (as a rule a struct array, fields as in the schema).
         value: Values, likewise; null for an event without value.
         tombstone: Per row, whether a record with the same key and no value follows.
         headers: Headers of each row by name: JSON texts, null for none.
         absent: Text for the value of an event without value; by default it has none.
+        partition: Partition of each record (int32); by default, and where null, the producer chooses.
+        timestamp: Time of each record in ms since 1970 (int64); by default, and where null, the producer's.
+        bare: Whether the records have none of the headers that all data records have.
+        verbatim: Values are JSON texts that are written as they are, where there is no schema beside them.
+        nulls: A null key or value is written as one (``null`` in JSON) instead of being none at all.
     """
 
     destinations: Sequence[Destination]
     destination: np.ndarray
-    key: pa.StructArray
-    value: pa.StructArray
+    key: pa.Array
+    value: pa.Array
     tombstone: np.ndarray
     headers: Mapping[str, pa.Array] = field(default_factory=dict)
     absent: str = ""
+    partition: pa.Array | None = None
+    timestamp: pa.Array | None = None
+    bare: bool = False
+    verbatim: bool = False
+    nulls: bool = False
 
 
 def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
@@ -143,22 +158,40 @@ def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
     is_tombstone = last & envelope.tombstone[order]
     index = pa.array(order)
     destination = pa.array(envelope.destination[order])
-    written = value.write(envelope.value, envelope.destination)
+    if envelope.verbatim and converters.value == "json" and not converters.schemas:
+        written = envelope.value.cast(pa.large_utf8())
+    else:
+        written = value.write(envelope.value, envelope.destination, nulls=envelope.nulls)
     if envelope.absent and converters.value == "json":
         written = pc.fill_null(written, pa.scalar(envelope.absent, written.type))
-    keys = key.write(envelope.key, envelope.destination)
+    keys = key.write(envelope.key, envelope.destination, nulls=envelope.nulls)
     if len(order) > count:
         keys, written = keys.take(index), written.take(pa.array(order, mask=is_tombstone))
     columns = [
         index,
         topics.take(destination),
-        pa.nulls(len(order), pa.int32()),
+        pa.nulls(len(order), pa.int32()) if envelope.partition is None else envelope.partition.take(index),
+        pa.nulls(len(order), pa.int64()) if envelope.timestamp is None else envelope.timestamp.take(index),
+        pa.repeat(envelope.bare, len(order)),
         keys,
         written,
         _headers(envelope).take(index),
         *(side.texts.take(destination) for side in (key, value) if side.texts is not None),
     ]
     return pa.record_batch(columns, schema=record_schema)
+
+
+def in_order(batches: Sequence[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
+    """Put records of several envelopes into one order.
+
+    Args:
+        batches: Batches that :func:`encode` made with the same converters, at least one.
+        places: Per record, in the order of the batches, what it is sorted by; equals stay as they are.
+    """
+    if len(batches) == 1 and (places[1:] >= places[:-1]).all():
+        return batches[0]
+    table = pa.Table.from_batches(batches).take(pa.array(np.argsort(places, kind="stable")))
+    return table.combine_chunks().to_batches()[0] if table.num_rows else batches[0]
 
 
 class _Side:
@@ -191,11 +224,11 @@ class _Side:
             if converters.schemas:
                 self.texts = pa.array([schema.to_json() for schema in self._avro], pa.large_utf8())
 
-    def write(self, column: pa.StructArray, destination: np.ndarray) -> pa.Array:
-        """Write rows; null stays null."""
-        if column.null_count:
+    def write(self, column: pa.Array, destination: np.ndarray, *, nulls: bool) -> pa.Array:
+        """Write rows; null stays null, unless ``nulls`` are to be written."""
+        if column.null_count and not nulls:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
-            written = self.write(column.filter(pa.array(valid)), destination[valid])
+            written = self.write(column.filter(pa.array(valid)), destination[valid], nulls=nulls)
             return written.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
         if self._converter == "avro":
             return to_avro(self._avro[0], column)
@@ -223,8 +256,8 @@ def _framed(schemas: Sequence[ConnectSchema], which: np.ndarray, payload: pa.Arr
 def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.LargeStringArray:
     """Write records as lines of JSON for people: topic, partition, key, value, headers.
 
-    Bytes are shown in base64; schemas of Avro, where there are any, follow as ``key_schema`` and
-    ``value_schema``.
+    Bytes are shown in base64. A record's timestamp, where it has one, follows as ``timestamp``, schemas of
+    Avro as ``key_schema`` and ``value_schema``.
 
     Args:
         records: Batch that :func:`encode` made.
@@ -234,10 +267,15 @@ def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.
         "[" + ",".join(quote(pa.array([name, value])).to_pylist()) + "]" for name, value in headers
     )
     null = pa.scalar("null", pa.large_utf8())
-    between = "," if constant else ""
     own = records["headers"]
-    led = pc.if_else(pc.equal(own, ""), own, join(between, own))
+    if constant:
+        bare = pc.or_(records["bare"], pc.equal(own, ""))
+        shared = pc.if_else(records["bare"], pa.scalar("", pa.large_utf8()), pa.scalar(constant, own.type))
+        own = pc.if_else(bare, join(shared, own), join(shared, ",", own))
     schemas: list[pa.Array | str] = []
+    if records["timestamp"].null_count < records.num_rows:
+        times = join(',"timestamp":', records["timestamp"].cast(pa.large_utf8()))
+        schemas.append(times.fill_null(pa.scalar("", pa.large_utf8())))
     for side in ("key_schema", "value_schema"):
         if side in records.schema.names:
             schemas += [f',"{side}":', records[side]]
@@ -250,8 +288,8 @@ def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.
         _shown(records["key"]).fill_null(null),
         ',"value":',
         _shown(records["value"]).fill_null(null),
-        f',"headers":[{constant}',
-        led,
+        ',"headers":[',
+        own,
         "]",
         *schemas,
         "}\n",

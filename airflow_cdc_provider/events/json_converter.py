@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.java_floats import DOUBLE_CHARACTERS, write_number
 from airflow_cdc_provider.changes.kernels import kernel
-from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array, write_base64
+from airflow_cdc_provider.changes.text_kernels import binary_slices, join, text_array, write_base64
 from airflow_cdc_provider.events.connect import ConnectSchema
 
 _TEXT: Final = pa.large_utf8()
@@ -48,13 +48,7 @@ def quote(column: pa.Array) -> pa.LargeStringArray:
     _quoted_sizes(data, starts, ends, valid, offsets)
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_quoted(data, starts, ends, valid, out)
-    return text_array(out, offsets, valid).cast(_TEXT)
-
-
-def join(*parts: pa.Array | str) -> pa.LargeStringArray:
-    """Concatenate columns and constants row by row; a null anywhere makes the row null."""
-    pieces = [pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in parts]
-    return pc.binary_join_element_wise(*pieces, pa.scalar("", _TEXT))
+    return text_array(out, offsets, valid, wide=True)
 
 
 def _default(schema: ConnectSchema) -> pa.Scalar:
@@ -175,7 +169,7 @@ def _floats(column: pa.Array) -> pa.Array:
     out = np.empty(len(values) * DOUBLE_CHARACTERS, np.uint8)
     offsets = np.zeros(len(values) + 1, np.int64)
     _write_floats(bits, single, np.isfinite(values), valid, out, offsets)
-    text = text_array(out, offsets, valid).cast(_TEXT)
+    text = text_array(out, offsets, valid, wide=True)
     if np.isfinite(values[valid]).all():
         return text
     special = np.where(np.isnan(values), '"NaN"', np.where(values > 0, '"Infinity"', '"-Infinity"'))
@@ -206,7 +200,7 @@ def base64(column: pa.Array) -> pa.LargeStringArray:
     np.cumsum(np.where(valid, (ends - starts + 2) // 3 * 4 + 2, 0), out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
     _write_base64(data, starts, ends, valid, out)
-    return text_array(out, offsets, valid).cast(_TEXT)
+    return text_array(out, offsets, valid, wide=True)
 
 
 @kernel

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
+from functools import cache
+
+log = logging.getLogger(__name__)
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_LENGTH = 249
@@ -45,4 +49,13 @@ class TopicNaming:
         if self.pattern:
             parts = {"prefix": self.prefix, "database": database, "table": table}
             return topic_name(re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], self.pattern))
-        return topic_name(self.prefix, database, table, delimiter=self.delimiter)
+        topic = topic_name(self.prefix, database, table, delimiter=self.delimiter)
+        if topic != self.delimiter.join((self.prefix, database, table)):
+            _tell(topic, f"{database}.{table}")
+        return topic
+
+
+@cache
+def _tell(topic: str, table: str) -> None:
+    """Say once that a topic is not named as its table is: two tables might share it."""
+    log.warning("topic %s is of %s, whose name no topic can have", topic, table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,12 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.json_converter import quote
 from airflow_cdc_provider.events.topics import TopicNaming
+from airflow_cdc_provider.events.transforms.pieces import Piece
+
+TOKEN_HEADER: Final = "cdc.token"  # noqa: S105  a place in a stream
+"""Header: the resume token of the change event, the same whenever it is read."""
 
 _JSON: Final = ConnectSchema("string", optional=True, name="io.debezium.data.Json", version=1)
 _CHANGES: Final = "io.debezium.connector.mongodb.changestream"
@@ -81,6 +86,9 @@ class EnvelopeOptions:
         tombstones: Whether a record without value follows each delete.
         now_ns: When the events are built, ns since 1970.
         last_of_snapshot: Whether the batch's last row ends the whole snapshot.
+        transactions: Per event its field ``transaction``; by default all are null.
+        times: Whether ``ts_us`` and ``ts_ns`` stand beside ``ts_ms``.
+        incremental: Whether reads are of an incremental snapshot.
     """
 
     topics: TopicNaming
@@ -88,16 +96,21 @@ class EnvelopeOptions:
     tombstones: bool
     now_ns: int
     last_of_snapshot: bool = False
+    transactions: pa.StructArray | None = None
+    times: bool = False
+    incremental: bool = False
 
 
 def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
     """Put decoded events into their envelope.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.mongodb.events` describes them.
+        events: Columns as :mod:`airflow_cdc_provider.sources.mongodb.events` describes them; ``token``, where
+            it is, becomes a header.
         options: The rest.
     """
     count = events.num_rows
+    value_schema = _with_times(VALUE_SCHEMA) if options.times else VALUE_SCHEMA
     pairs = pa.StructArray.from_arrays([events["database"], events["collection"]], ["db", "coll"])
     names = join_names(events["database"], events["collection"]).dictionary_encode()
     first = [int(names.indices.index(number).as_py()) for number in range(len(names.dictionary))]
@@ -106,12 +119,11 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
         pair = pairs[row].as_py()
         topic = options.topics.topic(pair["db"], pair["coll"])
         destinations.append(
-            Destination(topic, KEY_SCHEMA.named(f"{topic}.Key"), VALUE_SCHEMA.named(f"{topic}.Envelope"))
+            Destination(topic, KEY_SCHEMA.named(f"{topic}.Key"), value_schema.named(f"{topic}.Envelope"))
         )
     now_ms = options.now_ns // 1_000_000
-    snapshot = np.where(pc.equal(events["op"], "r").to_numpy(zero_copy_only=False), "true", "false").astype(
-        object
-    )
+    reads = pc.equal(events["op"], "r").to_numpy(zero_copy_only=False)
+    snapshot = np.where(reads, "incremental" if options.incremental else "true", "false").astype(object)
     if options.last_of_snapshot and count:
         snapshot[-1] = "last"
     known_ms = events["source_ms"]
@@ -134,6 +146,7 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
         ],
         [name for name, _ in _SOURCE.fields],
     )
+    times = [now_ms, options.now_ns // 1000, options.now_ns] if options.times else [now_ms]
     value = pa.StructArray.from_arrays(
         [
             events["before"],
@@ -141,10 +154,10 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
             events["update_description"],
             source,
             events["op"],
-            pa.repeat(now_ms, count),
-            pa.nulls(count),
+            *(pa.repeat(time, count) for time in times),
+            pa.nulls(count) if options.transactions is None else options.transactions,
         ],
-        [name for name, _ in VALUE_SCHEMA.fields],
+        [name for name, _ in value_schema.fields],
     )
     deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
     return Envelope(
@@ -153,7 +166,43 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
         pa.StructArray.from_arrays([events["id"]], ["id"]),
         value,
         deletes if options.tombstones else np.zeros(count, np.bool_),
+        {TOKEN_HEADER: quote(events["token"])} if "token" in events.schema.names else {},
     )
+
+
+def build_documents(events: pa.RecordBatch, envelope: Envelope, *, tombstones: bool) -> Piece:
+    """Show documents as they are after the change, without an envelope.
+
+    Args:
+        events: What the envelope was made of. Updates without a document give no record.
+        envelope: The events in their envelope.
+        tombstones: Whether deletes give a record without value; else they give none.
+    """
+    deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
+    shown = events["after"].is_valid().to_numpy(zero_copy_only=False) & ~deletes
+    rows = np.flatnonzero(shown | deletes if tombstones else shown)
+    index = pa.array(rows)
+    destinations = [replace(d, value=OPTIONAL_STRING) for d in envelope.destinations]
+    documents = pc.if_else(pa.array(deletes), pa.scalar(None, pa.utf8()), events["after"])
+    return Piece(
+        Envelope(
+            destinations,
+            envelope.destination[rows],
+            envelope.key.take(index),
+            documents.take(index),
+            np.zeros(len(rows), np.bool_),
+            {name: texts.take(index) for name, texts in envelope.headers.items()},
+            verbatim=True,
+        ),
+        rows,
+    )
+
+
+def _with_times(schema: ConnectSchema) -> ConnectSchema:
+    """Add ``ts_us`` and ``ts_ns`` after ``ts_ms``."""
+    place = [name for name, _ in schema.fields].index("ts_ms") + 1
+    more = (("ts_us", OPTIONAL_INT64), ("ts_ns", OPTIONAL_INT64))
+    return replace(schema, fields=(*schema.fields[:place], *more, *schema.fields[place:]))
 
 
 def join_names(database: pa.Array, collection: pa.Array) -> pa.Array:

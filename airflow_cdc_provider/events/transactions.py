@@ -1,0 +1,238 @@
+"""Transaction metadata: which transaction an event is part of, and records at the beginning and end of each.
+
+A transaction begins with its first event and ends with the first event that is not part of it (another's, or
+none's): the source doesn't say more. So the last one of a run stays open, and its counts go to the next run
+as a :class:`OpenTransaction`, a value that can be stored; there no second BEGIN is written and counting goes
+on. Form: Debezium's; ``docs/formats/mongodb-events.md``, section 8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.events.connect import (
+    INT64,
+    OPTIONAL_INT64,
+    STRING,
+    TRANSACTION,
+    ConnectSchema,
+    struct,
+)
+from airflow_cdc_provider.events.encoder import Destination, Envelope
+
+_COLLECTIONS: Final = ConnectSchema(
+    "array",
+    optional=True,
+    items=struct(
+        "event.collection", ("data_collection", STRING), ("event_count", INT64), optional=True, version=1
+    ),
+)
+KEY_SCHEMA: Final = struct("io.debezium.connector.common.TransactionMetadataKey", ("id", STRING), version=1)
+VALUE_SCHEMA: Final = struct(
+    "io.debezium.connector.common.TransactionMetadataValue",
+    ("status", STRING),
+    ("id", STRING),
+    ("event_count", OPTIONAL_INT64),
+    ("data_collections", _COLLECTIONS),
+    ("ts_ms", INT64),
+    version=1,
+)
+_BLOCK: Final = [name for name, _ in TRANSACTION.fields]
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """The transaction that the last event was part of.
+
+    Args:
+        id: Its id; empty for none.
+        counts: Its events so far per collection, in the order of the first event of each.
+    """
+
+    id: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write it as text to be stored."""
+        return json.dumps({"id": self.id, "counts": dict(self.counts)}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> OpenTransaction:
+        """Read what :meth:`to_json` wrote."""
+        stored: Any = json.loads(text)
+        return cls(stored["id"], stored["counts"])
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Events with their transactions.
+
+    Args:
+        blocks: Per event its field ``transaction`` (struct of id, total_order, data_collection_order), null
+            outside of transactions.
+        records: BEGIN and END, in order.
+        before: Per such record the number of the event that it comes right before.
+        open: The transaction that is still open.
+    """
+
+    blocks: pa.StructArray
+    records: pa.StructArray
+    before: np.ndarray
+    open: OpenTransaction
+
+
+def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTransaction) -> Tracked:
+    """Find out which transactions begin and end among events.
+
+    Args:
+        ids: Per event the id of its transaction, null for none.
+        collections: Per event its collection's full name.
+        times: Per event ``source.ts_ms``; BEGIN and END have that of the event that they come before.
+        opened: The transaction that the events before left open.
+    """
+    count = len(ids)
+    if not count:
+        nothing = pa.array([], pa.struct([("id", pa.utf8()), *((n, pa.int64()) for n in _BLOCK[1:])]))
+        return Tracked(nothing, pa.array([], _RECORD), np.empty(0, np.int64), opened)
+    codes, known = _coded(pc.fill_null(ids.cast(pa.utf8()), ""), ["", opened.id])
+    which, names = _coded(collections.cast(pa.utf8()), list(opened.counts))
+    outside, before_first = known.index("").as_py(), known.index(opened.id).as_py()
+    previous = np.concatenate([[before_first], codes[:-1]])
+    changed = codes != previous
+    inside = codes != outside
+    runs = np.cumsum(changed)  # 0: what goes on with what was open
+    firsts = np.flatnonzero(changed)
+
+    run_start = np.concatenate([[0], firsts])[runs]
+    total = np.arange(count) - run_start + 1 + np.where(runs == 0, sum(opened.counts.values()), 0)
+    carried = np.zeros(len(names), np.int64)
+    carried[[names.index(name).as_py() for name in opened.counts]] = list(opened.counts.values())
+    order, pairs = _count_pairs(runs, which, inside, carried)
+    order += np.where(runs == 0, carried[which], 0)
+    blocks = pa.StructArray.from_arrays(
+        [known.take(pa.array(codes)), pa.array(total), pa.array(order)], _BLOCK, mask=pa.array(~inside)
+    )
+
+    ends, begins = previous[firsts] != outside, inside[firsts]
+    place = np.repeat(np.arange(len(firsts)), ends.astype(np.int64) + begins)
+    last_of_place = np.concatenate([place[1:] != place[:-1], [True]])[: len(place)]
+    begin = last_of_place & begins[place]
+    before = firsts[place]
+    # Before the n-th change stands the n-th run.
+    of_run = np.bincount(pairs.runs, minlength=len(firsts) + 1)
+    events = np.bincount(pairs.runs, weights=pairs.counts, minlength=len(firsts) + 1).astype(np.int64)
+    ended = np.isin(pairs.runs, place[~begin])
+    offsets = np.concatenate([[0], np.cumsum(np.where(begin, 0, of_run[place]))]).astype(np.int32)
+    counted = pa.StructArray.from_arrays(
+        [names.take(pa.array(pairs.collections[ended])), pa.array(pairs.counts[ended])],
+        ["data_collection", "event_count"],
+    )
+    records = pa.StructArray.from_arrays(
+        [
+            pa.array(np.where(begin, "BEGIN", "END"), pa.utf8()),
+            known.take(pa.array(np.where(begin, codes[before], previous[before]))),
+            pa.array(events[place], mask=begin),
+            pa.ListArray.from_arrays(pa.array(offsets), counted, mask=pa.array(begin)),
+            times.cast(pa.int64()).take(pa.array(before)),
+        ],
+        fields=list(_RECORD),
+    )
+    still = pairs.runs == runs[-1]
+    counts = zip(
+        names.take(pa.array(pairs.collections[still])).to_pylist(), pairs.counts[still].tolist(), strict=True
+    )
+    open_id = known[codes[-1]].as_py()
+    return Tracked(blocks, records, before, OpenTransaction(open_id, dict(counts) if open_id else {}))
+
+
+def build(tracked: Tracked, topic: str) -> Envelope:
+    """Put BEGIN and END into their envelope; they have no headers.
+
+    Args:
+        tracked: What :func:`track` found.
+        topic: Their topic.
+    """
+    count = len(tracked.records)
+    return Envelope(
+        [Destination(topic, KEY_SCHEMA, VALUE_SCHEMA)],
+        np.zeros(count, np.int64),
+        pa.StructArray.from_arrays([tracked.records.field(1)], ["id"]),
+        tracked.records,
+        np.zeros(count, np.bool_),
+        bare=True,
+    )
+
+
+_RECORD: Final = pa.struct(
+    [
+        pa.field("status", pa.utf8()),
+        pa.field("id", pa.utf8()),
+        pa.field("event_count", pa.int64()),
+        pa.field(
+            "data_collections",
+            pa.list_(pa.struct([("data_collection", pa.utf8()), ("event_count", pa.int64())])),
+        ),
+        pa.field("ts_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of run and collection with their events, in the order of their first events."""
+
+    runs: np.ndarray
+    collections: np.ndarray
+    counts: np.ndarray
+
+
+def _coded(texts: pa.Array, more: list[str]) -> tuple[np.ndarray, pa.Array]:
+    """Number texts; return their numbers and the distinct ones, among them ``more``."""
+    encoded = pa.concat_arrays([texts, pa.array(more, pa.utf8())]).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes[: len(texts)], encoded.dictionary
+
+
+def _count_pairs(
+    runs: np.ndarray, which: np.ndarray, inside: np.ndarray, carried: np.ndarray
+) -> tuple[np.ndarray, _Pairs]:
+    """Number the events of each pair of run and collection, from 1.
+
+    Args:
+        runs: Run of each event.
+        which: Its collection.
+        inside: Whether it is part of a transaction.
+        carried: Per collection, the events that run 0 had before.
+
+    Returns:
+        The numbers, and the pairs; those of run 0 with what it had before.
+    """
+    numbers = np.zeros(len(runs), np.int64)
+    rows = np.flatnonzero(inside)
+    group = runs[rows] * len(carried) + which[rows]
+    _, first, inverse, sizes = np.unique(group, return_index=True, return_inverse=True, return_counts=True)
+    by_group = np.argsort(inverse, kind="stable")
+    numbers[rows[by_group]] = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
+    in_order = np.argsort(first, kind="stable")
+    at = rows[first[in_order]]
+    found = _Pairs(runs[at], which[at], sizes[in_order].astype(np.int64))
+    before = np.flatnonzero(carried)
+    if not len(before):
+        return numbers, found
+    of_zero = found.runs == 0
+    totals = carried.copy()
+    totals[found.collections[of_zero]] += found.counts[of_zero]
+    new = found.collections[of_zero]
+    merged = np.concatenate([before, new[carried[new] == 0]])
+    return numbers, _Pairs(
+        np.concatenate([np.zeros(len(merged), np.int64), found.runs[~of_zero]]),
+        np.concatenate([merged, found.collections[~of_zero]]),
+        np.concatenate([totals[merged], found.counts[~of_zero]]),
+    )
