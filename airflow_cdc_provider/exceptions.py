@@ -8,6 +8,7 @@ leads the message, so that the class can be told again after Spark has turned th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
@@ -54,6 +55,13 @@ class ConfigurationError(CdcError):
     """The declaration, a connection or the source's set-up must be changed by a person."""
 
     code = "CONFIGURATION"
+
+
+def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
+    """Return several problems of one declaration as one error that names each."""
+    if len(errors) == 1:
+        return errors[0]
+    return ConfigurationError("; ".join(str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors))
 
 
 class TransientError(CdcError):

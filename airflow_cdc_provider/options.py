@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.secrets import environment_variable, is_reference
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ def option(
     choices: Sequence[object] = (),
     minimum: float | None = None,
     check: Callable[[Any], str] | None = None,
+    read: Callable[[Any], Any] | None = None,
     secret: bool = False,
 ) -> Any:
     """Declare one option.
@@ -39,9 +40,18 @@ def option(
         choices: All values allowed.
         minimum: Smallest number allowed.
         check: Returns what was expected if the value is wrong, else an empty text.
+        read: Makes another form in which the value may be written into the one of the field's type; what it
+            doesn't know it returns as it is.
         secret: Show its value nowhere.
     """
-    metadata = {"doc": doc, "choices": tuple(choices), "minimum": minimum, "check": check, "secret": secret}
+    metadata = {
+        "doc": doc,
+        "choices": tuple(choices),
+        "minimum": minimum,
+        "check": check,
+        "read": read,
+        "secret": secret,
+    }
     shown = not secret
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata, repr=shown)
@@ -63,36 +73,53 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
         path: Where it stands in the declaration, for messages.
 
     Raises:
-        ConfigurationError: An unknown name, a missing or a wrong value; the message names the option.
+        ConfigurationError: Unknown names, missing or wrong values; the message names each of the options.
     """
     where = path or "the declaration"
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"{where} is wrong", expected="a mapping of options", found=_show(values))
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is a dataclass
-    for name in values:
-        if name not in fields:
-            raise ConfigurationError(
-                f"unknown option {_join(path, str(name))}",
-                expected=f"one of {', '.join(sorted(fields))}",
-                remedy=_suggest(str(name), fields),
-            )
+    problems = [
+        ConfigurationError(
+            f"unknown option {_join(path, str(name))}",
+            expected=f"one of {', '.join(sorted(fields))}",
+            remedy=_suggest(str(name), fields),
+        )
+        for name in values
+        if name not in fields
+    ]
     built: dict[str, Any] = {}
     for name, spec in fields.items():
         place = _join(path, name)
         if name in values:
-            if spec.metadata.get("secret") and not isinstance(values[name], str):
-                raise ConfigurationError(f"option {place} is wrong", expected="text, in quotes if need be")
-            given = values[name]
-            if not spec.metadata.get("secret"):  # a secret's reference is resolved where it is needed
-                given = from_environment(hints[name], given, place)
-            built[name] = _value(hints[name], given, place)
-            _check(spec, built[name], place)
+            try:
+                built[name] = _read(spec, hints[name], values[name], place)
+            except ConfigurationError as error:
+                problems.append(error)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise ConfigurationError(
-                f"option {place} is missing", expected=str(spec.metadata.get("doc", "a value"))
+            problems.append(
+                ConfigurationError(
+                    f"option {place} is missing", expected=str(spec.metadata.get("doc", "a value"))
+                )
             )
+    if problems:
+        raise joined(problems)
     return cls(**built)
+
+
+def _read(spec: dataclasses.Field[Any], hint: Any, given: object, place: str) -> Any:
+    """Return an option's value as its class has it."""
+    if spec.metadata.get("secret"):
+        if not isinstance(given, str):
+            raise ConfigurationError(f"option {place} is wrong", expected="text, in quotes if need be")
+    else:  # a secret's reference is resolved where it is needed
+        given = from_environment(hint, given, place)
+    if read := spec.metadata.get("read"):
+        given = read(given)
+    value = _value(hint, given, place)
+    _check(spec, value, place)
+    return value
 
 
 def from_environment(hint: Any, value: object, place: str) -> object:

@@ -56,6 +56,17 @@ _EVENTS_TABLE = _argument(
 
 _OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")
 _FILE = _argument("--file", metavar="FILE", required=True, help="File that holds the offset as JSON")
+_IMPORTED = _argument(
+    "--file",
+    metavar="FILE",
+    required=True,
+    help="File that holds the offset as JSON; for MongoDB also offsets that Debezium has stored",
+)
+_INVALIDATION = _argument(
+    "--allow-offset-invalidation",
+    action="store_true",
+    help="MongoDB: give up Debezium's offsets of single shards for the time of the oldest",
+)
 _ORIGIN = _argument("--origin", metavar="ID", required=True, help="The node's host id, as show prints it")
 _RESET_TABLE = _argument(
     "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
@@ -115,7 +126,9 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                             _ORIGIN,
                         ),
                         _live("export", "Write the stored offset to a file", "export_offset", _FILE),
-                        _live("import", "Store the offset of a file", "import_offset", _FILE),
+                        _live(
+                            "import", "Store the offset of a file", "import_offset", _IMPORTED, _INVALIDATION
+                        ),
                     ),
                 ),
             ),

@@ -30,12 +30,12 @@ _SHOWN_LOG_LINES = 20
 @command
 def check(args: Namespace) -> None:
     """Print what was found, errors last; exit code 1 if there are any."""
-    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.hooks.source import check_connector, hook_for
 
     connector = read_connector(args.connector)
     source = hook_for(connector).source(connector)
     try:
-        findings = source.check()
+        findings = check_connector(connector, source)
     finally:
         source.close()
     for finding in sorted(findings, key=lambda found: ("ok", "warning", "error").index(found.level)):
@@ -95,12 +95,49 @@ def export_offset(args: Namespace) -> None:
 
 @command
 def import_offset(args: Namespace) -> None:
-    """Store the offset of a file."""
+    """Store the offset of a file: one of ours, or one that Debezium has stored."""
     try:
-        text = Path(args.file).read_text()
+        content = Path(args.file).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{args.file} can't be read", found=error.strerror or str(error)) from error
-    _store(args, _parse(text, args.file))
+    connector = read_connector(args.connector)
+    if connector.type == "mongodb":
+        from airflow_cdc_provider.sources.mongodb.debezium_offset import is_debeziums
+
+        if is_debeziums(content):
+            _import_debeziums(connector, content, allow_invalidation=args.allow_offset_invalidation)
+            return
+    _store(args, _parse(content.decode(errors="replace"), args.file))
+
+
+def _import_debeziums(connector: Connector, content: bytes, *, allow_invalidation: bool) -> None:
+    from airflow_cdc_provider.sources.mongodb.debezium_offset import place_of, read_offsets, remarks
+
+    offsets = read_offsets(content)
+    place = place_of(
+        offsets,
+        connector.topic_prefix,
+        shards=lambda: _shards(connector),
+        allow_invalidation=allow_invalidation,
+    )
+    for remark in remarks(offsets):
+        sys.stderr.write(f"{remark}\n")
+    if place is None:
+        sys.stderr.write("a shard has no offset: capture begins as at first, with a snapshot\n")
+        _print(_offsets(connector, {"action": "reset"}).offset)
+    else:
+        _print(_offsets(connector, {"action": "set", "offset": place.to_offset()}).offset)
+
+
+def _shards(connector: Connector) -> list[str]:
+    from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
+    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.sources.mongodb.connection import translated
+
+    hook = hook_for(connector)
+    assert isinstance(hook, MongodbCdcHook)
+    with hook as client, translated("the cluster's shards can't be listed"):
+        return [str(shard["_id"]) for shard in client.admin.command("listShards")["shards"]]
 
 
 def _store(args: Namespace, offset: dict[str, Any]) -> None:

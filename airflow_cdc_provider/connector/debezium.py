@@ -18,8 +18,8 @@ from typing import Final
 from airflow_cdc_provider.connector.datastax import from_datastax, is_datastax
 from airflow_cdc_provider.connector.debezium_rules import CASSANDRA, MONGODB
 from airflow_cdc_provider.connector.declaration import Connector
-from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, wrong
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, split_list, wrong
+from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.mongodb.selection import server_applies
 
@@ -54,11 +54,20 @@ def from_debezium(properties: Mapping[str, str]) -> Imported:
     """Make a declaration of Debezium's properties.
 
     Raises:
-        ConfigurationError: Names the property, what was found and what was expected.
+        ConfigurationError: Names each wrong property, what was found and what was expected.
     """
     draft = Draft(_source_type(properties), properties)
+    rules = RULES[draft.type]
+    converters = tuple(f"{name}." for name in split_list(properties.get("converters", "")))
+    problems: list[ConfigurationError] = []
     for name, value in properties.items():
-        find_rule(name, RULES[draft.type]).apply(draft, name, value.strip())
+        if name in rules or not name.startswith(converters):
+            try:
+                find_rule(name, rules).apply(draft, name, value.strip())
+            except ConfigurationError as error:
+                problems.append(error)
+    if problems:
+        raise joined(problems)
     _finish(draft)
     return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
 
@@ -97,6 +106,7 @@ def _finish(draft: Draft) -> None:
     _note_schemas(draft)
     if draft.type == "mongodb":
         _capture_mode(draft)
+        _mongodbs_choices(draft)
         _note_what_the_server_cannot_apply(draft)
     else:
         _cassandras_defaults(draft)
@@ -142,6 +152,18 @@ def _compiles(pattern: str) -> bool:
     except re.error:
         return False
     return True
+
+
+def _mongodbs_choices(draft: Draft) -> None:
+    """Tell where an import does otherwise than Debezium's default, or than its words."""
+    if draft.get("source.scope") in (None, "deployment") and draft.get("source.target"):
+        draft.notes.append("property capture.target is left out: scope deployment watches all databases")
+        draft.values["source"].pop("target")
+    if {"c", "u", "d"} & set(draft.values.get("publish", {}).get("skipped_operations", ())):
+        draft.notes.append(
+            "property skipped.operations leaves out events; the server sends these changes all the same, as "
+            "mirrors need them. source.stream.skipped_operations leaves them out there"
+        )
 
 
 _CAPTURE_MODES: Final = {

@@ -5,10 +5,12 @@ Names and defaults: Debezium 3.6 (MongoDB, Cassandra), and what its page for Cas
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_transforms import mongodb_transforms
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
@@ -22,11 +24,13 @@ from airflow_cdc_provider.connector.imported import (
     read_elsewhere,
     refusal,
     refused,
+    seconds,
     split_list,
     taken,
     wrong,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb.field_paths import wrong_exclusion, wrong_renaming
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
@@ -112,6 +116,27 @@ def _converter(draft: Draft, name: str, value: str) -> None:
     draft.set(f"publish.{side}", kinds[value])
 
 
+def _own_converters(draft: Draft, name: str, value: str) -> None:
+    """Take over converters whose type is a function that can be called from here."""
+    converters = {}
+    for converter in split_list(value):
+        lead = f"{converter}."
+        settings = {
+            n.removeprefix(lead): t.strip() for n, t in draft.properties.items() if n.startswith(lead)
+        }
+        kind = settings.get("type", "")
+        if ":" not in kind:
+            raise refusal(
+                f"{lead}type",
+                kind,
+                "Debezium's converters are Java classes: write it as a Python function, and name that as "
+                "package.module:function",
+            )
+        converters[converter] = settings
+    if converters:
+        draft.set("publish.cassandra.converters", converters)
+
+
 def _transforms(draft: Draft, name: str, value: str) -> None:
     """Follow the one transformation that Debezium's Cassandra connector brings."""
     for transform in split_list(value):
@@ -155,6 +180,22 @@ def _excluded(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.exclude_columns", columns)
 
 
+def _heartbeat_topic(draft: Draft, name: str, value: str) -> None:
+    if value and not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", value):
+        raise wrong(name, "letters, digits, . _ and -", value)
+    draft.set("publish.heartbeat_topic", value)
+
+
+def _fields(draft: Draft, name: str, value: str) -> None:
+    """Take over MongoDB's fields to leave out or to rename."""
+    entries = split_list(value)
+    wrong_entry = wrong_renaming if name == "field.renames" else wrong_exclusion
+    if expected := wrong_entry(entries):
+        raise wrong(name, expected, value)
+    path = "rename_fields" if name == "field.renames" else "exclude_fields"
+    draft.set(f"publish.mongodb.{path}", entries)
+
+
 def _sanitize(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.field_names", "avro" if boolean(name, value) else "none")
 
@@ -165,9 +206,115 @@ def _consistency(draft: Draft, name: str, value: str) -> None:
     draft.set("source.consistency", value.upper())
 
 
+def _snapshot_include(draft: Draft, name: str, value: str) -> None:
+    if patterns := draft.patterns(value):
+        draft.set("snapshot.include", patterns)
+
+
+def _start_moment(draft: Draft, name: str, value: str) -> None:
+    """Take over a BSON timestamp as a long; Debezium's own default is -1, none."""
+    if value in ("", "-1"):
+        return
+    if not re.fullmatch(r"[0-9]+", value) or int(value) < 1 << 32:
+        raise wrong(name, "a BSON timestamp as one number, seconds * 4294967296 + increment, or -1", value)
+    draft.set("source.start_at", value)
+
+
+def _pipeline(draft: Draft, name: str, value: str) -> None:
+    """Take over a JSON array of stages; the declaration looks at the stages themselves."""
+    if not value:
+        return
+    try:
+        stages = json.loads(value)
+    except ValueError as error:
+        raise wrong(name, f"a JSON array of aggregation stages ({error})", value[:80]) from None
+    if not isinstance(stages, list):
+        raise wrong(name, "a JSON array of aggregation stages", value[:80])
+    draft.set("source.stream.pipeline", stages)
+
+
+def _pipeline_order(draft: Draft, name: str, value: str) -> None:
+    orders = ("internal_first", "user_first", "user_only")
+    if value.lower() not in orders:
+        raise wrong(name, f"one of {', '.join(orders)}", value)
+    # Without stages the order says nothing, also to Debezium.
+    if draft.properties.get("cursor.pipeline", "").strip():
+        draft.set("source.stream.pipeline_order", value.lower())
+
+
+def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
+    mode = draft.properties.get("cursor.oversize.handling.mode", "fail").strip().lower()
+    if not re.fullmatch(r"[0-9]+", value) or (mode == "skip" and int(value) == 0):
+        raise wrong(name, "a number of bytes, above 0 where the mode is skip", value)
+    if mode == "skip":
+        draft.set("source.stream.skip_over_bytes", int(value))
+
+
+_BASED_ON: Final = "snapshot.mode.configuration.based"
+_FLAGS: Final = (
+    "snapshot.data",
+    "snapshot.schema",
+    "start.stream",
+    "snapshot.on.schema.error",
+    "snapshot.on.data.error",
+)
+_MODES: Final = {
+    (False, True, False): "never",
+    (True, False, False): "initial_only",
+    (True, True, False): "initial",
+    (True, True, True): "when_needed",
+}
+"""By whether to read data at first, to stream, and to read data anew when the position is lost."""
+
+
+def _snapshot_mode(draft: Draft, name: str, value: str) -> None:
+    mode = value.lower()
+    known = {
+        "initial": "initial",
+        "always": "always",
+        "no_data": "never",
+        "never": "never",
+        "initial_only": "initial_only",
+        "when_needed": "when_needed",
+    }
+    if mode in known:
+        draft.set("snapshot.mode", known[mode])
+    elif mode == "configuration_based":
+        draft.set("snapshot.mode", _configured_mode(draft))
+    elif mode == "custom":
+        raise refusal(
+            name, value, "Snapshotters are Java classes; modes, `snapshot.include` and filters are options"
+        )
+    else:
+        raise wrong(name, f"one of {', '.join(known)}, configuration_based, custom", value)
+
+
+def _configured_mode(draft: Draft) -> str:
+    """Return the mode that does what the five flags say."""
+    flags = {
+        flag: boolean(
+            f"{_BASED_ON}.{flag}", draft.properties.get(f"{_BASED_ON}.{flag}", "").strip() or "false"
+        )
+        for flag in _FLAGS
+    }
+    wanted = (flags["snapshot.data"], flags["start.stream"], flags["snapshot.on.data.error"])
+    if wanted not in _MODES:
+        found = ", ".join(flag for flag in _FLAGS if flags[flag]) or "none of them"
+        raise ConfigurationError(
+            f"the flags of {_BASED_ON} can't be followed",
+            expected="start.stream, snapshot.data, or both; with both also snapshot.on.data.error",
+            found=found,
+            remedy="MongoDB has no schema, so the flags of schemas say nothing",
+        )
+    return _MODES[wanted]
+
+
 _CONNECTION: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
 _PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark's batches do")
 _STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
+_INVALIDATION: Final = left_out(
+    "it is --allow-offset-invalidation of 'airflow cdc offsets import', which reads Debezium's offsets"
+)
 _PRODUCER: Final = left_out("it belongs into the Kafka connection")
 _REGISTRY: Final = left_out("it belongs to the connection of the registry")
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
@@ -203,7 +350,7 @@ COMMON: Final[dict[str, Rule]] = {
     "value.converter.basic.auth.*": _REGISTRY,
     "key.converter.*": refused("Options of converters but schemas.enable are not known"),
     "value.converter.*": refused("Options of converters but schemas.enable are not known"),
-    "converters": refused("Custom converters are Java classes; see publish.cassandra.converters"),
+    "converters": refused("Custom converters are Java classes"),
     "transforms": _NO_TRANSFORMS,
     "transforms.*": _NO_TRANSFORMS,
     "predicates": _NO_TRANSFORMS,
@@ -248,8 +395,8 @@ COMMON: Final[dict[str, Rule]] = {
     "notification.sink.topic.name": _NO_NOTIFICATIONS,
     "incremental.snapshot.*": left_out("snapshots are cut into ranges by Spark"),
     "read.only": left_out("nothing is ever written to the source"),
-    "guardrail.collections.max": refused("The number of collections is not limited", "0"),
-    "guardrail.collections.limit.action": left_out("the number of collections is not limited"),
+    "guardrail.collections.max": number("guardrail.max_tables"),
+    "guardrail.collections.limit.action": choice("guardrail.action", {"warn": "warn", "fail": "fail"}),
     "connection.validation.timeout.ms": _PROCESS,
     "executor.shutdown.timeout.ms": _PROCESS,
     "openlineage.integration.*": left_out("lineage is Airflow's"),
@@ -279,62 +426,82 @@ MONGODB: Final[dict[str, Rule]] = {
     "mongodb.server.selection.timeout.ms": _CONNECTION,
     "mongodb.socket.timeout.ms": _CONNECTION,
     "mongodb.heartbeat.frequency.ms": _CONNECTION,
-    "mongodb.poll.interval.ms": _PROCESS,
-    "connect.max.attempts": left_out("Airflow's retries of the task do this"),
-    "connect.backoff.initial.delay.ms": left_out("Airflow's retries of the task do this"),
-    "connect.backoff.max.delay.ms": left_out("Airflow's retries of the task do this"),
+    "mongodb.poll.interval.ms": number("source.advanced.heartbeat_seconds", per=1000),
+    "connect.max.attempts": number("source.advanced.connect_attempts"),
+    "connect.backoff.initial.delay.ms": number("source.advanced.connect_pause_seconds", per=1000),
+    "connect.backoff.max.delay.ms": number("source.advanced.connect_longest_pause_seconds", per=1000),
     "filters.match.mode": taken("how names in lists are meant", _match_mode),
     "database.include.list": taken("`tables`", _include_databases),
     "database.exclude.list": taken("`exclude_tables`", _exclude_databases),
     "collection.include.list": taken("`tables`", _include),
     "collection.exclude.list": taken("`exclude_tables`", _exclude),
-    "field.renames": refused("Fields can't be renamed yet"),
+    "field.exclude.list": taken("`publish.mongodb.exclude_fields`", _fields),
+    "field.renames": taken("`publish.mongodb.rename_fields`", _fields),
     "capture.mode": read_elsewhere("`source.full_document`, `source.pre_images`"),
     "capture.mode.full.update.type": read_elsewhere("`source.full_document`"),
     "capture.scope": choice(
         "source.scope", {"deployment": "deployment", "database": "database", "collection": "collection"}
     ),
     "capture.target": option("source.target"),
-    "capture.start.op.time": refused("Set the start by 'airflow cdc offsets set'"),
-    "cursor.pipeline": refused("Stages of one's own are not sent to the server; select by 'tables'"),
-    "cursor.pipeline.order": left_out("stages of one's own are not sent to the server"),
-    "cursor.oversize.handling.mode": refused(
-        "Events above the server's limit of 16 MB are split and put together again", "fail", "split"
+    "capture.start.op.time": taken("`source.start_at`; -1 for none", _start_moment),
+    "cursor.pipeline": taken("`source.stream.pipeline`", _pipeline),
+    "cursor.pipeline.order": taken("`source.stream.pipeline_order`", _pipeline_order),
+    "cursor.oversize.handling.mode": choice(
+        "source.stream.oversize", {"fail": "fail", "skip": "skip", "split": "split"}
     ),
-    "cursor.oversize.skip.threshold": refused("No event is left out for its size", "0"),
-    "cursor.max.await.time.ms": number("source.advanced.max_await_seconds", per=1000),
-    "snapshot.mode": choice(
-        "snapshot.mode",
-        {
-            "initial": "initial",
-            "always": "always",
-            "no_data": "never",
-            "never": "never",
-            "initial_only": None,
-            "when_needed": None,
-            "configuration_based": None,
-            "custom": None,
-        },
-        "Use initial, always or no_data; the snapshot operator reads tables without a stream",
+    "cursor.oversize.skip.threshold": taken(
+        "`source.stream.skip_over_bytes`, where the mode is skip", _oversize_threshold
     ),
-    "snapshot.mode.configuration.based.*": refused("Only initial, always and no_data are offered", "false"),
-    "snapshot.mode.custom.name": refused("Only initial, always and no_data are offered"),
+    "cursor.max.await.time.ms": seconds("source.advanced.max_await_seconds"),
+    "snapshot.mode": taken(
+        "`snapshot.mode`; no_data is `never`; configuration_based becomes the mode that its flags amount to; "
+        "custom is refused",
+        _snapshot_mode,
+    ),
+    "snapshot.mode.configuration.based.*": read_elsewhere("with `snapshot.mode`"),
+    "snapshot.mode.custom.name": refused("Snapshotters are Java classes"),
+    "snapshot.locking.*": left_out("no locks are taken"),
+    "snapshot.query.*": refused(
+        "Queries of snapshots are Java classes; use `snapshot.filters` and `snapshot.include`", "select_all"
+    ),
     "snapshot.max.threads": left_out("Spark divides the work"),
-    "snapshot.fetch.size": _PROCESS,
-    "snapshot.include.collection.list": refused("Snapshots read every captured collection"),
+    "snapshot.fetch.size": number("source.advanced.fetch_size", default="0"),
+    "snapshot.include.collection.list": taken("`snapshot.include`", _snapshot_include),
     "snapshot.collection.filter.overrides": taken("`snapshot.filters`", _snapshot_filters),
     "snapshot.collection.filter.overrides.*": read_elsewhere("`snapshot.filters`"),
-    "json.serialization.mode": refused("Only Debezium's classic form is written", "legacy"),
+    "json.serialization.mode": choice(
+        "publish.mongodb.json",
+        {"legacy": "legacy", "strict": "strict", "extended": "extended", "relaxed": "relaxed"},
+    ),
     "source.struct.version": refused("Only version 2 is written", "v2"),
-    "change.event.key.mode": refused("Keys are the document's _id", "document_id"),
-    "mongodb.allow.offset.invalidation": _STATE,
-    "startup.mode": refused("Set the start by 'airflow cdc offsets set'"),
+    "change.event.key.mode": choice(
+        "publish.mongodb.key", {"document_id": "id", "id": "id", "document_key": "document_key"}
+    ),
+    "skip.messages.without.change": flag("publish.skip_unchanged"),
+    "provide.transaction.metadata": flag("publish.transactions"),
+    "topic.transaction": name_option("publish.transaction_topic"),
+    "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
+    "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
+    "transforms": taken(
+        "`publish.unwrap` for ExtractNewDocumentState, `publish.outbox` for MongoEventRouter, with their "
+        "options; others are refused",
+        mongodb_transforms,
+    ),
+    "transforms.*": read_elsewhere("with `transforms`"),
+    "mongodb.allow.offset.invalidation": _INVALIDATION,
+    "internal.mongodb.allow.offset.invalidation": _INVALIDATION,
+    "startup.mode": refused("Set the start by `source.start_at`"),
 }
 
 CASSANDRA: Final[dict[str, Rule]] = {
     **COMMON,
     "connector.name": name_option("name"),
     "kafka.topic.prefix": name_option("publish.topic_prefix"),
+    "converters": taken(
+        "`publish.cassandra.converters`, with `<name>.type`, a Python function (Java classes are refused), "
+        "`<name>.columns` and all other `<name>.*`",
+        _own_converters,
+    ),
     "kafka.producer.*": _PRODUCER,
     "kafka.consumer.*": _PRODUCER,
     "transforms": taken(

@@ -13,12 +13,17 @@ Example::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.connector.publish_mongodb import (
+    MongodbPublishOptions,
+    OutboxOptions,
+    UnwrapOptions,
+)
+from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import (
     from_environment,
     literal_secrets,
@@ -74,17 +79,65 @@ def _tags(values: Mapping[str, str]) -> str:
     return ""
 
 
+OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "go_on"]
+
+
 @dataclass(frozen=True)
 class SnapshotOptions:
     """Whether and how tables are read in full."""
 
-    mode: Literal["initial", "never", "always"] = option(
-        "initial: each table once, before its first merge; never; always: at each run", "initial"
+    mode: Literal["initial", "never", "always", "initial_only", "when_needed"] = option(
+        "initial: each table once, before its first merge; never; always: at each run; initial_only: as "
+        "initial, and nothing is captured; when_needed: as initial, and anew when the position is lost",
+        "initial",
+    )
+    include: tuple[str, ...] = option(
+        "Anchored regular expressions of the tables that are read in full by themselves; the others are "
+        "captured, and read when a task asks for it",
+        EVERY_TABLE,
+        check=_patterns,
+    )
+    on_lost_position: OnLostPosition = option(
+        "When the source no longer has what follows the stored offset. fail: each run, until a person acts; "
+        "fail_once: this run, and the next reads the tables anew; snapshot: they are read anew at once; "
+        "go_on: capture goes on, and what mirrors lack is told. auto: snapshot with mode when_needed and "
+        "always, else fail, but fail_once where a source drops changes and goes on, as Cassandra may",
+        "auto",
     )
     filters: Mapping[str, str] = option("Per table, a filter in the source's own language", {})
     rows_per_second: float = option(
         "Rows read at most, by all tasks together; 0: as fast as the source gives them", 0.0, minimum=0.0
     )
+
+    def __post_init__(self) -> None:
+        """Refuse choices that contradict each other.
+
+        Raises:
+            ConfigurationError: With what goes together.
+        """
+        if self.mode == "never" and self.on_lost_position in ("snapshot", "fail_once"):
+            raise ConfigurationError(
+                f"option snapshot.on_lost_position: {self.on_lost_position} needs a snapshot",
+                expected="another snapshot.mode than never",
+            )
+        if self.mode == "when_needed" and self.on_lost_position not in ("auto", "snapshot"):
+            raise ConfigurationError(
+                "option snapshot.mode: when_needed reads tables anew when the position is lost",
+                expected="snapshot.on_lost_position: snapshot, or none",
+                found=self.on_lost_position,
+            )
+
+    def includes(self, table: str) -> bool:
+        """Tell whether a table is read in full by itself."""
+        return any(re.fullmatch(pattern, table) for pattern in self.include)
+
+
+@dataclass(frozen=True)
+class GuardrailOptions:
+    """A limit against patterns that select more than was meant."""
+
+    max_tables: int = option("The most tables that a connector may capture; 0: no limit", 0, minimum=0)
+    action: Literal["warn", "fail"] = option("What more of them do: a finding, or a failed run", "warn")
 
 
 @dataclass(frozen=True)
@@ -120,6 +173,11 @@ class LakeOptions:
     tombstone_retention_seconds: int = option(
         "How long deletions are remembered; no older change may arrive after it", 10 * 86_400, minimum=0
     )
+    statics: Literal["rows", "table"] = option(
+        "Where static columns of Cassandra are shown. rows: in each row of their partition, as by SELECT *; "
+        "table: once per partition, in a table <mirror>__statics",
+        "rows",
+    )
     merge: MergeOptions = option("When pending changes are merged", MergeOptions)
 
 
@@ -134,6 +192,14 @@ def _topic_pattern(value: str) -> str:
 
 def _delimiter(value: str) -> str:
     return "" if re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value) else "letters, digits, . _ and -"
+
+
+def _topic_part(value: str) -> str:
+    return "" if re.fullmatch(r"[A-Za-z0-9._-]{1,200}", value) else "letters, digits, . _ and -"
+
+
+def _optional_topic(value: str) -> str:
+    return "" if not value else _topic_part(value)
 
 
 def _operations(values: tuple[str, ...]) -> str:
@@ -220,9 +286,10 @@ class PublishOptions:
         "",
         check=_topic_pattern,
     )
-    envelope: Literal["debezium", "datastax", "datastax-cells"] = option(
+    envelope: Literal["debezium", "datastax", "datastax-cells", "document"] = option(
         "Form of the events. debezium; for Cassandra also datastax: key and whole row after the change; "
-        "datastax-cells: the form with cells that DataStax's documents show",
+        "datastax-cells: the form with cells that DataStax's documents show; for MongoDB also document: the "
+        "document after the change as Extended JSON, without an envelope",
         "debezium",
     )
     key: Literal["json", "avro"] = option("Converter of keys", "json")
@@ -250,11 +317,33 @@ class PublishOptions:
     field_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
         "How names of fields are made fit for Avro, likewise", "auto"
     )
+    skip_unchanged: bool = option(
+        "Leave out updates that changed nothing of what the event shows: before and after are equal. Needs "
+        "the document before the change",
+        False,
+    )
+    transactions: bool = option(
+        "Events tell the transaction that they are part of, and a record stands at the beginning and at the "
+        "end of each (provide.transaction.metadata)",
+        False,
+    )
+    transaction_topic: str = option(
+        "Topic of those records, after the prefix", "transaction", check=_topic_part
+    )
+    heartbeat_prefix: str = option(
+        "Leads the topic of heartbeats, before the prefix", "__debezium-heartbeat", check=_topic_part
+    )
+    heartbeat_topic: str = option(
+        "Topic of heartbeats, whatever the prefix; connectors may share it", "", check=_optional_topic
+    )
     version: str = option("Text of source.version", "3.6.1.Final")
     task_id: str = option("Text of the header taskId", "0")
     cassandra: CassandraPublishOptions = option(
         "Choices that only events of Cassandra have", CassandraPublishOptions
     )
+    mongodb: MongodbPublishOptions = option("Choices that only events of MongoDB have", MongodbPublishOptions)
+    unwrap: UnwrapOptions = option("Events as plain rows, without an envelope", UnwrapOptions)
+    outbox: OutboxOptions = option("Collections whose documents are events to be routed", OutboxOptions)
 
 
 @dataclass(frozen=True)
@@ -271,6 +360,7 @@ class Connector:
         snapshot: How tables are read in full.
         lake: Where mirrors live.
         publish: How changes become events.
+        guardrail: How many tables may be captured.
         metric_tags: Tags that all metrics of the connector bear beside their own.
     """
 
@@ -282,6 +372,7 @@ class Connector:
     snapshot: SnapshotOptions = SnapshotOptions()
     lake: LakeOptions = LakeOptions()
     publish: PublishOptions = PublishOptions()
+    guardrail: GuardrailOptions = GuardrailOptions()
     metric_tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -289,29 +380,48 @@ class Connector:
         """Validate plain data.
 
         Raises:
-            ConfigurationError: Names the option, the value found and what was expected.
+            ConfigurationError: Names each wrong option, the value found and what was expected.
         """
-        top = parse(_Declaration, values)
+        problems: list[ConfigurationError] = []
+        try:
+            top = parse(_Declaration, values)
+        except ConfigurationError as error:
+            given = values.get("source") if isinstance(values, Mapping) else None
+            if not isinstance(given, Mapping):
+                raise
+            problems.append(error)
+            top = _Declaration("", given)
         source = dict(top.source)
         kind: Any = from_environment(str, source.pop("type", None), "source.type")
         if kind not in SOURCE_OPTIONS:
-            raise ConfigurationError(
+            wrong = ConfigurationError(
                 "option source.type is wrong",
                 expected=f"one of {', '.join(SOURCE_OPTIONS)}",
                 found=repr(kind),
             )
+            raise joined([*problems, wrong])
+        try:
+            options = parse(SOURCE_OPTIONS[kind], source, "source")
+        except ConfigurationError as error:
+            problems.append(error)
+        if problems:
+            raise joined(problems)
         if kind != "cassandra":
-            _refuse_cassandras(kind, top.publish)
+            _refuse_cassandras(kind, top.publish, top.lake)
+        if kind != "mongodb":
+            _refuse_mongodbs(kind, top.publish)
+        _refuse_clashing_forms(top.publish)
         _refuse_other_envelopes(top.publish)
         return cls(
             name=top.name,
             type=kind,
-            source=parse(SOURCE_OPTIONS[kind], source, "source"),
+            source=options,
             tables=top.tables,
             exclude_tables=top.exclude_tables,
             snapshot=top.snapshot,
             lake=top.lake,
             publish=top.publish,
+            guardrail=top.guardrail,
             metric_tags=top.metric_tags,
         )
 
@@ -344,15 +454,48 @@ class Connector:
     @property
     def changes_table(self) -> str:
         """Name of the changes table inside the catalog."""
-        return f"{self.namespace}.{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_changes"
+        return f"{self._own_tables}_changes"
+
+    @property
+    def quarantine_table(self) -> str:
+        """Name of the table of changes that could not be decoded."""
+        return f"{self._own_tables}_quarantine"
+
+    @property
+    def _own_tables(self) -> str:
+        return f"{self.namespace}.{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}"
 
     def mirror_table(self, table: str) -> str:
         """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
 
-        Characters that a catalog may not take become ``_x<hex>_``, so that different tables never share one.
+        Characters that a catalog may not take become ``_x<hex>_``. Tables of which two would share a name
+        (``a_b.c`` and ``a.b_c``) are refused by the job.
         """
         database, _, name = table.partition(".")
         return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
+
+    def when_lost(self, *, hole: bool) -> OnLostPosition:
+        """Return what a run does when the source no longer has what follows the stored offset.
+
+        Args:
+            hole: Whether the source itself goes on after what is lost.
+
+        Returns:
+            The option ``snapshot.on_lost_position``; never ``auto``.
+        """
+        chosen = self.snapshot.on_lost_position
+        if chosen != "auto":
+            return chosen
+        if self.snapshot.mode in ("when_needed", "always"):
+            return "snapshot"
+        return "fail_once" if hole else "fail"
+
+    def beyond_guardrail(self, tables: Sequence[str]) -> str:
+        """Tell that there are more captured tables than the guardrail allows; an empty text if not."""
+        limit = self.guardrail.max_tables
+        if not limit or len(tables) <= limit:
+            return ""
+        return f"{len(tables)} tables are captured, and guardrail.max_tables is {limit}"
 
     @property
     def topic_prefix(self) -> str:
@@ -387,21 +530,51 @@ class _Declaration:
     snapshot: SnapshotOptions = option("How tables are read in full", SnapshotOptions)
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
     publish: PublishOptions = option("How changes become events", PublishOptions)
+    guardrail: GuardrailOptions = option("How many tables may be captured", GuardrailOptions)
     metric_tags: Mapping[str, str] = option(
         "Tags that all metrics of the connector bear beside their own", {}, check=_tags
     )
 
 
-def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
-    """Refuse choices that only events of Cassandra have: silence would be taken for consent."""
-    for name in ("envelope", "exclude_columns", "event_index", "cassandra"):
-        found = getattr(publish, name)
-        if found != getattr(PublishOptions(), name):
-            raise ConfigurationError(
-                f"option publish.{name} is for source cassandra",
-                found=f"source {kind}",
-                expected="its default",
-            )
+def _refuse_cassandras(kind: str, publish: PublishOptions, lake: LakeOptions) -> None:
+    """Refuse choices that only Cassandra has: silence would be taken for consent."""
+    chosen = [
+        f"publish.{name}"
+        for name in ("exclude_columns", "event_index", "cassandra")
+        if getattr(publish, name) != getattr(PublishOptions(), name)
+    ]
+    if publish.envelope.startswith("datastax"):
+        chosen.append("publish.envelope")
+    if lake.statics != LakeOptions().statics:
+        chosen.append("lake.statics")
+    if chosen:
+        raise ConfigurationError(
+            f"option {chosen[0]} is for source cassandra",
+            found=f"source {kind}",
+            expected="its default",
+        )
+
+
+def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
+    """Refuse choices that only MongoDB has."""
+    names = ("skip_unchanged", "transactions", "transaction_topic", "mongodb", "unwrap", "outbox")
+    chosen = [
+        f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
+    ]
+    if publish.envelope == "document":
+        chosen.append("publish.envelope")
+    if chosen:
+        raise ConfigurationError(
+            f"option {chosen[0]} is for source mongodb", found=f"source {kind}", expected="its default"
+        )
+
+
+def _refuse_clashing_forms(publish: PublishOptions) -> None:
+    if publish.unwrap.enabled and publish.envelope == "document":
+        raise ConfigurationError(
+            "options publish.unwrap and publish.envelope: document exclude each other",
+            remedy="unwrap gives the document's fields, envelope document its Extended JSON; keep one",
+        )
 
 
 def _refuse_other_envelopes(publish: PublishOptions) -> None:

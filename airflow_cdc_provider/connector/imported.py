@@ -169,15 +169,29 @@ def flag(path: str) -> Rule:
     return Rule("taken over", f"`{path}`", lambda draft, name, value: draft.set(path, boolean(name, value)))
 
 
-def number(path: str, *, per: float = 1) -> Rule:
-    """Take over a whole number, divided by ``per`` (1000 makes ms seconds)."""
+def number(path: str, *, per: float = 1, default: str = "") -> Rule:
+    """Take over a whole number, divided by ``per`` (1000 makes ms seconds).
+
+    Args:
+        path: The option.
+        per: The divisor.
+        default: What stands for the default; the option isn't set then.
+    """
 
     def apply(draft: Draft, name: str, value: str) -> None:
+        if value == default:
+            return
         if not re.fullmatch(r"\d+", value):
             raise wrong(name, "a whole number", value)
         draft.set(path, int(value) if per == 1 else int(value) / per)
 
-    return Rule("taken over", f"`{path}`", apply)
+    return Rule("taken over", f"`{path}`" + (f"; {default} leaves the default" if default else ""), apply)
+
+
+def seconds(path: str) -> Rule:
+    """Take over milliseconds as seconds; 0 stands for the product's, or the server's, own default."""
+    apply = number(path, per=1000, default="0").apply
+    return Rule("taken over", f"`{path}`; 0 leaves the default", apply)
 
 
 def choice(path: str, choices: Mapping[str, object], reason: str = "") -> Rule:

@@ -31,14 +31,16 @@ class Pending:
             capture, or where the server needs longer to find the first change that is selected.
         table: Where the oldest is, empty for none.
         window_seconds: How far the offset is ahead of the oplog's begin, None before the first capture. Where
-            the login may not read the oplog, the longest of some times from 1 minute to 3 days by which the
-            stream can still be opened earlier, 0 for none.
+            the login may not ask for the server's status, the longest of some times from 1 minute to 3 days
+            by which the stream can still be opened earlier, 0 for none. None too where the position is lost.
+        lost: Whether the oplog no longer reaches back to the offset, and the next run is to make that good.
     """
 
     news: bool
     lag_seconds: float | None
     table: str = ""
     window_seconds: float | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class Feed:
         target: The database, or database and collection with a dot between.
         tables: Patterns of the tables that count.
         exclude_tables: Patterns of those that do not.
+        mends_loss: Whether the run that is waited for goes on from a lost position by itself.
     """
 
     scope: str = "deployment"
     target: str = ""
     tables: tuple[str, ...] = (".*",)
     exclude_tables: tuple[str, ...] = ()
+    mends_loss: bool = False
 
     def pipeline(self) -> list[dict[str, Any]]:
         """Return the aggregation stages that select the tables on the server."""
@@ -75,19 +79,34 @@ async def look(
         patience_seconds: How long to let the server skip what is not selected.
 
     Raises:
-        PositionLost: The oplog no longer reaches back to the offset.
+        PositionLost: The oplog no longer reaches back to the offset, and no run makes that good.
         ConfigurationError: The login is refused, or the server has no change streams.
         TransientError: The server does not answer.
     """
-    from airflow_cdc_provider.sources.mongodb.connection import translated
+    from pymongo.errors import OperationFailure
+
+    from airflow_cdc_provider.sources.mongodb.connection import LOST, translated
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
     place = StreamPlace.from_offset(offset)
-    with translated("can't look for changes"):
-        head = (await client.admin.command("ping")).get("operationTime")
-        window = await _window_seconds(client, feed, place)
-        found, at_head = await _first_event(client, feed, place, head, patience_seconds)
+    try:
+        with translated("can't look for changes"):
+            head = (await client.admin.command("ping")).get("operationTime")
+            window = await _window_seconds(client, feed, place)
+            try:
+                found, at_head = await _first_event(client, feed, place, head, patience_seconds)
+            except OperationFailure as error:
+                if error.code not in LOST or not place.token:
+                    raise
+                # The pipeline may hide the token's event: then the stream can be opened by time.
+                before = place.time - 1
+                by_time = StreamPlace(before >> 32, before & LAST_INDEX)
+                found, at_head = await _first_event(client, feed, by_time, head, patience_seconds)
+    except PositionLost:
+        if not feed.mends_loss:
+            raise
+        return Pending(news=True, lag_seconds=None, lost=True)
     if found is None:
         return Pending(news=False, lag_seconds=0.0 if at_head else None, window_seconds=window)
     now = head.time if head is not None else time.time()
@@ -136,11 +155,12 @@ async def _window_seconds(client: AsyncMongoClient, feed: Feed, place: StreamPla
     from pymongo.errors import OperationFailure
 
     try:
-        first = await client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-    except OperationFailure:  # most logins may not read it, and sharded clusters show none
-        first = None
+        status = await client.admin.command("serverStatus", oplog=1)
+    except OperationFailure:  # most logins may not ask
+        status = {}
+    first = status.get("oplog", {}).get("earliestOptime")  # sharded clusters tell none
     if first is not None:
-        return float(place.seconds - first["ts"].time)
+        return float(place.seconds - first.time)
     for seconds in _WINDOWS_TRIED_SECONDS:
         if await _opens(client, feed, place.seconds - seconds):
             return float(seconds)

@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -24,7 +24,7 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
-    from airflow_cdc_provider.sources.base import Source
+    from airflow_cdc_provider.sources.base import Finding, Source
 
 ConnectorLike = Connector | Mapping[str, Any] | str
 """A connector, its declaration as a mapping, or the path of its YAML file."""
@@ -69,6 +69,21 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
     if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
         hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
     return hook
+
+
+def check_connector(connector: Connector, source: Source) -> list[Finding]:
+    """Look at everything that capture needs, and at how many tables there are if that is limited."""
+    from airflow_cdc_provider.sources.base import Finding
+
+    findings = source.check()
+    if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
+        return findings
+    if text := connector.beyond_guardrail(source.tables()):
+        level: Literal["warning", "error"] = "error" if connector.guardrail.action == "fail" else "warning"
+        findings.append(
+            Finding(level, "guardrail", text, "check tables and exclude_tables, or raise the limit")
+        )
+    return findings
 
 
 def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, job_context, log
 from airflow_cdc_provider.jobs.events import events
@@ -32,7 +33,18 @@ from airflow_cdc_provider.jobs.sync import sync
 from airflow_cdc_provider.jobs.verify import verify
 
 
+def _sync(context: JobContext) -> JobResult:
+    context.require_within_guardrail()
+    return sync(context)
+
+
 def _capture(context: JobContext) -> JobResult:
+    if context.connector.snapshot.mode == "initial_only":
+        raise ConfigurationError(
+            "nothing is captured with snapshot.mode initial_only",
+            remedy="CdcSyncOperator and CdcSnapshotOperator read the tables; to capture choose another mode",
+        )
+    context.require_within_guardrail()
     return report(context, captured=capture(context))
 
 
@@ -40,7 +52,13 @@ def _merge(context: JobContext) -> JobResult:
     return report(context, tables=merge_tables(context, force=bool(context.spec.options.get("force", True))))
 
 
+def _stream(context: JobContext) -> JobResult:
+    context.require_within_guardrail()
+    return stream(context)
+
+
 def _snapshot(context: JobContext) -> JobResult:
+    context.require_within_guardrail()
     replacing = context.spec.options.get("mode", "replace") == "replace"
     shot = snapshot(context, context.tables(), again=True, replacing=replacing)
     merged = merge_tables(context, force=True) if context.spec.options.get("merge", True) else []
@@ -48,14 +66,14 @@ def _snapshot(context: JobContext) -> JobResult:
 
 
 STAGES: Mapping[str, Callable[[JobContext], JobResult]] = {
-    "sync": sync,
+    "sync": _sync,
     "capture": _capture,
     "merge": _merge,
     "snapshot": _snapshot,
     "verify": verify,
     "maintain": maintain,
     "offsets": offsets,
-    "stream": stream,
+    "stream": _stream,
     "events": events,
 }
 

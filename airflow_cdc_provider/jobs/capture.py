@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.lost_position import SnapshotsDue, close_gaps, goes_on
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import new_counts, read_partitions
 from airflow_cdc_provider.jobs.segments import SegmentTally
@@ -22,10 +23,10 @@ from airflow_cdc_provider.sources.base import (
     FindsGaps,
     LearnsSchemas,
     PassedOver,
+    ReadingCounts,
     ReadLimit,
+    TellsReading,
 )
-
-_MOST_TOLD: Final = 5
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class CaptureCounts:
     """What a capture committed.
 
     ``quarantined`` counts all records that are set apart after it; ``passed_over`` what it met beside: of
-    Cassandra updates of other tables, by origin and why; ``segments`` what its batches counted.
+    Cassandra updates of other tables, by origin and why; ``segments`` what its batches counted; ``reading``
+    what tasks did to read (:data:`~airflow_cdc_provider.sources.base.ReadingCounts`). Batches were planned on
+    the driver for ``plan_seconds``, then read, converted and written for ``commit_seconds``.
     """
 
     batches: int = 0
@@ -43,6 +46,9 @@ class CaptureCounts:
     origins: Sequence[OriginChanges] = ()
     passed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
     segments: SegmentTally = field(default_factory=SegmentTally)
+    reading: Mapping[str, int] = field(default_factory=dict)
+    plan_seconds: float = 0.0
+    commit_seconds: float = 0.0
 
 
 def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
@@ -65,16 +71,27 @@ def capture(context: JobContext) -> CaptureCounts:
     Options of the spec: ``batch_bytes``, ``batch_changes``.
 
     Raises:
-        PositionLost: The source no longer has what follows the stored offset. Where it goes on after what is
-        lost, the tables are marked: the next run reads them anew and captures on.
+        PositionLost: The source no longer has what follows the stored offset, and
+            ``snapshot.on_lost_position`` doesn't say to go on (see :mod:`.lost_position`).
         CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch is
-        left.
+            left.
     """
+    try:
+        return _capture(context)
+    except SnapshotsDue:
+        raise
+    except PositionLost as lost:
+        goes_on(context, lost)
+        return _capture(context)
+
+
+def _capture(context: JobContext) -> CaptureCounts:
     started = time.monotonic()
     options = context.spec.options
     limit = ReadLimit(
         bytes=int(options.get("batch_bytes", ReadLimit.bytes)),
         changes=int(options.get("batch_changes", ReadLimit.changes)),
+        tasks=context.spark.sparkContext.defaultParallelism,
     )
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
@@ -82,39 +99,53 @@ def capture(context: JobContext) -> CaptureCounts:
     head = source.head()
     context.learn(first)
     if isinstance(source, FindsGaps):
-        progress = mark_losses(context, source, progress, state)
+        progress, state = close_gaps(context, source, progress, state)
     seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
     schema_changed = bool(seen)
     reader = source.reader()
     passed_over = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
+    reading = new_counts(context.spark) if isinstance(reader, TellsReading) else None
+    planned = committed = 0.0
     batches = captured = landed = quarantined = 0
     segments = SegmentTally()
     while not context.stopping():
+        began = time.monotonic()
         plan = source.plan(progress.source, head, limit)
+        planning = time.monotonic() - began
+        planned += planning
         segments.add(plan)
         if plan.end != progress.source:
             progress = progress.with_source(plan.end)
             rows = (
-                read_partitions(context.spark, reader, plan.partitions, passed_over=passed_over)
+                read_partitions(
+                    context.spark, reader, plan.partitions, passed_over=passed_over, reading=reading
+                )
                 if plan.partitions
                 else None
             )
             seen += plan.records
+            began = time.monotonic()
+            before: ReadingCounts = Counter() if reading is None else Counter(reading.value)
             try:
                 state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
             except Exception:
                 context.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
                 raise
+            committing = time.monotonic() - began
+            committed += committing
             batches += 1
             captured += state.appended - len(seen)
             seen = []
             log.info(
-                "%s: batch %d, %d changes, %d so far, %.1f s",
+                "%s: batch %d, %d changes, %d so far, %.1f s; planned %.3f s, committed %.3f s%s",
                 context.connector.name,
                 state.batch,
                 state.appended,
                 captured,
                 time.monotonic() - started,
+                planning,
+                committing,
+                "" if reading is None else _told(reading.value - before),
             )
         if plan.at_head:
             break
@@ -131,35 +162,25 @@ def capture(context: JobContext) -> CaptureCounts:
         log.info(
             "%s: passed over, by origin and why: %s", context.connector.name, dict(sorted(beside.items()))
         )
-    return CaptureCounts(batches, captured + landed, quarantined, seconds, origins, beside, segments)
+    return CaptureCounts(
+        batches,
+        captured + landed,
+        quarantined,
+        seconds,
+        origins,
+        beside,
+        segments,
+        {} if reading is None else dict(reading.value),
+        planned,
+        committed,
+    )
 
 
-def mark_losses(context: JobContext, source: FindsGaps, progress: Progress, state: ChangesState) -> Progress:
-    """Tell of changes that the source has lost unread, once, and see to it that a snapshot brings them.
-
-    Returns:
-        Where to capture from: what was lost before the first batch counts as read.
-
-    Raises:
-        PositionLost: There are some. It is committed by then that the tables' snapshots are due, and that
-        what is lost counts as read.
-    """
-    lost, after = source.gaps(progress.source)
-    if not lost:
-        return progress.with_source(after) if progress.source is None and after else progress
-    tables = context.source.tables()
-    more = f"; and {len(lost) - _MOST_TOLD} more" if lost[_MOST_TOLD:] else ""
-    text = "; ".join(lost[:_MOST_TOLD]) + more
-    marked = progress.with_loss(tables, time.time_ns() // 1000, text).with_source(after)
-    context.changes.set_offset(marked.to_offset(), state)
-    never = context.connector.snapshot.mode == "never"
-    raise PositionLost(
-        text,
-        found=f"changes of {', '.join(tables)} may be lost",
-        remedy="snapshot.mode is never: take a new snapshot of the tables with CdcSnapshotOperator"
-        if never
-        else "the next sync or stream reads the tables anew (where stages run apart: CdcSnapshotOperator); "
-        "their events of that time are lost for good",
+def _told(reading: ReadingCounts) -> str:
+    """Say what tasks did for one batch."""
+    return "; tasks: " + ", ".join(
+        f"{name.removesuffix('_us')} {count / 1_000_000:.3f} s" if name.endswith("_us") else f"{name} {count}"
+        for name, count in sorted(reading.items())
     )
 
 

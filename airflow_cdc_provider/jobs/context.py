@@ -70,10 +70,11 @@ class JobContext:
 
         Raises:
             ConfigurationError: The spec names a table that the source doesn't have or the declaration leaves
-            out.
+                out; or two tables would be kept under one name.
         """
         self.learn()
         known = self.source.tables()
+        self._require_own_names(known)
         wanted = list(self.spec.tables)
         missing = sorted(set(wanted) - set(known))
         if missing:
@@ -84,9 +85,46 @@ class JobContext:
             )
         return wanted or known
 
+    def require_within_guardrail(self) -> None:
+        """Refuse to go on with more tables than the declaration allows, where it says so.
+
+        Raises:
+            ConfigurationError: There are more.
+        """
+        guardrail = self.connector.guardrail
+        if not guardrail.max_tables:
+            return
+        self.learn()
+        text = self.connector.beyond_guardrail(self.source.tables())
+        if text and guardrail.action == "fail":
+            raise ConfigurationError(
+                text, remedy="check tables and exclude_tables, or raise the limit; nothing was captured"
+            )
+        if text:
+            log.warning("%s: %s", self.connector.name, text)
+
     def mirror(self, table: str) -> Mirror:
         """Return the mirror of a source table."""
-        return Mirror(self.lake, self.connector.mirror_table(table))
+        apart = self.connector.lake.statics == "table"
+        return Mirror(self.lake, self.connector.mirror_table(table), statics_apart=apart)
+
+    def _require_own_names(self, tables: Sequence[str]) -> None:
+        """Refuse tables of which one's mirror, or what stands beside it, is called as another's."""
+        name = self.connector.name
+        owners = {
+            self.connector.changes_table: f"the changes table of {name}",
+            self.connector.quarantine_table: f"the quarantine of {name}",
+        }
+        for table in tables:
+            mirror = self.mirror(table)
+            beside = [mirror.side, mirror.statics] if mirror.statics_apart else [mirror.side]
+            for kept in (mirror.table, *beside):
+                if owners.setdefault(kept.name, table) != table:
+                    raise ConfigurationError(
+                        f"{owners[kept.name]} and {table} would both be kept in {kept.name}",
+                        expected="a name of its own for each",
+                        remedy="capture one of them by another connector, whose lake.namespace is another",
+                    )
 
 
 def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:

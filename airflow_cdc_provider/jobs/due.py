@@ -88,7 +88,7 @@ def _due(
 ) -> str:
     """Say why a merge is due; empty if it can wait."""
     options = context.connector.lake.merge
-    if state.next_expiry is not None and state.next_expiry <= now:
+    if state.expires_next is not None and state.expires_next <= now:
         return "rows have expired"
     if state.merged_through < 0:
         return "the mirror is new"
@@ -148,11 +148,14 @@ def prepare(
     """
     codec = context.source.codec(table, state.memory)
     renewed = codec.drift.renewed
-    mirror.create(codec.mirror_schema())
+    statics = codec.static_columns
+    mirror.require_layout(statics, codec.drift.replaced)
+    mirror.create(codec.mirror_schema(), statics)
     # Before the columns: rows of a table that is gone would show nothing but nulls.
     state = mirror.reserve(state, context.source.reserve(codec, state.memory), clear=renewed)
-    for change in mirror.prepare(codec.mirror_schema(), codec.drift):
+    for change in mirror.prepare(codec.mirror_schema(), codec.drift, statics):
         log.info("%s: %s", mirror.name, change)
+    state = replace(state, statics=mirror.statics_state())
     if renewed:
         log.info("%s: the table was dropped and made anew; its mirror begins again", table)
         # After all of its former life; what was truncated since then is among the pending fences.

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.events.encoder import Converters, encode
+from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
+from airflow_cdc_provider.events.heartbeats import heartbeat_topic
 from airflow_cdc_provider.events.topics import TopicNaming
 
 
@@ -22,6 +24,23 @@ def topics_of(connector: Connector) -> TopicNaming:
     """Return how a connector's topics are named."""
     publish = connector.publish
     return TopicNaming(connector.topic_prefix, publish.topic_delimiter, publish.topic_pattern)
+
+
+def heartbeat_of(connector: Connector, now_ms: int) -> pa.RecordBatch:
+    """Make a connector's heartbeat.
+
+    Args:
+        connector: The connector.
+        now_ms: When it is made, ms since 1970.
+
+    Returns:
+        One record, as the encoder makes them.
+    """
+    publish, prefix = connector.publish, connector.topic_prefix
+    topic = heartbeat_topic(
+        prefix, publish.topic_delimiter, publish.heartbeat_prefix, publish.heartbeat_topic
+    )
+    return encode(build_heartbeat(topic, prefix, now_ms), converters_of(connector))
 
 
 def without_skipped(events: pa.RecordBatch, connector: Connector, skipped: Counter[str]) -> pa.RecordBatch:

@@ -51,7 +51,7 @@ def maintain(context: JobContext) -> JobResult:
                 log.info("%s: doubts that are settled are forgotten", mirror.name)
         except CommitConflict:
             log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
-    for table in [context.changes.table, *(t for m in mirrors.values() for t in (m.table, m.side))]:
+    for table in [context.changes.table, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)
         log.info(

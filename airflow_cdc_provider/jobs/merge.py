@@ -249,6 +249,19 @@ def _compile(dirty: Sequence[DueTable]) -> None:
         reconcile_rows(no_contributions, 0)
 
 
+def _revisited(d: DueTable) -> tuple[str, str]:
+    """Return which rows of mirror and statics may have lived by columns that are gone.
+
+    Returns:
+        SQL predicates, empty for none.
+    """
+    codec = d.codec
+    if codec.lived_by is None:
+        return "", ""
+    statics = codec.static_columns.names if codec.static_columns else ()
+    return _all_null(codec.lived_by), _all_null([n for n in statics if n not in codec.drift.replaced])
+
+
 def _all_null(columns: Sequence[str]) -> str:
     quoted = ["`" + name.replace("`", "``") + "`" for name in columns]
     return " AND ".join(["true", *(f"{name} IS NULL" for name in quoted)])
@@ -267,6 +280,7 @@ def _merge_one(
     late = d.table in together.late or bool(faults.get(d.table))
     horizon = together.now_seconds - context.connector.lake.tombstone_retention_seconds
     reread = together.reread.get(d.table)
+    revisit, revisit_statics = _revisited(d)
     counts = merge(
         context.spark,
         d.mirror,
@@ -285,7 +299,8 @@ def _merge_one(
             reread=reread.asked if reread else None,
             unread=reread.unread if reread else (),
             column_ids=d.codec.column_ids,
-            revisit="" if d.codec.lived_by is None else _all_null(d.codec.lived_by),
+            revisit=revisit,
+            revisit_statics=revisit_statics,
         ),
     )
     if counts.unsettled:

@@ -25,11 +25,10 @@ from airflow_cdc_provider.changes.fence import (
     newest_generation,
 )
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.encoder import encode, to_lines
-from airflow_cdc_provider.events.envelopes import mongodb as mongodb_envelope
+from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
+from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
@@ -49,56 +48,53 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     assert isinstance(options, MongodbOptions)
     headers = context_headers(connector.topic_prefix, connector.publish.task_id, "mongodb", str(uuid.uuid4()))
     snapshots, streams = mongodb_files(recording.path)
+    if connector.snapshot.mode == "initial_only":
+        streams = []
 
-    def decoded_snapshots() -> Iterator[pa.RecordBatch]:
+    maker = MongodbRecords(connector, recording.now_ns, damage.skipped)
+
+    def decoded_snapshots() -> Iterator[tuple[_Chunk, pa.RecordBatch]]:
         for database, collection, file in snapshots:
-            if not _captured(connector, options, database, collection):
+            if not _read_in_full(connector, options, database, collection):
                 continue
             _refuse_filter(connector, database, collection)
+            form = maker.form(database, collection)
             for chunk in _bson_chunks(file, damage, change_events=False):
-                yield _sound(
-                    chunk, mongodb_events.decode_snapshot(chunk.documents, database, collection), damage
-                )
+                decoded = mongodb_events.decode_snapshot(chunk.documents, database, collection, form)
+                yield chunk, _sound(chunk, decoded, damage)
 
-    def decoded_streams() -> Iterator[pa.RecordBatch]:
+    def decoded_streams() -> Iterator[tuple[_Chunk, pa.RecordBatch]]:
+        form = maker.form()
         for file in streams:
             for chunk in _bson_chunks(file, damage, change_events=True):
-                events = _sound(
-                    chunk,
-                    mongodb_events.decode_stream(
-                        chunk.documents, full_document=options.full_document, pre_images=options.pre_images
-                    ),
-                    damage,
+                decoded = mongodb_events.decode_stream(
+                    chunk.documents,
+                    full_document=options.full_document,
+                    pre_images=options.pre_images,
+                    form=form,
                 )
-                yield _of_captured_tables(connector, options, events)
+                yield chunk, _of_captured_tables(connector, options, _sound(chunk, decoded, damage))
 
-    def lines(events: pa.RecordBatch, *, last_of_snapshot: bool = False) -> pa.LargeStringArray:
-        events = without_skipped(events, connector, damage.skipped)
-        envelope = mongodb_envelope.build(
-            events,
-            mongodb_envelope.EnvelopeOptions(
-                topics_of(connector),
-                connector.publish.version,
-                connector.publish.tombstones,
-                recording.now_ns,
-                last_of_snapshot,
-            ),
-        )
-        records = encode(envelope, converters_of(connector))
+    def lines(
+        chunk: _Chunk, events: pa.RecordBatch, *, last_of_snapshot: bool = False
+    ) -> pa.LargeStringArray:
+        records, reasons = maker.records(events, last_of_snapshot=last_of_snapshot)
+        for row, reason in sorted(reasons.items()):
+            damage.add(chunk.place(row), reason)
         return to_lines(records, headers if connector.publish.headers else ())
 
     if connector.snapshot.mode != "never":
-        waiting: pa.RecordBatch | None = None
-        for events in decoded_snapshots():
+        waiting: tuple[_Chunk, pa.RecordBatch] | None = None
+        for chunk, events in decoded_snapshots():
             if events.num_rows:
                 if waiting is not None:
-                    yield lines(waiting)
-                waiting = events
+                    yield lines(*waiting)
+                waiting = chunk, events
         if waiting is not None:
-            yield lines(waiting, last_of_snapshot=True)
-    for events in decoded_streams():
+            yield lines(*waiting, last_of_snapshot=True)
+    for chunk, events in decoded_streams():
         if events.num_rows:
-            yield lines(events)
+            yield lines(chunk, events)
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
@@ -120,10 +116,12 @@ def _records(
     """Read a recording as change records, per collection, in stream order."""
     batches: list[pa.RecordBatch] = []
     snapshots, streams = mongodb_files(recording.path)
+    if connector.snapshot.mode == "initial_only":
+        streams = []
     captured_us = recording.now_ns // 1000
     if connector.snapshot.mode != "never":
         for number, (database, collection, file) in enumerate(snapshots):
-            if _captured(connector, options, database, collection):
+            if _read_in_full(connector, options, database, collection):
                 _refuse_filter(connector, database, collection)
                 data, spans = _documents(file, damage, change_events=False)
                 batches.append(
@@ -336,6 +334,11 @@ def _sound(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage)
 
 def _captured(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
     return is_captured(f"{database}.{collection}", partial(_selects, connector, options))
+
+
+def _read_in_full(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
+    included = connector.snapshot.includes(f"{database}.{collection}")
+    return included and _captured(connector, options, database, collection)
 
 
 def _selects(connector: Connector, options: MongodbOptions, table: str) -> bool:

@@ -29,6 +29,7 @@ class SnapshotProgress:
         lost_us: When it was last found that the source has lost changes unread, µs since 1970; a snapshot
             that began later has them.
         lost: What was lost, in words.
+        tolerated: Whether the mirror is to go on without what was lost, until somebody asks for a snapshot.
     """
 
     done: bool
@@ -41,11 +42,18 @@ class SnapshotProgress:
     read_after_us: int = 0
     lost_us: int = 0
     lost: str = ""
+    tolerated: bool = False
 
     @property
     def outdated(self) -> bool:
         """Whether the source has lost changes since it was planned, which only another one shows."""
         return self.lost_us > self.began_us
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be taken, or taken to its end, for the mirror's sake."""
+        unread = not self.began_us
+        return not self.done or (self.outdated and (unread or not self.tolerated))
 
     def remaining(self) -> Sequence[Any]:
         """Return the ranges that are not committed."""
@@ -117,10 +125,22 @@ class Progress:
         """Return a copy with one table's snapshot set."""
         return replace(self, snapshots={**self.snapshots, table: progress})
 
-    def with_loss(self, tables: Iterable[str], at_us: int, lost: str) -> Progress:
-        """Return a copy in which a snapshot of some tables is due, because changes were lost."""
+    def with_loss(self, tables: Iterable[str], at_us: int, lost: str, *, tolerated: bool = False) -> Progress:
+        """Return a copy in which a snapshot of some tables is due, because changes were lost.
+
+        Args:
+            tables: Which ones.
+            at_us: When it was found, µs since 1970.
+            lost: What was lost, in words.
+            tolerated: Whether mirrors are to go on without it; then the snapshot isn't due.
+        """
         marked = {
-            table: replace(self.snapshots.get(table, SnapshotProgress(done=True)), lost_us=at_us, lost=lost)
+            table: replace(
+                self.snapshots.get(table, SnapshotProgress(done=True)),
+                lost_us=at_us,
+                lost=lost,
+                tolerated=tolerated,
+            )
             for table in tables
         }
         return replace(self, snapshots={**self.snapshots, **marked})

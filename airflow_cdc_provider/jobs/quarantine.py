@@ -51,9 +51,7 @@ class Quarantine:
     @classmethod
     def of(cls, context: JobContext) -> Quarantine:
         """Return that of a job's connector."""
-        return cls(
-            context.lake.table(context.connector.changes_table.removesuffix("_changes") + "_quarantine")
-        )
+        return cls(context.lake.table(context.connector.quarantine_table))
 
     def counts(self) -> dict[str, int]:
         """Count what waits, per source table."""

@@ -13,7 +13,13 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
-from airflow_cdc_provider.sources.base import CountsPassedOver, PassedOver, ReadsSeveral
+from airflow_cdc_provider.sources.base import (
+    CountsPassedOver,
+    PassedOver,
+    ReadingCounts,
+    ReadsSeveral,
+    TellsReading,
+)
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -27,15 +33,15 @@ _INLINE_BYTES = 1 << 20
 class _CountParam:
     """Adds up counts by name: what Spark calls an AccumulatorParam."""
 
-    def zero(self, value: PassedOver) -> PassedOver:
+    def zero(self, value: Counter[Any]) -> Counter[Any]:
         return Counter()
 
-    def addInPlace(self, value1: PassedOver, value2: PassedOver) -> PassedOver:
+    def addInPlace(self, value1: Counter[Any], value2: Counter[Any]) -> Counter[Any]:
         value1.update(value2)
         return value1
 
 
-def new_counts(spark: SparkSession) -> Accumulator[PassedOver]:
+def new_counts(spark: SparkSession) -> Accumulator[Counter[Any]]:
     """Return counts that tasks add to; what a task that failed had counted may be counted twice."""
     return spark.sparkContext.accumulator(Counter(), _CountParam())
 
@@ -47,6 +53,7 @@ def read_partitions(
     *,
     tasks: int | None = None,
     passed_over: Accumulator[PassedOver] | None = None,
+    reading: Accumulator[ReadingCounts] | None = None,
 ) -> DataFrame:
     """Return the changes of a plan's partitions as a frame of ``CHANGE_SCHEMA``.
 
@@ -57,6 +64,8 @@ def read_partitions(
         tasks: Over how many tasks to spread them at most; None for one each.
         passed_over: Gets what a reader that counts (:class:`~airflow_cdc_provider.sources.base.
             CountsPassedOver`) met and did not yield.
+        reading: Gets what a reader that tells it (:class:`~airflow_cdc_provider.sources.base.TellsReading`)
+            did.
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:
@@ -64,50 +73,69 @@ def read_partitions(
     slices = min(len(pickled), tasks or len(pickled))
     if sum(map(len, pickled)) <= _INLINE_BYTES:
         frame = spark.range(0, len(pickled), 1, slices)
-        return map_in_arrow(frame, _ReadByNumber(reader, pickled, passed_over), SPARK_DDL)
+        return map_in_arrow(frame, _ReadByNumber(reader, pickled, passed_over, reading), SPARK_DDL)
     blobs = spark.sparkContext.parallelize([(blob,) for blob in pickled], slices)
     frame = spark.createDataFrame(blobs, "blob binary")
-    return map_in_arrow(frame, _ReadBlob(reader, passed_over), SPARK_DDL)
+    return map_in_arrow(frame, _ReadBlob(reader, passed_over, reading), SPARK_DDL)
 
 
 class _ReadByNumber:
     def __init__(
-        self, reader: Reader, pickled: Sequence[bytes], passed_over: Accumulator[PassedOver] | None
+        self,
+        reader: Reader,
+        pickled: Sequence[bytes],
+        passed_over: Accumulator[PassedOver] | None,
+        reading: Accumulator[ReadingCounts] | None,
     ) -> None:
         self._reader = reader
         self._pickled = pickled
         self._passed_over = passed_over
+        self._reading = reading
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = (number for batch in batches for number in batch.column(0).to_pylist())
         blobs = (self._pickled[number] for number in numbers)
-        return _read(self._reader, blobs, self._passed_over)
+        return _read(self._reader, blobs, self._passed_over, self._reading)
 
 
 class _ReadBlob:
-    def __init__(self, reader: Reader, passed_over: Accumulator[PassedOver] | None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        passed_over: Accumulator[PassedOver] | None,
+        reading: Accumulator[ReadingCounts] | None,
+    ) -> None:
         self._reader = reader
         self._passed_over = passed_over
+        self._reading = reading
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blobs = (blob for batch in batches for blob in batch.column(0).to_pylist())
-        return _read(self._reader, blobs, self._passed_over)
+        return _read(self._reader, blobs, self._passed_over, self._reading)
 
 
 def _read(
-    reader: Reader, pickled: Iterable[bytes], passed_over: Accumulator[PassedOver] | None = None
+    reader: Reader,
+    pickled: Iterable[bytes],
+    passed_over: Accumulator[PassedOver] | None = None,
+    reading: Accumulator[ReadingCounts] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     # Pickled by this job's own driver a moment ago.
     parts = (pickle.loads(blob) for blob in pickled)  # noqa: S301
     counts: PassedOver = Counter()
+    done: ReadingCounts = Counter()
     if passed_over is not None and isinstance(reader, CountsPassedOver):
         found = (batch for part in parts for batch in reader.read_counting(part, counts))
+    elif reading is not None and isinstance(reader, TellsReading):
+        found = (batch for part in parts for batch in reader.read_telling(part, done))
     else:
         found = batches(reader, parts)
     for batch in found:
         yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
     if passed_over is not None and counts:
         passed_over.add(counts)
+    if reading is not None and done:
+        reading.add(done)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.jobs import failures
 from airflow_cdc_provider.jobs.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult, TableResult
-from airflow_cdc_provider.sources.base import Lag, LearnsSchemas
+from airflow_cdc_provider.sources.base import CountsStreams, Lag, LearnsSchemas
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+
+_OF_TASKS: Final = ("events", "bytes", "disconnects")
 
 
 def report(
@@ -52,17 +55,21 @@ def _report(
         seconds["snapshot"] = round(shot.seconds, 3)
     if captured is not None:
         seconds["capture"] = round(captured.seconds, 3)
+        seconds |= _stages(captured)
         selected = tuple(context.source.tables())
         if not selected:
             findings.append(
                 f"connector {context.connector.name} captures no table: the source has none that it selects, "
                 "or none with capture switched on. airflow cdc check tells which"
             )
+        if beyond := context.connector.beyond_guardrail(selected):
+            findings.append(beyond)
         if isinstance(context.source, LearnsSchemas):
             findings += context.source.schema_findings()
-        if captured.quarantined:
+        apart = captured.quarantined or sum(origin.quarantined for origin in captured.origins)
+        if apart:
             findings.append(
-                f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
+                f"{apart} records could not be read and are in quarantine: rows of kind "
                 f"quarantine in {context.connector.changes_table}, each with its reason in schema_id"
             )
     if tables:
@@ -90,7 +97,7 @@ def _report(
         lag_seconds=lag.seconds,
         lag_bytes=lag.bytes,
         tables=tuple(tables),
-        origins=_origins(lag, captured),
+        origins=_with_streams(_origins(lag, captured), context, captured),
         snapshot=shot,
         seconds=seconds,
         findings=tuple(findings),
@@ -123,6 +130,33 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
             )
         results.append(result)
     return tuple(results)
+
+
+def _with_streams(
+    origins: Sequence[OriginResult], context: JobContext, captured: CaptureCounts | None
+) -> tuple[OriginResult, ...]:
+    """Add what was met on streams: on the process's own, and on those of tasks."""
+    source = context.source
+    streams = source.stream_numbers() if isinstance(source, CountsStreams) else {}
+    of_tasks = captured.reading if captured is not None else {}
+
+    def together(stream: StreamNumbers) -> StreamNumbers:
+        sums = {name: getattr(stream, name) + of_tasks.get(name, 0) for name in _OF_TASKS}
+        return replace(stream, **sums)
+
+    return tuple(
+        replace(one, stream=together(streams[one.origin])) if one.origin in streams else one
+        for one in origins
+    )
+
+
+def _stages(captured: CaptureCounts) -> dict[str, float]:
+    """Tell where a capture's time went: of tasks, the sum over all of them."""
+    found = {"capture.plan": captured.plan_seconds, "capture.commit": captured.commit_seconds}
+    for name in ("wait", "parse", "convert"):
+        if microseconds := captured.reading.get(f"{name}_us"):
+            found[f"capture.{name}"] = microseconds / 1_000_000
+    return {name: round(seconds, 3) for name, seconds in found.items()}
 
 
 def _place(origin: str, place: Mapping[str, Any]) -> OriginResult:

@@ -42,17 +42,18 @@ class _Part:
 
 def due_tables(context: JobContext, progress: Progress) -> list[str]:
     """List the tables that the declaration's snapshot mode asks to read now."""
-    mode = context.connector.snapshot.mode
+    options = context.connector.snapshot
+    mode = options.mode
     if mode == "never":
         return []
-    tables = context.tables()
+    tables = [t for t in context.tables() if options.includes(t)]
     if mode == "always":
         return tables
     return [t for t in tables if _is_due(context, progress.snapshots.get(t), t)]
 
 
 def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> bool:
-    if taken is None or not taken.done or taken.outdated:
+    if taken is None or taken.due:
         return True
     source = context.source
     # By the source's clock, where the snapshot asked for it.
@@ -88,12 +89,13 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
             scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
             seconds = time.monotonic() - started
             ranges += sum(len(part.ranges) for part in parts)
+            by_table = scanned.tally.rows()
             for part in parts:
-                _tell(part, seconds / max(ranges, 1))
+                _tell(part, seconds / max(ranges, 1), by_table.get(part.table))
             shot = replace(
                 shot,
                 rows=shot.rows + read,
-                rows_by_table=scanned.tally.rows(),
+                rows_by_table=by_table,
                 remaining=shot.remaining - sum(part.after.done for part in parts),
                 seconds=seconds,
             )
@@ -104,6 +106,8 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     context.snapshot = replace(shot, rows_by_table={table: rows.get(table, 0) for table in due})
+    if shot.completed and due:
+        log.info("snapshot ended: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
     return context.snapshot
 
 
@@ -178,7 +182,15 @@ def _commit(
     return progress, state, state.appended - len(ends)
 
 
-def _tell(part: _Part, seconds_per_range: float) -> None:
+def _tell(part: _Part, seconds_per_range: float, rows: int | None) -> None:
+    if part.after.done:
+        log.info(
+            "snapshot of %s ended: %s rows, %.1f s since it was planned",
+            part.table,
+            "?" if rows is None else rows,
+            time.time() - part.after.began_us / 1e6,
+        )
+        return
     left = len(part.after.remaining())
     log.info(
         "snapshot of %s: %d of %d ranges read, about %.0f s left",

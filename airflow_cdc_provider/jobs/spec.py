@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import read_private
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 Stage = Literal["sync", "capture", "merge", "snapshot", "verify", "maintain", "offsets", "stream", "events"]
 STAGES: tuple[Stage, ...] = (
@@ -232,6 +233,7 @@ class OriginResult:
             ``unselected``, ``system``.
         failed_batches: Batches with changes of it that could not be committed; the next run reads them again.
         segments: Of sources that read segments.
+        stream: Of sources that listen to a server's stream: what the job's process met on it so far.
     """
 
     origin: str
@@ -245,6 +247,7 @@ class OriginResult:
     passed_over: Mapping[str, int] = field(default_factory=dict)
     failed_batches: int = 0
     segments: SegmentNumbers | None = None
+    stream: StreamNumbers | None = None
 
 
 SnapshotState = Literal["none", "running", "done", "outdated"]
@@ -337,5 +340,11 @@ class JobResult:
 
 
 def _read_origin(values: Mapping[str, Any]) -> OriginResult:
-    segments = values.get("segments")
-    return OriginResult(**{**values, "segments": SegmentNumbers(**segments) if segments else None})
+    segments, stream = values.get("segments"), values.get("stream")
+    return OriginResult(
+        **{
+            **values,
+            "segments": SegmentNumbers(**segments) if segments else None,
+            "stream": StreamNumbers(**stream) if stream else None,
+        }
+    )

@@ -64,7 +64,7 @@ class StreamState:
 
 
 def stream(context: JobContext) -> JobResult:
-    """Sync again and again.
+    """Sync again and again; with snapshot mode ``initial_only`` until all tables are read.
 
     Options: ``commit_interval_seconds`` (30), the time from the begin of a round to the next;
     ``max_runtime_seconds`` (86 400), after which it ends well; ``state_path``, required; ``stop_path``, a
@@ -115,6 +115,8 @@ def stream(context: JobContext) -> JobResult:
                 error="" if failures else outcome.error,
             )
             state.write(path)
+            if _all_is_read(context, outcome) and not failures:
+                break
             _pause(stopping, min(began + interval, deadline))
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
@@ -122,6 +124,13 @@ def stream(context: JobContext) -> JobResult:
     status = "stopped" if outcome.ok else "failed"
     replace(state, heartbeat_at=time.time(), status=status).write(path)
     return replace(outcome, changes=state.changes)
+
+
+def _all_is_read(context: JobContext, outcome: JobResult) -> bool:
+    """Tell whether a stream that is to read the tables once and capture nothing has done so."""
+    if context.connector.snapshot.mode != "initial_only":
+        return False
+    return outcome.snapshot is None or outcome.snapshot.completed
 
 
 def _raise_what_may_pass(outcome: JobResult) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from airflow_cdc_provider.jobs.capture import capture
-from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.report import report
@@ -15,18 +16,37 @@ def sync(context: JobContext) -> JobResult:
     """Run all parts once.
 
     The snapshot comes first: it fixes where the feed begins, so that what is written while it runs is
-    captured after it.
+    captured after it. With mode ``initial_only`` nothing is captured.
+
+    Raises:
+        PositionLost: As :func:`~airflow_cdc_provider.jobs.capture.capture`; not if the tables are to be read
+            anew at once.
     """
-    due = due_tables(context, Progress.from_offset(context.changes.state().offset))
+    due = _due(context)
     mode = context.connector.snapshot.mode
     shot = snapshot(context, due, again=mode == "always", replacing=True) if due else None
-    captured = capture(context)
+    captured = None
+    lost = False
+    if mode != "initial_only":
+        try:
+            captured = capture(context)
+        except SnapshotsDue as error:
+            if context.connector.when_lost(hole=True) != "snapshot":
+                raise
+            lost = True
+            log.warning("%s: the tables are read anew: %s", context.connector.name, error)
     # What was captured may tell that the capture of a table had paused.
-    now_due = due_tables(context, Progress.from_offset(context.changes.state().offset))
-    late = [table for table in now_due if table not in due]
+    now_due = _due(context)
+    late = [table for table in now_due if lost or table not in due]
     if late and not context.stopping():
         second = snapshot(context, late, again=False, replacing=True)
         shot = second.joined(shot) if shot else second
+    if lost and not context.stopping():
+        captured = capture(context)
     force = bool(context.spec.options.get("force"))
     merged = [] if context.stopping() else merge_tables(context, force=force)
     return report(context, shot=shot, captured=captured, tables=merged)
+
+
+def _due(context: JobContext) -> list[str]:
+    return due_tables(context, Progress.from_offset(context.changes.state().offset))

@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.read import read_partitions
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import compare_tables
-from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, MergeKernel
+from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, STATICS, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, spark_schema
 
 if TYPE_CHECKING:
@@ -65,12 +65,15 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         )
     state = mirror.state()
     codec = context.source.codec(table, state.memory)
+    mirror.require_layout(codec.static_columns, codec.drift.replaced)
+    own, apart = mirror.layout(codec.mirror_schema(), codec.static_columns)
     kernel = MergeKernel(
         model=codec.model,
         rules=codec.rules,
         columns=codec.mirror_schema(),
         project=codec.project,
         now_seconds=int(time.time()),
+        statics_apart=bool(len(apart)),
     )
     plan = context.source.plan_snapshot(table)
     rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
@@ -80,9 +83,13 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         "*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
     ).repartition(partitions, "key")
     merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
-    source = merged.where(f"_cdc_kind = {LIVE}")
-    names = list(kernel.columns.names)
-    counts = _compare(source, mirror.table.read(state.head), names, kernel.columns, partitions)
+    source = merged.where(f"_cdc_kind IN ({LIVE}, {STATICS})")
+    shown = _shown(mirror.table.read(state.head), own)
+    if state.statics is not None:
+        # No row has the id of another one's statics, so they can be compared together.
+        statics = _shown(mirror.statics.read(state.statics.head), apart)
+        shown = shown.unionByName(statics, allowMissingColumns=True)
+    counts = _compare(source, shown, kernel.columns, partitions)
     differences = counts["only_source"] + counts["only_mirror"] + counts["different"]
     for sample in counts["samples"]:
         log.warning("%s differs: %s", table, sample)
@@ -98,19 +105,26 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
     return TableResult(
         table,
         merged_through=state.merged_through,
-        mirror_rows=counts["equal"] + counts["only_mirror"] + counts["different"],
+        mirror_rows=mirror.row_count(state),
         differences=differences,
         seconds=round(time.monotonic() - started, 3),
         note=json.dumps({k: v for k, v in counts.items() if k != "samples"}) if differences else "equal",
     )
 
 
-def _compare(
-    source: DataFrame, mirror: DataFrame, names: list[str], columns: pa.Schema, partitions: int
-) -> dict[str, Any]:
-    quoted = ["`" + n.replace("`", "``") + "`" for n in names]
-    both = source.selectExpr("true _cdc_source", f"{CDC_COLUMN}.id _cdc_id", *quoted).unionByName(
-        mirror.selectExpr("false _cdc_source", f"{CDC_COLUMN}.id _cdc_id", *quoted)
+def _shown(rows: DataFrame, columns: pa.Schema) -> DataFrame:
+    quoted = ["`" + n.replace("`", "``") + "`" for n in columns.names]
+    return rows.selectExpr(f"{CDC_COLUMN}.id _cdc_id", *quoted)
+
+
+def _compare(source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int) -> dict[str, Any]:
+    """Compare rows of the source, as the kernel gives them, with those that are shown, by ``_cdc_id``."""
+    from pyspark.sql.functions import lit
+
+    both = (
+        _shown(source, columns)
+        .withColumn("_cdc_source", lit(True))
+        .unionByName(mirror.withColumn("_cdc_source", lit(False)))
     )
     shuffled = both.repartition(partitions, "_cdc_id")
     outcome = map_in_arrow(shuffled, _Compare(columns), _OUTCOME_DDL).collect()

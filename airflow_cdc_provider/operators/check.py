@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import for_airflow
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.hooks.source import ConnectorLike, check_connector, hook_for, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CdcCheckOperator(BaseOperator):
         connector = to_connector(self.connector)
         source = hook_for(connector, self.source_conn_id).source(connector)
         try:
-            findings = source.check()
+            findings = check_connector(connector, source)
         finally:
             source.close()
         seen: dict[str, list[str]] = {"ok": [], "warning": [], "error": []}

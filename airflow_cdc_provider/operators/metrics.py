@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
+    from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 
 _TABLE_COUNTS: Final = (
@@ -116,6 +117,21 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
         Stats.incr("cdc.origin.passed_over", count, tags={**tags, "why": why})
     if origin.segments is not None:
         _emit_segments(origin.segments, tags)
+    if origin.stream is not None:
+        _emit_stream(origin.stream, tags)
+
+
+def _emit_stream(stream: StreamNumbers, tags: dict[str, str]) -> None:
+    Stats.gauge("cdc.stream.connected", int(stream.connected), tags=tags)
+    for name in ("disconnects", "elections", "replies", "empty_replies", "events", "bytes"):
+        Stats.incr(f"cdc.stream.{name}", getattr(stream, name), tags=tags)
+    Stats.timing("cdc.stream.waited", timedelta(seconds=stream.waited_seconds), tags=tags)
+    for name in ("last_event_at", "last_empty_reply_at", "behind_seconds"):
+        if (value := getattr(stream, name)) is not None:
+            Stats.gauge(f"cdc.stream.{name}", value, tags=tags)
+    for name in ("sec", "ord"):
+        if name in stream.position:
+            Stats.gauge(f"cdc.stream.position_{name}", int(stream.position[name]), tags=tags)
 
 
 def _emit_segments(segments: SegmentNumbers, tags: dict[str, str]) -> None:

@@ -119,7 +119,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
         if connector.snapshot.mode == "never":
             raise ConfigurationError(
                 "nothing would read the tables anew",
-                expected="snapshot.mode initial or always",
+                expected="another snapshot.mode, such as initial",
                 found="never",
                 remedy="change it, or do it by hand with CdcOffsetsOperator and CdcSnapshotOperator",
             )

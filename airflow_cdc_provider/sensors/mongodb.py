@@ -78,6 +78,7 @@ class _FeedSensor(ObservingSensor):
                 "target": options.target,
                 "tables": list(connector.tables),
                 "exclude_tables": list(connector.exclude_tables),
+                "mends_loss": connector.when_lost(hole=False) != "fail",
             },
             "poll_seconds": self.poke_interval,
         }
@@ -87,7 +88,8 @@ class MongodbNewsSensor(_FeedSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
     XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (where it is), ``window_seconds``
-    (how far the offset is ahead of the oplog's begin, where the login may read it).
+    (how far the offset is ahead of the oplog's begin), ``lost`` (whether the oplog no longer reaches back to
+    it; the sensor fails then, unless the connector's runs make it good by themselves).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,37 @@ from bson import json_util
 from bson.raw_bson import RawBSONDocument
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MIRROR_COLUMN = "_cdc"
 
 
 def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, table: str) -> int:
-    """Compare ``SELECT *`` of a Cassandra table with its mirror; return the number of rows."""
-    source = list(session.execute(f"SELECT * FROM {table}", timeout=60))
-    frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
-    rows = [row.asDict(recursive=False) for row in frame.collect()]
+    """Compare ``SELECT *`` of a Cassandra table with its mirror; return the number of rows.
+
+    A table of statics beside the mirror is compared with ``SELECT DISTINCT`` of them, and joined with it.
+    """
     keyspace, _, name = table.partition(".")
     meta = session.cluster.metadata.keyspaces[keyspace].tables[name]
-    keys = [c.name for c in meta.primary_key]
+    frame = spark.table(f"lake.{mirror}").drop(MIRROR_COLUMN)
+    source = list(session.execute(f"SELECT * FROM {table}", timeout=60))
+    if spark.catalog.tableExists(f"lake.{mirror}__statics"):
+        partition = [c.name for c in meta.partition_key]
+        names = [c.name for c in meta.columns.values() if c.is_static]
+        statics = spark.table(f"lake.{mirror}__statics").drop(MIRROR_COLUMN)
+        assert sorted(statics.columns) == sorted([*partition, *names])
+        assert not set(names) & set(frame.columns)
+        quoted = ", ".join(f'"{column}"' for column in (*partition, *names))
+        found = session.execute(f"SELECT DISTINCT {quoted} FROM {table}", timeout=60)
+        valued = [row for row in found if any(getattr(row, name) is not None for name in names)]
+        _assert_same_rows(valued, statics, partition, f"{mirror}__statics")
+        assert not frame.where(" OR ".join(f"{c.name} IS NULL" for c in meta.clustering_key)).count()
+        frame = frame.join(statics, partition, "full_outer")
+    return _assert_same_rows(source, frame, [c.name for c in meta.primary_key], mirror)
+
+
+def _assert_same_rows(source: Sequence[Any], frame: DataFrame, keys: Sequence[str], mirror: str) -> int:
+    rows = [row.asDict(recursive=False) for row in frame.collect()]
     by_key = {tuple(_key(row[k]) for k in keys): row for row in rows}
     assert len(by_key) == len(rows), f"{mirror} holds a row twice"
     expected = {tuple(_key(getattr(row, k)) for k in keys): row for row in source}
@@ -36,7 +54,7 @@ def assert_mirror_equals_table(spark: SparkSession, session: Any, mirror: str, t
         for column in row._fields:
             found = by_key[key][column]
             assert same(getattr(row, column), found), (
-                f"{table} {key}: {column} is {getattr(row, column)!r}, mirror {found!r}"
+                f"{mirror} {key}: {column} is {getattr(row, column)!r} at the source, here {found!r}"
             )
     return len(rows)
 

@@ -106,6 +106,10 @@ class Shop:
         """Return the side table of a table's mirror."""
         return self.spark.table(f"lake.{self.mirror_name(table)}__side")
 
+    def statics(self, table: str) -> DataFrame:
+        """Return the table of statics beside a table's mirror."""
+        return self.spark.table(f"lake.{self.mirror_name(table)}__statics")
+
     def changes(self, kind: str = "change") -> DataFrame:
         """Return the rows of one kind in the connector's changes table."""
         return self.spark.table(f"lake.{self.keyspace}.{self.name}_changes").where(f"kind = '{kind}'")

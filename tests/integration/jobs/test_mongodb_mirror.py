@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pymongo import WriteConcern
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from airflow_cdc_provider.jobs import snapshot
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
@@ -49,12 +54,24 @@ def declaration(database: str, **lake: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.covers("MDB-SNAP-01", "MDB-SNAP-05", "MDB-OFF-05")
+@pytest.mark.covers("MDB-SNAP-01", "MDB-SNAP-05", "MDB-SNAP-21", "MDB-OFF-05")
 def test_mirror_equals_collection_after_snapshot_and_random_changes(
-    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    connection: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     write_mongodb(database.things, seed=1, count=150)
-    first = run_stage("sync", declaration(database.name), connection)
+    with caplog.at_level(logging.INFO):
+        first = run_stage("sync", declaration(database.name), connection)
+    rows = first.tables[0].snapshot_rows
+    for told in (
+        rf"snapshot of {database.name}\.things: 1 ranges",
+        rf"snapshot of {database.name}\.things ended: {rows} rows, [0-9.]+ s",
+        rf"snapshot ended: 1 tables, {rows} rows, [0-9.]+ s",
+    ):
+        assert re.search(told, caplog.text)
     assert first.tables[0].snapshot_rows == assert_mirror_equals_collection(
         spark, database.things, f"{database.name}.{database.name}_things"
     )
@@ -92,6 +109,7 @@ def test_changes_made_while_the_snapshot_was_due_are_not_lost_or_doubled(
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 40
 
 
+@pytest.mark.covers("MDB-SNAP-07")
 def test_without_snapshots_the_feed_begins_with_the_first_run_and_misses_nothing_after_it(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
@@ -233,6 +251,96 @@ def test_a_stream_that_is_asked_to_stop_leaves_off_where_the_next_run_goes_on(
     after = run_stage("sync", shop, connection)
     assert not after.tables[0].snapshot_rows
     assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
+
+
+def _captured_positions(spark: SparkSession, database: str) -> list[bytes]:
+    changes = spark.table(f"lake.{database}.mongo_{database}_changes")
+    return [bytes(row[0]) for row in changes.where("kind = 'change'").select("position").collect()]
+
+
+@pytest.mark.covers("MDB-XD-29", "MDB-XE-07")
+def test_a_backlog_that_several_streams_read_ends_with_the_collection(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    shop = declaration(database.name)
+    shop["source"]["advanced"] = {"backlog_seconds": 0.0, "batch_events": 20, "backlog_streams": 3}
+    run_stage("sync", shop, connection)
+    write_mongodb(database.things, seed=4, count=400)
+
+    with caplog.at_level("INFO", "airflow_cdc_provider"):
+        outcome = run_stage("sync", shop, connection, batch_changes=150)
+
+    assert any("is read by 3 change streams" in message for message in caplog.messages)
+    assert outcome.batches > 3
+    assert {f"capture.{stage}" for stage in ("plan", "wait", "parse", "convert", "commit")} <= set(
+        outcome.seconds
+    )
+    told = [message for message in caplog.messages if "tasks: bytes" in message]
+    assert all(f"{stage} " in told[0] for stage in ("committed", "convert", "events", "parse", "wait"))
+    (stream,) = (one.stream for one in outcome.origins)
+    assert stream is not None
+    assert stream.events >= outcome.changes
+    positions = (
+        f"SELECT position FROM lake.{database.name}.mongo_{database.name}_changes WHERE kind = 'change'"
+    )
+    captured = [row[0] for row in spark.sql(positions).collect()]
+    assert len(set(captured)) == len(captured) == outcome.changes > 200
+    assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
+
+
+@pytest.mark.faults
+@pytest.mark.covers("MDB-STR-04", "MDB-FAULT-03")
+def test_a_stream_gets_over_lost_primaries_and_its_mirror_equals_the_collection(
+    spark: SparkSession, run_stage: RunStage, application: Application
+) -> None:
+    from server_kit import MongoReplicaSet
+
+    with MongoReplicaSet() as replica_set:
+        client = replica_set.client()
+        database = client.get_database(f"m{random.randrange(10**9)}", write_concern=WriteConcern("majority"))
+        warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+        shop = declaration(database.name, catalog_options={"type": "hadoop", "warehouse": warehouse})
+        connection = {"host": replica_set.uri}
+        database.things.insert_many([{"_id": n} for n in range(500)])
+        told = application.folder / "state.json"
+        process = application.start(
+            "stream", shop, connection, state_path=str(told), commit_interval_seconds=0.1
+        )
+
+        def wait_for_rounds(count: int) -> None:
+            target = (json.loads(told.read_text())["rounds"] if told.exists() else 0) + count
+            deadline = time.monotonic() + 180
+            while not told.exists() or json.loads(told.read_text())["rounds"] < target:
+                assert process.poll() is None, application.log_tail()
+                assert time.monotonic() < deadline, application.log_tail()
+                try:
+                    database.things.update_one({"_id": random.randrange(500)}, {"$inc": {"x": 1}})
+                    database.things.insert_one({"x": 0})
+                except (AutoReconnect, OperationFailure):
+                    time.sleep(0.05)  # what an election interrupts may or may not have happened
+
+        wait_for_rounds(2)
+        for _ in range(2):
+            replica_set.step_down()
+            wait_for_rounds(2)
+            killed = replica_set.kill_primary()
+            wait_for_rounds(2)
+            killed.start()
+            replica_set.wait_until_whole()
+        process.terminate()
+        outcome = application.wait(process)
+        assert outcome.ok, outcome.error
+        assert run_stage("sync", shop, connection).ok
+        mirror = f"{database.name}.{database.name}_things"
+        assert assert_mirror_equals_collection(spark, database.things, mirror) > 500
+        captured = _captured_positions(spark, database.name)
+        assert len(set(captured)) == len(captured)
 
 
 def _kill_and_recover(

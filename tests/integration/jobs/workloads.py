@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -35,10 +35,13 @@ def create_cassandra(session: Any, keyspace: str, replicas: int = 1) -> None:
         session.execute(statement.format(ks=keyspace))
 
 
-def write_cassandra(session: Any, keyspace: str, seed: int, count: int) -> None:
+def write_cassandra(
+    session: Any, keyspace: str, seed: int, count: int, tables: Iterable[str] = CASSANDRA_TABLES
+) -> None:
     """Execute random statements; write times go back and forth, TTLs are long or already short."""
     rng = random.Random(seed)
-    writers = [_plain, _wide, _bags, _keys_only]
+    of_table = {"plain": _plain, "wide": _wide, "bags": _bags, "keys_only": _keys_only}
+    writers = [of_table[table] for table in tables]
     session.encoder.mapping[tuple] = session.encoder.cql_encode_tuple  # else a tuple becomes a list
     for _ in range(count):
         statement, values = rng.choice(writers)(rng, keyspace)

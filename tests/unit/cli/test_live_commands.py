@@ -71,9 +71,43 @@ def test_set_and_import_store_the_same_offset(
     recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET))
     file = tmp_path / "offset.json"
     live_commands.export_offset(Namespace(connector=connector, file=str(file)))
-    live_commands.import_offset(Namespace(connector=connector, file=str(file)))
+    live_commands.import_offset(
+        Namespace(connector=connector, file=str(file), allow_offset_invalidation=False)
+    )
     live_commands.set_offset(Namespace(connector=connector, offset=json.dumps(OFFSET)))
     assert [s.options for s in recorded.specs[1:]] == [{"action": "set", "offset": OFFSET}] * 2
+
+
+@pytest.mark.covers("MDB-OFF-01", "MDB-OFF-04")
+def test_an_offset_of_debezium_is_imported(
+    connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET))
+    monkeypatch.setattr(live_commands, "_shards", lambda _: ["s1", "s2"])
+    file = tmp_path / "connect-offsets.json"
+
+    def store(*replica_sets: str, allow: bool = False) -> None:
+        offset = {"sec": 1795256806, "ord": 4, "initsync": True}
+        partitions = [
+            {"server_id": "shop", **({"replicaSetName": name} if name else {})} for name in replica_sets
+        ]
+        file.write_text(json.dumps({"offsets": [{"partition": p, "offset": offset} for p in partitions]}))
+        live_commands.import_offset(
+            Namespace(connector=connector, file=str(file), allow_offset_invalidation=allow)
+        )
+
+    store("")
+    place = {"stream": {"v": 1, "token": "", "t": 1795256806, "i": 3, "index": 2**32 - 1}}
+    assert recorded.specs[-1].options == {"action": "set", "offset": place}
+    assert "initial snapshot was not finished" in capsys.readouterr().err
+    store("s1", "s2", allow=True)
+    assert recorded.specs[-1].options == {"action": "set", "offset": place}
+    with pytest.raises(SystemExit):
+        store("s1", "s2")
+    assert "--allow-offset-invalidation" in capsys.readouterr().err
+    store("s1", "s3", allow=True)
+    assert recorded.specs[-1].options == {"action": "reset"}
+    assert "a shard has no offset" in capsys.readouterr().err
 
 
 @pytest.mark.covers("CAS-FAULT-09")

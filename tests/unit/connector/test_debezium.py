@@ -13,7 +13,7 @@ from airflow_cdc_provider.connector.debezium import (
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pauses
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 MONGODB = {
@@ -173,13 +173,9 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("provide_transaction_metadata", "true"),
-        ("field_exclude_list", "shop.a.b"),
-        ("cursor_pipeline", "[]"),
         ("snapshot_mode", "custom"),
         ("transforms", "unwrap"),
         ("heartbeat_interval_ms", "2000"),
-        ("json_serialization_mode", "extended"),
         ("source_struct_version", "v1"),
         ("signal_data_collection", "shop.signals"),
     ],
@@ -202,6 +198,17 @@ def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str
         ("max_queue_size", "8192"),
         ("source_struct_version", "v2"),
         ("skipped_operations", "t"),
+        ("cursor_pipeline", ""),
+        ("cursor_pipeline_order", "user_only"),
+        ("cursor_oversize_handling_mode", "fail"),
+        ("cursor_oversize_skip_threshold", "0"),
+        ("cursor_max_await_time_ms", "0"),
+        ("capture_start_op_time", "-1"),
+        ("snapshot_fetch_size", "0"),
+        ("snapshot_mode_configuration_based_snapshot_data", "false"),
+        ("guardrail_collections_max", "0"),
+        ("guardrail_collections_limit_action", "warn"),
+        ("mongodb_poll_interval_ms", "30000"),
         ("key_converter", "org.apache.kafka.connect.json.JsonConverter"),
     ],
 )
@@ -346,3 +353,219 @@ def test_patterns_that_the_server_cannot_apply_are_told() -> None:
     (note,) = notes(r"shop\.orders,shop\.b\d")
     assert r"shop\.b\d" in note
     assert len(notes("shop\\.\u00fcber")) == 1
+
+
+@pytest.mark.covers("MDB-CUR-01", "MDB-CUR-03", "MDB-CUR-04", "MDB-CUR-07", "MDB-CUR-09", "MDB-CUR-10")
+def test_what_is_asked_of_the_cursor_is_taken_over() -> None:
+    stages = '[{"$match": {"fullDocument.x": {"$gt": 1}}}]'
+    made = source(
+        cursor_pipeline=stages,
+        cursor_pipeline_order="USER_FIRST",
+        cursor_oversize_handling_mode="skip",
+        cursor_oversize_skip_threshold="5000",
+        cursor_max_await_time_ms="250",
+        snapshot_fetch_size="77",
+    )
+    assert made.stream.pipeline == ({"$match": {"fullDocument.x": {"$gt": 1}}},)
+    assert (made.stream.pipeline_order, made.stream.oversize) == ("user_first", "skip")
+    assert (made.stream.skip_over_bytes, made.advanced.max_await_seconds) == (5000, 0.25)
+    assert made.advanced.fetch_size == 77
+    default = source()
+    assert (default.stream.oversize, default.advanced.max_await_seconds) == ("split", 1.0)
+    for wrong in ("[{", "{}", '[{"$out": "x"}]', '[{"$unset": "_id"}]'):
+        with pytest.raises(ConfigurationError, match="pipeline is wrong"):
+            source(cursor_pipeline=wrong)
+    with pytest.raises(ConfigurationError, match="above 0 where the mode is skip"):
+        source(cursor_oversize_handling_mode="skip", cursor_oversize_skip_threshold="0")
+    with pytest.raises(ConfigurationError, match="skip_over_bytes is missing"):
+        source(cursor_oversize_handling_mode="skip")
+
+
+@pytest.mark.covers("MDB-SNAP-07", "MDB-SNAP-09")
+def test_snapshot_modes_are_taken_over_or_refused_with_the_reason() -> None:
+    modes = {
+        "initial": "initial",
+        "always": "always",
+        "initial_only": "initial_only",
+        "no_data": "never",
+        "never": "never",
+        "when_needed": "when_needed",
+    }
+    for name, mode in modes.items():
+        assert connector(snapshot_mode=name.upper()).snapshot.mode == mode
+    with pytest.raises(ConfigurationError, match="Java classes"):
+        connector(snapshot_mode="custom", snapshot_mode_custom_name="mine")
+    with pytest.raises(ConfigurationError, match="is wrong: expected one of initial"):
+        connector(snapshot_mode="sometimes")
+
+
+@pytest.mark.covers("MDB-SNAP-09")
+@pytest.mark.parametrize(
+    ("flags", "mode"),
+    [
+        ("start.stream", "never"),
+        ("snapshot.data", "initial_only"),
+        ("snapshot.data start.stream", "initial"),
+        ("snapshot.data start.stream snapshot.schema snapshot.on.schema.error", "initial"),
+        ("snapshot.data start.stream snapshot.on.data.error", "when_needed"),
+        ("start.stream snapshot.on.data.error", None),
+        ("snapshot.data snapshot.on.data.error", None),
+        ("", None),
+        ("snapshot.schema", None),
+    ],
+)
+def test_a_configured_snapshot_mode_is_the_one_that_does_the_same(flags: str, mode: str | None) -> None:
+    based_on = {f"snapshot.mode.configuration.based.{flag}": "true" for flag in flags.split()}
+    properties = {**MONGODB, "snapshot.mode": "configuration_based", **based_on}
+    if mode is None:
+        with pytest.raises(ConfigurationError, match="can't be followed: expected start"):
+            from_debezium(properties)
+    else:
+        assert from_debezium(properties).connector.snapshot.mode == mode
+
+
+@pytest.mark.covers("MDB-SNAP-16", "MDB-GRD-01", "MDB-GRD-02", "MDB-CAP-09")
+@pytest.mark.covers("MDB-CONN-14", "MDB-CONN-16", "MDB-CONN-17")
+def test_start_include_list_and_guardrail_are_taken_over() -> None:
+    imported = from_debezium(
+        {
+            **MONGODB,
+            "capture.start.op.time": str(1767225600 << 32 | 3),
+            "snapshot.include.collection.list": r"shop\.a",
+            "guardrail.collections.max": "5",
+            "guardrail.collections.limit.action": "fail",
+            "mongodb.poll.interval.ms": "700",
+            "connect.max.attempts": "16",
+            "connect.backoff.initial.delay.ms": "1000",
+            "connect.backoff.max.delay.ms": "120000",
+        }
+    )
+    made = imported.connector
+    assert isinstance(made.source, MongodbOptions)
+    assert made.source.start_at == str(1767225600 << 32 | 3)
+    assert [made.snapshot.includes(name) for name in ("shop.a", "SHOP.A", "shop.ab")] == [True, True, False]
+    assert (made.guardrail.max_tables, made.guardrail.action) == (5, "fail")
+    assert isinstance(imported.connector.source, MongodbOptions)
+    values = ConnectionValues.read({"host": "h"}, 1.0, made.source.advanced.heartbeat_seconds)
+    client = values.client()
+    assert client.options.heartbeat_frequency == 0.7
+    client.close()
+    pauses_of_debezium = [1, 2, 4, 8, 16, 32, 64, *[120] * 8]
+    assert list(pauses(made.source.advanced)) == pauses_of_debezium
+    with pytest.raises(ConfigurationError, match="a BSON timestamp as one number"):
+        connector(capture_start_op_time="1767225600")
+
+
+@pytest.mark.covers("MDB-CAP-13")
+def test_a_target_says_nothing_where_everything_is_watched() -> None:
+    imported = from_debezium({**MONGODB, "capture.target": "shop"})
+    assert isinstance(imported.connector.source, MongodbOptions)
+    assert imported.connector.source.target == ""
+    assert any("capture.target is left out" in note for note in imported.notes)
+    with pytest.raises(ConfigurationError, match=r"source\.target is wrong"):
+        source(capture_scope="database")
+    assert source(capture_scope="collection", capture_target="db.a.b").target == "db.a.b"
+
+
+@pytest.mark.covers("MDB-CAP-15")
+def test_skipped_events_are_still_sent_for_the_mirrors_sake() -> None:
+    imported = from_debezium({**MONGODB, "skipped.operations": "u,t"})
+    assert imported.connector.publish.skipped_operations == ("u", "t")
+    assert isinstance(imported.connector.source, MongodbOptions)
+    assert imported.connector.source.stream.skipped_operations == ()
+    assert any("mirrors need them" in note for note in imported.notes)
+    assert not any("mirrors" in note for note in from_debezium({**MONGODB, "skipped.operations": "t"}).notes)
+
+
+@pytest.mark.covers("MDB-FAULT-01")
+def test_every_wrong_property_is_named_at_once() -> None:
+    with pytest.raises(ConfigurationError) as told:
+        connector(capture_mode="oplog", snapshot_mode="custom", tombstones_on_delete="yes", sope="x")
+    for name in ("snapshot.mode", "tombstones.on.delete", "unknown property sope"):
+        assert name in str(told.value)
+
+
+@pytest.mark.covers("MDB-XD-18")
+@pytest.mark.parametrize(("mode", "strict"), [("fail", True), ("warn", False), ("skip", False)])
+def test_what_a_broken_event_does_is_taken_over(mode: str, strict: bool) -> None:
+    assert source(event_processing_failure_handling_mode=mode).advanced.strict is strict
+
+
+@pytest.mark.covers("MDB-FLD-01", "MDB-FLD-02", "MDB-TX-01", "MDB-XD-14", "MDB-XD-27", "MDB-TPC-06")
+def test_what_events_show_is_taken_over() -> None:
+    publish = connector(
+        field_exclude_list="shop.a.b, *.c.d.e",
+        field_renames="shop.a.b:x,shop.a.c.d:y",
+        provide_transaction_metadata="true",
+        topic_transaction="tx",
+        skip_messages_without_change="true",
+        change_event_key_mode="document_key",
+        json_serialization_mode="extended",
+    ).publish
+    assert publish.mongodb.exclude_fields == ("shop.a.b", "*.c.d.e")
+    assert publish.mongodb.rename_fields == ("shop.a.b:x", "shop.a.c.d:y")
+    assert (publish.transactions, publish.transaction_topic) == (True, "tx")
+    assert publish.skip_unchanged
+    assert (publish.mongodb.key, publish.mongodb.json) == ("document_key", "extended")
+    assert connector().publish.transactions is False
+
+
+@pytest.mark.covers("MDB-XD-31", "MDB-XD-32")
+def test_transforms_are_taken_over_with_their_settings() -> None:
+    package = "io.debezium.connector.mongodb.transforms"
+    properties = {
+        **MONGODB,
+        "transforms": "u, o",
+        "transforms.u.type": f"{package}.ExtractNewDocumentState",
+        "transforms.u.array.encoding": "document",
+        "transforms.u.flatten.struct": "true",
+        "transforms.u.flatten.struct.delimiter": "-",
+        "transforms.u.delete.tombstone.handling.mode": "rewrite",
+        "transforms.u.delete.tombstone.handling.mode.rewrite-with-id": "true",
+        "transforms.u.add.fields": "op,source.ts_ms:at",
+        "transforms.u.add.fields.prefix": "_",
+        "transforms.u.add.headers": "op",
+        "transforms.u.add.headers.prefix": "h_",
+        "transforms.o.type": f"{package}.outbox.MongoEventRouter",
+        "transforms.o.collection.field.event.id": "eid",
+        "transforms.o.collection.field.event.key": "k",
+        "transforms.o.collection.field.event.timestamp": "at",
+        "transforms.o.route.by.field": "kind",
+        "transforms.o.collection.fields.additional.placement": "a:header,b:envelope:c",
+    }
+    publish = from_debezium(properties).connector.publish
+    unwrap, outbox = publish.unwrap, publish.outbox
+    assert (unwrap.enabled, unwrap.array_encoding, unwrap.deletes) == (True, "document", "rewrite")
+    assert (unwrap.flatten, unwrap.delimiter, unwrap.rewrite_id) == (True, "-", True)
+    assert (unwrap.add_fields, unwrap.add_fields_prefix) == (("op", "source.ts_ms:at"), "_")
+    assert (unwrap.add_headers, unwrap.add_headers_prefix) == (("op",), "h_")
+    assert (outbox.enabled, outbox.event_id, outbox.event_key) == (True, "eid", "k")
+    assert (outbox.event_timestamp, outbox.route_by) == ("at", "kind")
+    assert outbox.additional == ("a:header", "b:envelope:c")
+    for name, value, message in (
+        ("transforms.u.type", "com.example.Other", "transforms can't be followed"),
+        ("transforms.u.no.such", "1", "unknown property transforms.u.no.such"),
+        ("transforms.u.predicate", "p", "transforms.u.predicate can't be followed"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            from_debezium({**properties, name: value})
+
+
+def test_choices_of_one_source_are_refused_for_the_other() -> None:
+    cassandra = {"name": "c", "source": {"type": "cassandra", "cdc_raw": "/x"}}
+    for publish in ({"transactions": True}, {"envelope": "document"}, {"unwrap": {"enabled": True}}):
+        with pytest.raises(ConfigurationError, match="is for source mongodb"):
+            Connector.from_dict({**cassandra, "publish": publish})
+    mongodb = {"name": "m", "source": {"type": "mongodb"}}
+    with pytest.raises(ConfigurationError, match="is for source cassandra"):
+        Connector.from_dict({**mongodb, "publish": {"envelope": "datastax"}})
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        Connector.from_dict({**mongodb, "publish": {"envelope": "document", "unwrap": {"enabled": True}}})
+
+
+@pytest.mark.covers("MDB-SNAP-13")
+def test_a_plug_in_for_locks_is_left_out_as_none_are_taken() -> None:
+    imported = from_debezium({**MONGODB, "snapshot.locking.mode.custom.name": "mine"})
+    assert any("no locks are taken" in note for note in imported.notes)
+    with pytest.raises(ConfigurationError, match="Java classes"):
+        connector(snapshot_query_mode="custom")

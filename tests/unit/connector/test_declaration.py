@@ -143,3 +143,12 @@ def test_a_secret_of_the_wrong_kind_is_refused_without_being_shown() -> None:
     with pytest.raises(ConfigurationError, match=r"source\.encryption\.key_password is wrong") as told:
         encrypted(key_password=824680)
     assert "824680" not in str(told.value)
+
+
+def test_static_columns_are_cassandras_alone() -> None:
+    lake = {"catalog": "lake", "statics": "table"}
+    assert Connector.from_dict({**CASSANDRA, "lake": lake}).lake.statics == "table"
+    with pytest.raises(ConfigurationError, match=r"lake\.statics is for source cassandra"):
+        Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}, "lake": lake})
+    with pytest.raises(ConfigurationError, match=r"one of rows, table"):
+        Connector.from_dict({**CASSANDRA, "lake": {"statics": "view"}})

@@ -273,6 +273,14 @@ def test_the_envelope_transformation_is_followed() -> None:
         from_debezium(debezium(transforms="env,x", transforms_env_type=kind, transforms_x_type="X"))
 
 
+def test_converters_of_debezium_are_refused_with_what_to_do() -> None:
+    named = {"converters": "isbn", "isbn.type": "com.x.IsbnConverter"}
+    with pytest.raises(ConfigurationError, match=r"isbn\.type .*com\.x\.IsbnConverter.*Python function"):
+        from_debezium({**debezium(), **named})
+    with pytest.raises(ConfigurationError, match=r"unknown property isbn\.type"):
+        from_debezium({**debezium(), "isbn.type": "m:f"})
+
+
 @pytest.mark.covers("CAS-CFG-02")
 @pytest.mark.parametrize("level", ["ONE", "local_quorum", "EACH_QUORUM", "NODE_LOCAL", "ALL"])
 def test_every_consistency_level_is_accepted(level: str) -> None:
@@ -311,7 +319,6 @@ def test_the_nodes_configuration_gives_folder_and_cluster(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("converters", "isbn"),
         ("value.converter", "org.apache.kafka.connect.storage.StringConverter"),
         ("tracing.enabled", "true"),
         ("topic.naming.strategy", "com.x.Mine"),

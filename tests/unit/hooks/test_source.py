@@ -11,7 +11,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.hooks.source import CdcHook, hook_for
+from airflow_cdc_provider.hooks.source import CdcHook, check_connector, hook_for
+from airflow_cdc_provider.sources.base import Finding
 
 SOURCE = {"type": "cassandra", "conn_id": "shop", "driver_config_file": "/declared.conf"}
 
@@ -60,3 +61,25 @@ def test_a_session_is_asked_as_often_as_wanted_and_its_errors_show_no_secret(
     hook.answer = ConfigurationError("the login was refused")
     with pytest.raises(ConfigurationError, match="the login was refused"):
         hook.session_state(1)
+
+
+@pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")
+@pytest.mark.parametrize(
+    ("guardrail", "level"), [({}, None), ({"max_tables": 1}, "warning"), ({"max_tables": 2}, None)]
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_check_tells_of_too_many_tables(guardrail: dict[str, Any], level: str | None, fails: bool) -> None:
+    class Source:
+        def check(self) -> list[Finding]:
+            return [Finding("ok", "connection", "it answers")]
+
+        def tables(self) -> list[str]:
+            return ["s.a", "s.b"]
+
+    if fails and guardrail:
+        guardrail = {**guardrail, "action": "fail"}
+        level = "error" if level else None
+    connector = Connector.from_dict({"name": "s", "source": {"type": "mongodb"}, "guardrail": guardrail})
+    source: Any = Source()
+    found = {f.subject: f.level for f in check_connector(connector, source)}
+    assert found == {"connection": "ok", **({"guardrail": level} if level else {})}

@@ -13,6 +13,8 @@ from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts
 
+SPARK = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
 
 class Source:
     """A source that has nothing to say yet."""
@@ -49,7 +51,7 @@ def test_nodes_of_a_batch_that_cannot_be_committed_are_told(monkeypatch: pytest.
         spec=SimpleNamespace(options={}),
         changes=changes,
         source=Node(),
-        spark=None,
+        spark=SPARK,
         learn=lambda through: None,
         stopping=lambda: False,
         uncommitted=(),
@@ -74,7 +76,7 @@ def test_stop_before_the_first_batch_is_a_clean_one() -> None:
         spec=SimpleNamespace(options={}),
         changes=changes,
         source=Source(),
-        spark=None,
+        spark=SPARK,
         learn=lambda through: None,
         stopping=lambda: True,
     )

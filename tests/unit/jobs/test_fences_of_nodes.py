@@ -208,7 +208,12 @@ class History:
             self.expire()
 
     def expire(self) -> None:
-        """Let go of what :mod:`airflow_cdc_provider.jobs.maintain` would let go of, at the earliest."""
+        """Let go of what :mod:`airflow_cdc_provider.jobs.maintain` would let go of, at the earliest.
+
+        Batches are kept for longer than a node is silent (docs/design/fences.md).
+        """
+        if not all(node.answers for node in self.nodes):
+            return
         known = {fence.origin for fence in newest_event(self.fences)}
         waiting = [
             number

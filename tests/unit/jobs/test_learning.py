@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context import JobContext
 
 
@@ -41,7 +42,9 @@ def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() ->
     )
     source: Any = Learner()
     nothing: Any = SimpleNamespace(tables=())
-    context = JobContext(nothing, nothing, nothing, nothing, changes, source)
+    connector = Connector.from_dict({"name": "s", "source": {"type": "cassandra"}})
+    lake: Any = SimpleNamespace(table=lambda name: SimpleNamespace(name=name))
+    context = JobContext(nothing, connector, nothing, lake, changes, source)
 
     context.tables()
     context.learn(0)

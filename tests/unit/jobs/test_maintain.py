@@ -39,7 +39,10 @@ def let_go(
     def mirror(table: str) -> Any:
         own = SimpleNamespace(**vars(kept), exists=lambda: states[table] is not NEVER)
         return SimpleNamespace(
-            table=own, side=kept, state=lambda: states[table], forget_settled=lambda state: False
+            table=own,
+            tables=lambda: [own, kept],
+            state=lambda: states[table],
+            forget_settled=lambda state: False,
         )
 
     context: Any = SimpleNamespace(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, TransientError
 from airflow_cdc_provider.jobs import due
 from airflow_cdc_provider.jobs import merge as stage
 from airflow_cdc_provider.jobs.failures import explain
@@ -17,7 +18,7 @@ from airflow_cdc_provider.jobs.pending import Pending
 from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake import merge as lake_merge
-from airflow_cdc_provider.lake.mirror import MirrorState
+from airflow_cdc_provider.lake.mirror import MirrorState, StaticsState
 from airflow_cdc_provider.lake.reconcile import Copies
 from airflow_cdc_provider.lake.table import Head
 
@@ -215,7 +216,7 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     outcome: Any = SimpleNamespace(unpersist=lambda: None)
     outcome.where = outcome.select = lambda *texts: outcome
     monkeypatch.setattr(lake_merge, "_reconciled", lambda *args, **others: outcome)
-    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, None, Copies()))
+    monkeypatch.setattr(lake_merge, "_count", lambda frame: ({}, {}, Copies()))
     monkeypatch.setattr(lake_merge, "MergeKernel", lambda **values: SimpleNamespace(columns=[]))
     shape: Any = SimpleNamespace(model="cell", rules="4.0", mirror_schema=list, project=None)
     plan = lake_merge.MergePlan(
@@ -224,3 +225,15 @@ def test_a_merge_commits_on_the_state_that_it_was_planned_from(monkeypatch: pyte
     spark: Any = None
     lake_merge.merge(spark, mirror, shape, None, plan)
     assert bases == [STATE.head]
+
+
+def test_statics_of_a_later_merge_that_is_not_done_yet_are_not_replaced() -> None:
+    """It has committed them already, and is about to commit its mirror."""
+    statics = StaticsState(Head("1"), merged_through=5)
+    plan = lake_merge.MergePlan(
+        base=replace(STATE, statics=statics), through=4, fences=(), memory={}, now_seconds=0, pending_rows=0
+    )
+    mirror: Any = SimpleNamespace(statics=SimpleNamespace(name="s.t__statics"))
+    nothing: Any = None
+    with pytest.raises(CommitConflict, match=r"s\.t__statics.*through batch 5"):
+        lake_merge.merge(nothing, mirror, nothing, None, plan)

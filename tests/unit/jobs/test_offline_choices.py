@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import build_source
 from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, text_of
@@ -319,6 +320,10 @@ def times(column: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
     return pc.multiply(column.cast(pa.int64()), settings["factor"])
 
 
+def times_text(column: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
+    return times(column, {"factor": int(settings["factor"])})
+
+
 def shorter(column: pa.Array, settings: Mapping[str, Any]) -> pa.Array:
     return column.slice(1)
 
@@ -340,6 +345,29 @@ def test_columns_are_shown_by_a_converter_of_ones_own() -> None:
     assert value["payload"]["after"]["c_smallint"]["value"] == 300
     untouched = [e for e in converted() if "scalars" not in e["topic"]]
     assert untouched == [e for e in printed(schemas=True) if "scalars" not in e["topic"]]
+
+
+@pytest.mark.covers("CAS-CFG-16")
+def test_converters_are_named_in_debeziums_file_with_their_settings() -> None:
+    properties = {
+        "connector.class": "io.debezium.connector.cassandra.Cassandra5Connector",
+        "topic.prefix": "p",
+        "key.converter.schemas.enable": "true",
+        "converters": "cents, first",
+        "cents.type": f"{__name__}:times_text",
+        "cents.columns": r"shop_e\.scalars\.(k|c_int)",
+        "cents.factor": "100",
+        "first.type": f"{__name__}:times_text",
+        "first.columns": r"shop_e\.scalars\.c_smallint",
+        "first.factor": "2",
+    }
+    converters = from_debezium(properties).connector.publish.cassandra.converters
+
+    value = json.loads(printed(schemas=False, cassandra={"converters": converters})[0]["value"])
+
+    assert value["after"]["k"]["value"] == 100
+    assert value["after"]["c_int"]["value"] == -700
+    assert value["after"]["c_smallint"]["value"] == 600
 
 
 @pytest.mark.parametrize(

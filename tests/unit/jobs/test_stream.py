@@ -31,7 +31,7 @@ def streamed(
     monkeypatch.setattr(stage, "sync", lambda context: one())
     context: Any = SimpleNamespace(
         spec=SimpleNamespace(options={"state_path": str(path), **options}),
-        connector=SimpleNamespace(name="shop"),
+        connector=SimpleNamespace(name="shop", snapshot=SimpleNamespace(mode="initial")),
         changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=7)),
         stopping=stopping,
     )

@@ -22,6 +22,7 @@ from airflow_cdc_provider.jobs.spec import (
 from airflow_cdc_provider.operators import metrics
 from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics, emit_snapshot
 from airflow_cdc_provider.operators.spark_stage import summary
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 CONNECTOR = Connector.from_dict(
     {"name": "shop", "source": {"type": "cassandra", "conn_id": "shop"}, "metric_tags": {"team": "orders"}}
@@ -95,6 +96,43 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
     assert stats.counts["cdc.origin.mutations", "node-1"] == 40
     assert stats.counts["cdc.origin.errors", "node-1"] == 2
     assert stats.counts["cdc.origin.mutations", "node-2"] == 1
+
+
+@pytest.mark.covers("MDB-MET-17", "MDB-MET-18", "MDB-MET-20", "MDB-MET-22", "MDB-XD-12")
+def test_a_stream_tells_whether_it_is_connected_what_it_lost_and_where_it_is(
+    stats: Recorder, tmp_path: Path
+) -> None:
+    stream = StreamNumbers(
+        connected=True,
+        disconnects=3,
+        elections=2,
+        replies=40,
+        empty_replies=7,
+        last_event_at=1000.5,
+        last_empty_reply_at=900.0,
+        position={"sec": "1700000000", "ord": "12", "resume_token": "82AB"},
+        behind_seconds=1.25,
+    )
+    result = JobResult(ok=True, origins=(OriginResult("stream", stream=stream), OriginResult("other")))
+    result.write(str(tmp_path / "result.json"))
+    assert JobResult.read(str(tmp_path / "result.json")).origins == result.origins
+    emit_metrics(CONNECTOR, "sync", result)
+    gauges = {name: value for (name, origin), value in stats.gauges.items() if origin == "stream"}
+    assert gauges == {
+        "cdc.stream.connected": 1,
+        "cdc.stream.last_event_at": 1000.5,
+        "cdc.stream.last_empty_reply_at": 900.0,
+        "cdc.stream.behind_seconds": 1.25,
+        "cdc.stream.position_sec": 1_700_000_000,
+        "cdc.stream.position_ord": 12,
+    }
+    counts = {name: value for (name, origin), value in stats.counts.items() if origin == "stream"}
+    assert (counts["cdc.stream.disconnects"], counts["cdc.stream.elections"]) == (3, 2)
+    assert (counts["cdc.stream.replies"], counts["cdc.stream.empty_replies"]) == (40, 7)
+    assert not any(origin == "other" and "stream" in name for name, origin in stats.gauges)
+    told = summary(CONNECTOR, "sync", result)["origins"]["stream"]["stream"]
+    assert told["position"] == {"sec": "1700000000", "ord": "12", "resume_token": "82AB"}
+    assert told["connected"]
 
 
 @pytest.mark.covers("DSX-CON-04")

@@ -1,0 +1,277 @@
+"""What a run does when the source no longer has what follows the stored offset."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import (
+    PERMANENT,
+    CdcError,
+    ConfigurationError,
+    PositionLost,
+    error_from_text,
+)
+from airflow_cdc_provider.jobs import application, lost_position
+from airflow_cdc_provider.jobs import capture as capture_stage
+from airflow_cdc_provider.jobs import sync as sync_stage
+from airflow_cdc_provider.jobs.capture import CaptureCounts
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
+from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.snapshot import due_tables
+
+TABLES = ["s.a", "s.b"]
+
+
+class Changes:
+    """A changes table that holds an offset and nothing else."""
+
+    def __init__(self) -> None:
+        done = SnapshotProgress(True, began_us=1)
+        self.offset: Any = Progress({"at": 1}, dict.fromkeys(TABLES, done)).to_offset()
+
+    def state(self) -> Any:
+        return SimpleNamespace(offset=self.offset)
+
+    def set_offset(self, offset: Any, state: Any) -> None:
+        assert state.offset == self.offset
+        self.offset = offset
+
+
+class Holes:
+    """A source that drops changes unread and goes on."""
+
+    def __init__(self, lost: Sequence[str] = ()) -> None:
+        self.lost = list(lost)
+
+    def tables(self) -> list[str]:
+        return TABLES
+
+    def after_loss(self) -> dict[str, Any]:
+        return {"at": 9}
+
+    def gaps(self, offset: Any) -> tuple[list[str], dict[str, Any]]:
+        return self.lost, {"at": 9}
+
+
+def context(source: Any = None, **snapshot: Any) -> Any:
+    return SimpleNamespace(
+        connector=Connector.from_dict(
+            {"name": "shop", "source": {"type": "mongodb"}, "snapshot": snapshot or {"mode": "initial"}}
+        ),
+        tables=lambda: TABLES,
+        changes=Changes(),
+        source=source or Holes(),
+        spec=SimpleNamespace(options={}),
+        stopping=lambda: False,
+    )
+
+
+def progress(asked: Any) -> Progress:
+    return Progress.from_offset(asked.changes.offset)
+
+
+LOST = PositionLost("the oplog begins later", found="changes since noon")
+
+
+@pytest.mark.covers("MDB-XA-05", "MDB-SNAP-08", "MDB-FAULT-09")
+@pytest.mark.parametrize(
+    ("snapshot", "raised", "due", "source"),
+    [
+        ({"mode": "initial"}, PositionLost, [], {"at": 1}),
+        ({"mode": "never"}, PositionLost, [], {"at": 1}),
+        ({"mode": "when_needed"}, SnapshotsDue, TABLES, {"at": 9}),
+        ({"mode": "always"}, SnapshotsDue, TABLES, {"at": 9}),
+        ({"on_lost_position": "snapshot"}, SnapshotsDue, TABLES, {"at": 9}),
+        ({"on_lost_position": "fail_once"}, SnapshotsDue, TABLES, {"at": 9}),
+        ({"on_lost_position": "go_on"}, None, [], {"at": 9}),
+        ({"mode": "never", "on_lost_position": "go_on"}, None, [], {"at": 9}),
+    ],
+)
+def test_a_place_that_is_gone_is_a_choice(
+    snapshot: dict[str, Any], raised: type[CdcError] | None, due: list[str], source: Any
+) -> None:
+    asked = context(**snapshot)
+    if raised is None:
+        lost_position.goes_on(asked, LOST)
+        assert [p.lost for p in progress(asked).snapshots.values()] == [
+            "the oplog begins later; changes since noon"
+        ] * 2
+        assert all(p.outdated for p in progress(asked).snapshots.values()), "it is told until a snapshot"
+    else:
+        with pytest.raises(PositionLost) as told:
+            lost_position.goes_on(asked, LOST)
+        assert type(told.value) is raised
+        assert isinstance(error_from_text(str(told.value)), PositionLost)
+        assert isinstance(told.value, PERMANENT)
+    assert progress(asked).source == source
+    if snapshot.get("mode") != "always":
+        assert due_tables(asked, progress(asked)) == due
+
+
+@pytest.mark.covers("MDB-XA-05")
+def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None:
+    asked = context(on_lost_position="go_on")
+    asked.changes.offset = Progress({"at": 1}, {"s.a": SnapshotProgress(True, began_us=1)}).to_offset()
+    lost_position.goes_on(asked, LOST)
+    assert due_tables(asked, progress(asked)) == ["s.b"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "raised", "due"),
+    [
+        ("auto", SnapshotsDue, TABLES),
+        ("fail_once", SnapshotsDue, TABLES),
+        ("snapshot", SnapshotsDue, TABLES),
+        ("fail", PositionLost, []),
+        ("go_on", None, []),
+    ],
+)
+def test_a_hole_is_the_same_choice_and_by_default_fails_once(
+    choice: str, raised: type[CdcError] | None, due: list[str]
+) -> None:
+    source = Holes(["segments 3 to 5"])
+    asked = context(source, on_lost_position=choice)
+    state = asked.changes.state()
+    if raised is None:
+        after, new_state = lost_position.close_gaps(asked, source, progress(asked), state)
+        assert (after.source, new_state.offset) == ({"at": 9}, asked.changes.offset)
+    else:
+        with pytest.raises(PositionLost, match="segments 3 to 5") as told:
+            lost_position.close_gaps(asked, source, progress(asked), state)
+        assert type(told.value) is raised
+    assert due_tables(asked, progress(asked)) == due
+
+
+def test_capture_goes_on_at_once_where_that_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = context(on_lost_position="go_on")
+    tries: list[Any] = []
+
+    def once(_: Any) -> CaptureCounts:
+        tries.append(progress(asked).source)
+        if len(tries) == 1:
+            raise LOST
+        return CaptureCounts(batches=1)
+
+    monkeypatch.setattr(capture_stage, "_capture", once)
+    with caplog.at_level(logging.WARNING):
+        assert capture_stage.capture(asked).batches == 1
+    assert tries == [{"at": 1}, {"at": 9}]
+    assert "changes are lost" in caplog.text
+
+
+@pytest.mark.covers("MDB-SNAP-08", "MDB-XA-05")
+@pytest.mark.parametrize(("choice", "fails"), [("snapshot", False), ("fail_once", True), ("fail", True)])
+def test_a_sync_reads_the_tables_anew_and_captures_on(
+    monkeypatch: pytest.MonkeyPatch, choice: str, fails: bool
+) -> None:
+    asked = context(on_lost_position=choice)
+    done: list[Any] = []
+
+    def once(_: Any) -> CaptureCounts:
+        done.append("capture")
+        if len(done) == 1:
+            raise LOST
+        return CaptureCounts()
+
+    def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
+        assert replacing
+        done.append(tables)
+
+    monkeypatch.setattr(capture_stage, "_capture", once)
+    monkeypatch.setattr(sync_stage, "snapshot", snapshot)
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: done.append("merge"))
+    monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
+    if fails:
+        with pytest.raises(PositionLost):
+            sync_stage.sync(asked)
+        assert done == ["capture"]
+        assert bool(due_tables(asked, progress(asked))) == (choice == "fail_once")
+    else:
+        outcome: Any = sync_stage.sync(asked)
+        assert outcome["captured"] is not None
+        assert done == ["capture", TABLES, "capture", "merge"]
+
+
+@pytest.mark.covers("MDB-SNAP-06")
+def test_initial_only_reads_and_never_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = context(mode="initial_only")
+    asked.changes.offset = Progress({"at": 1}).to_offset()
+    read: list[list[str]] = []
+
+    def snapshot(_: Any, tables: list[str], *, again: bool, replacing: bool) -> None:
+        read.append(tables)
+        asked.changes.offset = Progress(
+            {"at": 1}, dict.fromkeys(TABLES, SnapshotProgress(True, began_us=1))
+        ).to_offset()
+
+    monkeypatch.setattr(sync_stage, "snapshot", snapshot)
+    monkeypatch.setattr(sync_stage, "capture", lambda _: pytest.fail("nothing is to be captured"))
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: [])
+    monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
+    sync_stage.sync(asked)
+    sync_stage.sync(asked)
+    assert read == [TABLES]
+    with pytest.raises(ConfigurationError, match="initial_only"):
+        application.STAGES["capture"](asked)
+
+
+@pytest.mark.covers("MDB-SNAP-16")
+def test_only_included_tables_are_read_by_themselves() -> None:
+    asked = context(mode="initial", include=[r"s\.b"])
+    assert due_tables(asked, Progress()) == ["s.b"]
+    always = context(mode="always", include=[r"s\.b"])
+    assert due_tables(always, progress(always)) == ["s.b"]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        {"mode": "never", "on_lost_position": "snapshot"},
+        {"mode": "never", "on_lost_position": "fail_once"},
+        {"mode": "when_needed", "on_lost_position": "fail"},
+        {"mode": "when_needed", "on_lost_position": "go_on"},
+    ],
+)
+def test_choices_that_contradict_each_other_are_refused(snapshot: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="snapshot"):
+        context(**snapshot)
+
+
+@pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")
+@pytest.mark.parametrize(("limit", "action", "told"), [(0, "fail", 0), (2, "fail", 0), (1, "warn", 1)])
+def test_a_guardrail_tells_of_too_many_tables(
+    limit: int, action: str, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = guarded(limit, action)
+    with caplog.at_level(logging.WARNING):
+        asked.require_within_guardrail()
+    assert caplog.text.count("2 tables are captured, and guardrail.max_tables is 1") == told
+
+
+def guarded(limit: int, action: str) -> JobContext:
+    connector = Connector.from_dict(
+        {
+            "name": "shop",
+            "source": {"type": "mongodb"},
+            "guardrail": {"max_tables": limit, "action": action},
+        }
+    )
+    nothing: Any = None
+    source: Any = Holes()
+    return JobContext(nothing, connector, nothing, nothing, nothing, source)
+
+
+@pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")
+@pytest.mark.parametrize("stage", ["sync", "capture", "stream", "snapshot"])
+def test_a_guardrail_stops_a_run_before_it_captures_anything(stage: Any) -> None:
+    with pytest.raises(ConfigurationError, match="2 tables are captured"):
+        application.STAGES[stage](guarded(1, "fail"))
