@@ -13,9 +13,11 @@ from typing import Final
 from airflow_cdc_provider.connector import datastax, debezium
 from airflow_cdc_provider.connector.imported import Rules, table
 
-PAGES: Final = (Path(__file__).resolve().parent.parent / "docs" / "moving-to-cassandra.md",)
+_DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+PAGES: Final = (_DOCS / "moving-to-cassandra.md", _DOCS / "moving-to-mongodb.md")
 TABLES: Final[Mapping[str, Rules]] = {
     "debezium-cassandra": debezium.RULES["cassandra"],
+    "debezium-mongodb": debezium.RULES["mongodb"],
     "datastax": datastax.RULES,
 }
 
