@@ -290,6 +290,24 @@ class CassandraServer(Server):
                 raise TimeoutError(f"segments still open after {timeout_seconds} s: {sorted(left)}")
             time.sleep(0.02)
 
+    def forget_segments(self, session: Session) -> None:
+        """Complete the segments that hold the writes made so far, and delete all complete ones from cdc_raw.
+
+        Who reads cdc_raw next finds what is written from now on, and nothing of tables that are gone.
+
+        Args:
+            session: A session on this node.
+
+        Raises:
+            TimeoutError: The node does not complete a segment.
+        """
+        self.roll_segment(session)
+        still_open = set(self.open_segments())
+        for index in self.cdc_raw.glob("*_cdc.idx"):
+            if index.name not in still_open:
+                index.with_name(f"{index.name.removesuffix('_cdc.idx')}.log").unlink(missing_ok=True)
+                index.unlink()
+
     def open_segments(self) -> list[str]:
         """Return the names of index files in cdc_raw that don't say COMPLETED yet."""
         return sorted(

@@ -158,8 +158,9 @@ def application(tmp_path: Path, iceberg_jar: Path) -> Application:
 
 
 @pytest.fixture
-def keyspace(cassandra_session: Any) -> Iterator[str]:
-    """An empty keyspace of one's own."""
+def keyspace(cassandra_server: CassandraServer, cassandra_session: Any) -> Iterator[str]:
+    """An empty keyspace of one's own; cdc_raw holds nothing of other tests."""
+    cassandra_server.forget_segments(cassandra_session)
     name = f"k{random.randrange(10**9)}"
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")

@@ -277,7 +277,7 @@ def test_a_backlog_that_several_streams_read_ends_with_the_collection(
         outcome = run_stage("sync", shop, connection, batch_changes=150)
 
     assert any("is read by 3 change streams" in message for message in caplog.messages)
-    assert outcome.batches > 3
+    assert outcome.batches >= 3
     assert {f"capture.{stage}" for stage in ("plan", "wait", "parse", "convert", "commit")} <= set(
         outcome.seconds
     )
