@@ -14,6 +14,7 @@ from server_kit.programs import find_java, find_program, run_program
 
 CASSANDRA_VERSION = "5.0.9"
 DEBEZIUM_VERSION = "3.4.1.Final"
+DEBEZIUM_MONGODB_VERSION = "3.6.1.Final"
 ICEBERG_VERSION = "1.12.0"
 SPARK_JARS = (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",)
 
@@ -50,6 +51,12 @@ def debezium_jars() -> Path:
     """Return the folder with Debezium's connector for Cassandra 5, and download it first if need be."""
     what = f"Debezium {DEBEZIUM_VERSION} for Cassandra 5 (87 MB)"
     return cached("debezium-cassandra-5", DEBEZIUM_VERSION, _copy_debezium, what)
+
+
+def debezium_mongodb_jars() -> Path:
+    """Return the folder with Debezium's engine and its connector for MongoDB, downloaded first if need be."""
+    what = f"Debezium {DEBEZIUM_MONGODB_VERSION} for MongoDB (40 MB)"
+    return cached("debezium-mongodb", DEBEZIUM_MONGODB_VERSION, _copy_debezium_mongodb, what)
 
 
 def _copy_spark_jars(folder: Path) -> None:
@@ -90,6 +97,19 @@ def _copy_debezium(folder: Path) -> None:
         f"<dependencies><dependency>{coordinates}<exclusions><exclusion>{without}</exclusion></exclusions>"
         "</dependency></dependencies>",
         ["-DoutputDirectory=."],
+        folder,
+    )
+
+
+def _copy_debezium_mongodb(folder: Path) -> None:
+    parts = [
+        _coordinates(f"io.debezium:debezium-{name}:{DEBEZIUM_MONGODB_VERSION}")
+        for name in ("embedded", "connector-mongodb")
+    ]
+    _maven(
+        "copy-dependencies",
+        f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",
+        ["-DoutputDirectory=.", "-DincludeScope=runtime"],
         folder,
     )
 

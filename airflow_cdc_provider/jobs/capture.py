@@ -156,6 +156,8 @@ def _capture(context: JobContext) -> CaptureCounts:
         if schema_changed or captured:
             context.learn(state.batch)
         landed, quarantined = land_quarantined(context, source, state)
+    else:
+        quarantined = sum(origin.quarantined for origin in origins)
     seconds = time.monotonic() - started
     beside = PassedOver() if passed_over is None else passed_over.value
     if beside:

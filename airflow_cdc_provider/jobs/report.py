@@ -66,10 +66,9 @@ def _report(
             findings.append(beyond)
         if isinstance(context.source, LearnsSchemas):
             findings += context.source.schema_findings()
-        apart = captured.quarantined or sum(origin.quarantined for origin in captured.origins)
-        if apart:
+        if captured.quarantined:
             findings.append(
-                f"{apart} records could not be read and are in quarantine: rows of kind "
+                f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
                 f"quarantine in {context.connector.changes_table}, each with its reason in schema_id"
             )
     if tables:
