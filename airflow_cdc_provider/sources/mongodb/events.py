@@ -31,8 +31,10 @@ from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL,
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten
 from airflow_cdc_provider.sources.mongodb.members import (
     as_name,
+    as_names,
     equals,
     find_member,
+    find_members,
     keep_member,
     numbers,
     strings,
@@ -405,19 +407,36 @@ _N_OPERATION: Final = as_name("operationType")
 _N_NS: Final = as_name("ns")
 _N_DB: Final = as_name("db")
 _N_COLL: Final = as_name("coll")
-_N_KEY: Final = as_name("documentKey")
 _N_ID: Final = as_name("_id")
 _N_DATA: Final = as_name("_data")
-_N_FULL: Final = as_name("fullDocument")
-_N_BEFORE: Final = as_name("fullDocumentBeforeChange")
-_N_DESCRIPTION: Final = as_name("updateDescription")
 _N_UPDATED: Final = as_name("updatedFields")
 _N_REMOVED: Final = as_name("removedFields")
 _N_TRUNCATED: Final = as_name("truncatedArrays")
-_N_CLUSTER: Final = as_name("clusterTime")
-_N_WALL: Final = as_name("wallTime")
-_N_LSID: Final = as_name("lsid")
-_N_TXN: Final = as_name("txnNumber")
+_TOP: Final = (
+    "operationType",
+    "ns",
+    "documentKey",
+    "_id",
+    "updateDescription",
+    "fullDocument",
+    "fullDocumentBeforeChange",
+    "clusterTime",
+    "wallTime",
+    "lsid",
+    "txnNumber",
+)
+_T_OPERATION, _T_NS, _T_KEY, _T_TOKEN, _T_DESCRIPTION = range(5)
+_TOP_NAMES, _TOP_ENDS = as_names(_TOP)
+_KEPT: Final = (
+    (_KEY, _T_KEY),
+    (_FULL, 5),
+    (_BEFORE, 6),
+    (_CLUSTER, 7),
+    (_WALL, 8),
+    (_LSID, 9),
+    (_TXN, 10),
+)
+"""Slots of members that are kept as they are, and their numbers among the names above."""
 _O_INSERT: Final = as_name("insert")
 _O_UPDATE: Final = as_name("update")
 _O_REPLACE: Final = as_name("replace")
@@ -436,15 +455,16 @@ def _scan(
 ) -> None:
     """Find the members of each change event; see the slots above."""
     stack = np.empty(MAX_DEPTH, np.int64)
+    top_kinds, top_first, top_last = np.empty((3, len(_TOP_ENDS)), np.int64)
     for row in range(len(starts)):
         start, end = starts[row], ends[row]
         ops[row] = _OP_BROKEN
         if _whole(data, start, end, stack) != end:
             continue
-        operation = find_member(data, start, end, _N_OPERATION)
-        if operation[0] != 2:
+        find_members(data, start, end, _TOP_NAMES, _TOP_ENDS, top_kinds, top_first, top_last)
+        if top_kinds[_T_OPERATION] != 2:
             continue
-        at, stop = operation[1] + 4, operation[2]
+        at, stop = top_first[_T_OPERATION] + 4, top_last[_T_OPERATION]
         op = 0
         if equals(data, at, stop, _O_INSERT):
             op = _OP_INSERT
@@ -457,31 +477,24 @@ def _scan(
         else:
             ops[row] = 0
             continue
-        namespace = find_member(data, start, end, _N_NS)
-        key = find_member(data, start, end, _N_KEY)
-        if namespace[0] != 3 or key[0] != 3:
+        if top_kinds[_T_NS] != 3 or top_kinds[_T_KEY] != 3:
             continue
         k, f, e = kinds[row], first[row], last[row]
-        keep_member(k, f, e, _DATABASE, find_member(data, namespace[1], namespace[2], _N_DB))
-        keep_member(k, f, e, _COLLECTION, find_member(data, namespace[1], namespace[2], _N_COLL))
+        namespace, namespace_end = top_first[_T_NS], top_last[_T_NS]
+        keep_member(k, f, e, _DATABASE, find_member(data, namespace, namespace_end, _N_DB))
+        keep_member(k, f, e, _COLLECTION, find_member(data, namespace, namespace_end, _N_COLL))
         if k[_DATABASE] != 2 or k[_COLLECTION] != 2:
             continue
-        keep_member(k, f, e, _KEY, key)
-        token = find_member(data, start, end, _N_ID)
-        if token[0] == 3:
-            keep_member(k, f, e, _TOKEN, find_member(data, token[1], token[2], _N_DATA))
-        keep_member(k, f, e, _ID, find_member(data, key[1], key[2], _N_ID))
-        keep_member(k, f, e, _FULL, find_member(data, start, end, _N_FULL))
-        keep_member(k, f, e, _BEFORE, find_member(data, start, end, _N_BEFORE))
-        keep_member(k, f, e, _CLUSTER, find_member(data, start, end, _N_CLUSTER))
-        keep_member(k, f, e, _WALL, find_member(data, start, end, _N_WALL))
-        keep_member(k, f, e, _LSID, find_member(data, start, end, _N_LSID))
-        keep_member(k, f, e, _TXN, find_member(data, start, end, _N_TXN))
-        description = find_member(data, start, end, _N_DESCRIPTION)
-        if description[0] == 3:
-            keep_member(k, f, e, _UPDATED, find_member(data, description[1], description[2], _N_UPDATED))
-            keep_member(k, f, e, _REMOVED, find_member(data, description[1], description[2], _N_REMOVED))
-            keep_member(k, f, e, _TRUNCATED, find_member(data, description[1], description[2], _N_TRUNCATED))
+        for slot, top in _KEPT:
+            keep_member(k, f, e, slot, (top_kinds[top], top_first[top], top_last[top]))
+        if top_kinds[_T_TOKEN] == 3:
+            keep_member(k, f, e, _TOKEN, find_member(data, top_first[_T_TOKEN], top_last[_T_TOKEN], _N_DATA))
+        keep_member(k, f, e, _ID, find_member(data, top_first[_T_KEY], top_last[_T_KEY], _N_ID))
+        if top_kinds[_T_DESCRIPTION] == 3:
+            at, stop = top_first[_T_DESCRIPTION], top_last[_T_DESCRIPTION]
+            keep_member(k, f, e, _UPDATED, find_member(data, at, stop, _N_UPDATED))
+            keep_member(k, f, e, _REMOVED, find_member(data, at, stop, _N_REMOVED))
+            keep_member(k, f, e, _TRUNCATED, find_member(data, at, stop, _N_TRUNCATED))
         ops[row] = op
 
 

@@ -29,6 +29,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.byte_kernels import load_little64
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
 from airflow_cdc_provider.sources.mongodb.bson import name_end, scope_start, value_end
@@ -110,6 +111,9 @@ _FRAME_ARRAY: Final = 1
 _FRAME_SCOPE: Final = 2
 
 
+_PRIME: Final = np.uint64(1099511628211)
+
+
 @kernel
 def _same(data: np.ndarray, a: int, b: int) -> bool:
     """Compare two names that end with zero."""
@@ -129,11 +133,16 @@ def may_repeat(data: np.ndarray, start: int, end: int) -> bool:
     at = start + 4
     while at < end - 1:
         kind = data[at]
-        value = np.uint64(14695981039346656037)
-        at += 1
-        while at < end and data[at] != 0:
-            value = (value ^ np.uint64(data[at])) * np.uint64(1099511628211)
-            at += 1
+        name = at + 1
+        at = name_end(data, name, end)
+        if at < 0:
+            return False
+        value = np.uint64(at - name)
+        while at - name >= 8:
+            value = (value ^ np.uint64(load_little64(data, name))) * _PRIME
+            name += 8
+        for i in range(name, at):
+            value = (value ^ np.uint64(data[np.uint64(i)])) * _PRIME
         at = value_end(data, kind, at + 1, end - 1)
         if at < 0:
             return False

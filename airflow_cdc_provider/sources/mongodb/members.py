@@ -5,9 +5,12 @@ The documents are known to be sound to their leaves, or a kernel says that they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.byte_kernels import same
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import gather_text
 from airflow_cdc_provider.sources.mongodb.bson import name_end, read_i32, read_u64, value_end
@@ -45,6 +48,52 @@ def find_member(data: np.ndarray, start: int, end: int, name: np.ndarray) -> tup
             return kind, stop + 1, following
         at = following
     return 0, 0, 0
+
+
+def as_names(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return names as :func:`find_members` takes them: one after the other, and where each ends."""
+    encoded = [text.encode() for text in texts]
+    return np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(name) for name in encoded])
+
+
+@kernel
+def find_members(
+    data: np.ndarray,
+    start: int,
+    end: int,
+    names: np.ndarray,
+    name_ends: np.ndarray,
+    kinds: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+) -> None:
+    """Find several members of a sound document in one walk; of several with one name, the first.
+
+    Args:
+        data: The buffer.
+        start: Where the document begins.
+        end: Where it ends.
+        names: From :func:`as_names`.
+        name_ends: Likewise.
+        kinds: Gets the types, 0 for no such member.
+        first: Gets where values start.
+        last: Gets where they end.
+    """
+    kinds[:] = 0
+    at = start + 4
+    while at < end - 1:
+        stop = name_end(data, at + 1, end - 1)
+        following = value_end(data, data[at], stop + 1, end - 1)
+        if stop < 0 or following < 0:
+            return
+        size = stop - at - 1
+        begin = 0
+        for slot in range(len(name_ends)):
+            if name_ends[slot] - begin == size and not kinds[slot] and same(data, at + 1, names, begin, size):
+                kinds[slot], first[slot], last[slot] = data[at], stop + 1, following
+                break
+            begin = name_ends[slot]
+        at = following
 
 
 @kernel
