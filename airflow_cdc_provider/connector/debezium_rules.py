@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_topics import topic_naming
 from airflow_cdc_provider.connector.debezium_transforms import mongodb_transforms
 from airflow_cdc_provider.connector.imported import (
     Draft,
@@ -35,6 +36,7 @@ from airflow_cdc_provider.yaml_file import read_yaml
 
 _JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO_CONVERTER: Final = "io.confluent.connect.avro.AvroConverter"
+_CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
 _CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
 _CONSISTENCIES: Final = (
     "any",
@@ -111,6 +113,14 @@ def _metric_tags(draft: Draft, name: str, value: str) -> None:
 def _converter(draft: Draft, name: str, value: str) -> None:
     side = name.partition(".")[0]
     kinds = {_JSON_CONVERTER: "json", _AVRO_CONVERTER: "avro"}
+    if side == "value" and draft.type == "mongodb" and value == _CLOUD_EVENTS_CONVERTER:
+        draft.set("publish.envelope", "cloudevents")
+        if f"{name}.json.schemas.enable" not in draft.properties:
+            draft.notes.append(
+                f"property {name}.json.schemas.enable isn't set: data of CloudEvents are written without "
+                "schemas, Debezium's own default is with them; set it to true for those"
+            )
+        return
     if value not in kinds:
         raise refusal(name, value, "JsonConverter and AvroConverter are offered")
     draft.set(f"publish.{side}", kinds[value])
@@ -318,6 +328,7 @@ _INVALIDATION: Final = left_out(
 _PRODUCER: Final = left_out("it belongs into the Kafka connection")
 _REGISTRY: Final = left_out("it belongs to the connection of the registry")
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
+_CLOUD_EVENTS_IN_JSON: Final = "CloudEvents are written in JSON, with data in JSON"
 _NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
 _NO_SIGNALS: Final = refused("Signals are not read; start a snapshot by its operator")
 _NO_NOTIFICATIONS: Final = refused("Notifications are not sent; use Airflow's callbacks", "false")
@@ -328,10 +339,11 @@ COMMON: Final[dict[str, Rule]] = {
     "tasks.max": left_out("Spark divides the work"),
     "topic.prefix": name_option("publish.topic_prefix"),
     "topic.delimiter": taken("`publish.topic_delimiter`", _delimiter),
-    "topic.naming.strategy": refused(
-        "Strategies are Java classes; name topics by `publish.topic_pattern`",
-        "io.debezium.schema.DefaultTopicNamingStrategy",
-        "io.debezium.schema.SchemaTopicNamingStrategy",
+    "topic.naming.strategy": taken(
+        "`publish.topic_naming`, where it is a Python class (package.module:Class). Of Debezium's, "
+        "DefaultTopicNamingStrategy names topics as is done here (for Cassandra SchemaTopicNamingStrategy "
+        "does too); other Java classes are refused",
+        topic_naming,
     ),
     "topic.cache.size": _PROCESS,
     "topic.heartbeat.prefix": left_out("heartbeats are not sent"),
@@ -480,6 +492,22 @@ MONGODB: Final[dict[str, Rule]] = {
     "skip.messages.without.change": flag("publish.skip_unchanged"),
     "provide.transaction.metadata": flag("publish.transactions"),
     "topic.transaction": name_option("publish.transaction_topic"),
+    "value.converter": taken(
+        "`publish.value`: JsonConverter or AvroConverter; `publish.envelope: cloudevents` for "
+        "CloudEventsConverter",
+        _converter,
+    ),
+    "value.converter.serializer.type": refused(_CLOUD_EVENTS_IN_JSON, "json"),
+    "value.converter.data.serializer.type": refused(_CLOUD_EVENTS_IN_JSON, "json"),
+    "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", _schemas),
+    "value.converter.extension.attributes.enable": refused(
+        "CloudEvents have their extension attributes", "true"
+    ),
+    "value.converter.metadata.source": refused(
+        "Metadata of CloudEvents come from the event",
+        "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate",
+        "value",
+    ),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
     "transforms": taken(

@@ -32,6 +32,7 @@ from airflow_cdc_provider.options import (
     to_plain,
     without_literal_secrets,
 )
+from airflow_cdc_provider.plugins import wrong_place
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.yaml_file import read_yaml
@@ -286,10 +287,14 @@ class PublishOptions:
         "",
         check=_topic_pattern,
     )
-    envelope: Literal["debezium", "datastax", "datastax-cells", "document"] = option(
+    topic_naming: str = option(
+        "A class of your own that names topics instead, as package.module:Class", "", check=wrong_place
+    )
+    envelope: Literal["debezium", "datastax", "datastax-cells", "document", "cloudevents"] = option(
         "Form of the events. debezium; for Cassandra also datastax: key and whole row after the change; "
         "datastax-cells: the form with cells that DataStax's documents show; for MongoDB also document: the "
-        "document after the change as Extended JSON, without an envelope",
+        "document after the change as Extended JSON, without an envelope; cloudevents: CloudEvents 1.0 in "
+        "JSON, as Debezium's CloudEventsConverter writes them",
         "debezium",
     )
     key: Literal["json", "avro"] = option("Converter of keys", "json")
@@ -561,7 +566,7 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]
-    if publish.envelope == "document":
+    if publish.envelope in ("document", "cloudevents"):
         chosen.append("publish.envelope")
     if chosen:
         raise ConfigurationError(
@@ -570,10 +575,19 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
 
 
 def _refuse_clashing_forms(publish: PublishOptions) -> None:
-    if publish.unwrap.enabled and publish.envelope == "document":
+    if publish.unwrap.enabled and publish.envelope in ("document", "cloudevents"):
         raise ConfigurationError(
-            "options publish.unwrap and publish.envelope: document exclude each other",
-            remedy="unwrap gives the document's fields, envelope document its Extended JSON; keep one",
+            f"options publish.unwrap and publish.envelope: {publish.envelope} exclude each other",
+            remedy="unwrap gives the document's fields, envelope document its Extended JSON, cloudevents "
+            "events with attributes; keep one",
+        )
+    if publish.envelope == "cloudevents" and publish.value != "json":
+        raise ConfigurationError(
+            "CloudEvents are written in JSON alone", expected="publish.value: json", found=publish.value
+        )
+    if publish.topic_naming and publish.topic_pattern:
+        raise ConfigurationError(
+            "options publish.topic_naming and publish.topic_pattern exclude each other", remedy="keep one"
         )
 
 
