@@ -149,7 +149,8 @@ def _pieces(context: JobContext, after: int, through: int) -> Iterator[_Piece]:
     rows = _placed(context.changes.pending(after, through, kinds=(*_SHOWN, record.SNAPSHOT_END)))
     found = _captured(context, _survey(rows))
     ends = _ends_of_snapshots(found)
-    shown = [one for one in found if one.kind in _SHOWN]
+    wanted = set(context.spec.tables)
+    shown = [one for one in found if one.kind in _SHOWN and (not wanted or one.table in wanted)]
     names = {one.table for one in shown}
     for places in _together(shown, ends):
         piece: _Piece | None = None
@@ -200,18 +201,11 @@ def _survey(rows: DataFrame) -> list[_Found]:
 
 
 def _captured(context: JobContext, found: Iterable[_Found]) -> list[_Found]:
-    """Keep what the declaration still selects, and of it what the job is for."""
-    connector = context.connector
-    options = connector.source
+    """Keep what the declaration still selects, and what is of no collection."""
+    options = context.connector.source
     assert isinstance(options, MongodbOptions)
-    chosen = selector(connector, options)
-    wanted = set(context.spec.tables)
-    return [
-        one
-        for one in found
-        if (not wanted if one.table is None else (not wanted or one.table in wanted))
-        and (one.table is None or is_captured(one.table, chosen))
-    ]
+    chosen = selector(context.connector, options)
+    return [one for one in found if one.table is None or is_captured(one.table, chosen)]
 
 
 def _ends_of_snapshots(found: Sequence[_Found]) -> set[_Place]:

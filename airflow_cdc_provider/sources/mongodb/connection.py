@@ -442,9 +442,9 @@ def _any_node(client: MongoClient) -> str:
 
 
 def pauses(advanced: MongodbAdvanced) -> Iterator[float]:
-    """Give the pauses in seconds between the attempts that a server that doesn't answer has."""
+    """Give the pauses in seconds that follow failed attempts to reach a server; after the last, one is left."""
     pause = advanced.connect_pause_seconds
-    for _ in range(advanced.connect_attempts - 1):
+    for _ in range(advanced.connect_attempts):
         yield min(pause, advanced.connect_longest_pause_seconds)
         pause *= 2
 

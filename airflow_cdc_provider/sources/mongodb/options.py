@@ -150,10 +150,13 @@ class MongodbAdvanced:
         "How often the driver looks at all members of the deployment, and for new ones", 10.0, minimum=0.5
     )
     connect_attempts: int = option(
-        "How often to try before a server that doesn't answer fails the run", 5, minimum=1
+        "How many failed attempts to reach the server are followed by a pause and another one. With the "
+        "default pauses a run fails after 20 min 7 s of them; 0: at once",
+        16,
+        minimum=0,
     )
     connect_pause_seconds: float = option(
-        "The pause after the first failed attempt; each next one is twice as long", 0.2, minimum=0.0
+        "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0
     )
     connect_longest_pause_seconds: float = option("The longest such pause", 120.0, minimum=0.0)
 
