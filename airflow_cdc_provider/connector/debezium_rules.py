@@ -260,6 +260,18 @@ def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
         draft.set("source.stream.skip_over_bytes", int(value))
 
 
+def _authentication(draft: Draft, name: str, value: str) -> None:
+    if ":" in value:
+        draft.set("source.authentication_class", value)
+    elif value and value != "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider":
+        raise refusal(
+            name,
+            value,
+            "It is a Java class: write it as a Python class with the method credentials(hosts), and name "
+            "that as package.module:Class",
+        )
+
+
 _BASED_ON: Final = "snapshot.mode.configuration.based"
 _FLAGS: Final = (
     "snapshot.data",
@@ -320,6 +332,10 @@ def _configured_mode(draft: Draft) -> str:
 
 
 _CONNECTION: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
+_STORES: Final = left_out(
+    "it belongs into the extra of the Airflow connection, under its name without mongodb.: PKCS12, JKS and "
+    "PEM are read"
+)
 _PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark's batches do")
 _STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
 _INVALIDATION: Final = left_out(
@@ -427,11 +443,15 @@ MONGODB: Final[dict[str, Rule]] = {
     "mongodb.user": _CONNECTION,
     "mongodb.password": _CONNECTION,
     "mongodb.authsource": _CONNECTION,
-    "mongodb.authentication.class": refused(
-        "Credentials come from the Airflow connection",
-        "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider",
+    "mongodb.authentication.class": taken(
+        "`source.authentication_class`, where it is a Python class (package.module:Class). Debezium's "
+        "default takes the login of the Airflow connection; other Java classes are refused",
+        _authentication,
     ),
+    "mongodb.ssl.keystore*": _STORES,
+    "mongodb.ssl.truststore*": _STORES,
     "mongodb.ssl.*": _CONNECTION,
+    "connection.validation.timeout.ms": number("source.advanced.validation_timeout_seconds", per=1000),
     "mongodb.hosts": _CONNECTION,
     "mongodb.name": name_option("publish.topic_prefix"),
     "mongodb.connect.timeout.ms": number("source.advanced.connect_timeout_seconds", per=1000),
