@@ -304,9 +304,17 @@ def _snapshot_mode(draft: Draft, name: str, value: str) -> None:
     elif mode == "configuration_based":
         draft.set("snapshot.mode", _configured_mode(draft))
     elif mode == "custom":
-        raise refusal(
-            name, value, "Snapshotters are Java classes; modes, `snapshot.include` and filters are options"
-        )
+        place = draft.properties.get("snapshot.mode.custom.name", "").strip()
+        if ":" not in place:
+            raise refusal(
+                name,
+                f"{value} with {place}" if place else value,
+                "Debezium's snapshotters are Java classes: derive a Python class from "
+                "airflow_cdc_provider.connector.snapshotter.Snapshotter, and name it as package.module:Class "
+                "in snapshot.mode.custom.name",
+            )
+        draft.set("snapshot.mode", "custom")
+        draft.set("snapshot.custom", place)
     else:
         raise wrong(name, f"one of {', '.join(known)}, configuration_based, custom", value)
 
@@ -487,14 +495,18 @@ MONGODB: Final[dict[str, Rule]] = {
     "cursor.max.await.time.ms": seconds("source.advanced.max_await_seconds"),
     "snapshot.mode": taken(
         "`snapshot.mode`; no_data is `never`; configuration_based becomes the mode that its flags amount to; "
-        "custom is refused",
+        "custom with `snapshot.custom`",
         _snapshot_mode,
     ),
     "snapshot.mode.configuration.based.*": read_elsewhere("with `snapshot.mode`"),
-    "snapshot.mode.custom.name": refused("Snapshotters are Java classes"),
+    "snapshot.mode.custom.name": read_elsewhere(
+        "`snapshot.custom` with mode custom, a Python class (package.module:Class); Java classes are refused"
+    ),
     "snapshot.locking.*": left_out("no locks are taken"),
     "snapshot.query.*": refused(
-        "Queries of snapshots are Java classes; use `snapshot.filters` and `snapshot.include`", "select_all"
+        "Queries of snapshots are Java classes; use `snapshot.filters` and `snapshot.include`, or the method "
+        "query of a class for mode custom",
+        "select_all",
     ),
     "snapshot.max.threads": left_out("Spark divides the work"),
     "snapshot.fetch.size": number("source.advanced.fetch_size", default="0"),

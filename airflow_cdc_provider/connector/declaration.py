@@ -23,6 +23,7 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import (
     from_environment,
@@ -87,11 +88,19 @@ OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "go_on"]
 class SnapshotOptions:
     """Whether and how tables are read in full."""
 
-    mode: Literal["initial", "never", "always", "initial_only", "when_needed"] = option(
+    mode: Literal["initial", "never", "always", "initial_only", "when_needed", "custom"] = option(
         "initial: each table once, before its first merge; never; always: at each run; initial_only: as "
-        "initial, and nothing is captured; when_needed: as initial, and anew when the position is lost",
+        "initial, and nothing is captured; when_needed: as initial, and anew when the position is lost; "
+        "custom: a class of your own decides",
         "initial",
     )
+    custom: str = option(
+        "That class, derived from airflow_cdc_provider.connector.snapshotter.Snapshotter, as "
+        "package.module:Class",
+        "",
+        check=wrong_place,
+    )
+    custom_settings: Mapping[str, Any] = option("What it is made with", {})
     include: tuple[str, ...] = option(
         "Anchored regular expressions of the tables that are read in full by themselves; the others are "
         "captured, and read when a task asks for it",
@@ -116,6 +125,12 @@ class SnapshotOptions:
         Raises:
             ConfigurationError: With what goes together.
         """
+        if (self.mode == "custom") != bool(self.custom) or (self.custom_settings and not self.custom):
+            raise ConfigurationError(
+                "options snapshot.mode: custom and snapshot.custom go together",
+                expected="both, with snapshot.custom_settings if need be, or none of them",
+                found=f"mode {self.mode}, custom {self.custom or 'none'}",
+            )
         if self.mode == "never" and self.on_lost_position in ("snapshot", "fail_once"):
             raise ConfigurationError(
                 f"option snapshot.on_lost_position: {self.on_lost_position} needs a snapshot",
@@ -493,6 +508,9 @@ class Connector:
             return chosen
         if self.snapshot.mode in ("when_needed", "always"):
             return "snapshot"
+        if self.snapshot.mode == "custom":
+            own = load_snapshotter(self.snapshot.custom, self.snapshot.custom_settings)
+            return "snapshot" if own.snapshot_on_data_error() else "fail"
         return "fail_once" if hole else "fail"
 
     def beyond_guardrail(self, tables: Sequence[str]) -> str:

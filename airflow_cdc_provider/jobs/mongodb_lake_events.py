@@ -6,7 +6,9 @@ by collection and range, then changes as in the stream. So whoever applies them 
 state: a change that a read has seen comes again behind it, never a read behind a change that it hasn't seen.
 
 The event of a whole snapshot's last row says so (``source.snapshot`` is ``last``). A snapshot is whole where
-all collections that it began are read to their end, and the next batch has no more rows of one.
+all collections that it began are read to their end, and the next batch has no more rows of one. Rows that
+were read beside the stream, which name the request in column ``transaction``, are ``incremental``: they have
+the place of their position.
 """
 
 from __future__ import annotations
@@ -81,7 +83,11 @@ def captured_lines(
         events = _decode(maker, piece, damage)
         if not events.num_rows:
             continue
-        records, reasons = maker.records(events, last_of_snapshot=piece.ends_snapshot)
+        if piece.beside_stream:
+            events = _at_their_positions(events, piece.rows)
+        records, reasons = maker.records(
+            events, last_of_snapshot=piece.ends_snapshot, incremental=piece.beside_stream
+        )
         for row, reason in sorted(reasons.items()):
             damage.add(piece.place(row), reason)
         yield to_lines(records, headers)
@@ -89,7 +95,7 @@ def captured_lines(
 
 @dataclass(frozen=True)
 class _Piece:
-    """Records of one kind that follow each other; of snapshots, of one collection.
+    """Records of one kind that follow each other; of snapshots, of one collection and one way of reading.
 
     Args:
         kind: Their kind.
@@ -100,6 +106,11 @@ class _Piece:
     kind: str
     rows: pa.RecordBatch
     ends_snapshot: bool = False
+
+    @property
+    def beside_stream(self) -> bool:
+        """Whether they are rows of a snapshot that were read beside the stream."""
+        return self.kind == record.SNAPSHOT and self.rows["transaction"][0].is_valid
 
     def place(self, row: int) -> str:
         table, position = (self.rows[name][row].as_py() for name in ("source_table", "position"))
@@ -124,6 +135,15 @@ def _decode(maker: MongodbRecords, piece: _Piece, damage: Damage) -> pa.RecordBa
     return decoded.events
 
 
+def _at_their_positions(events: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Give decoded rows the cluster time that they were read at: its second and increment."""
+    place = [rows["position"][row].as_py()[:8] for row in events["row"].to_pylist()]
+    times = np.frombuffer(b"".join(place), ">u4").reshape(-1, 2).astype(np.int64)
+    names = events.schema.names
+    events = events.set_column(names.index("source_ms"), "source_ms", pa.array(times[:, 0] * 1000))
+    return events.set_column(names.index("ord"), "ord", pa.array(times[:, 1].astype(np.int32)))
+
+
 @dataclass(frozen=True, order=True)
 class _Place:
     """What is read at once at least: a range of a snapshot in a batch, or the changes of a batch."""
@@ -136,11 +156,12 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Found:
-    """How many records of a kind and collection stand at a place."""
+    """How many records of a kind and collection stand at a place; of snapshots, of one way of reading."""
 
     place: _Place
     kind: str
     table: str | None
+    beside_stream: bool
     count: int
 
 
@@ -183,7 +204,10 @@ def _placed(rows: DataFrame) -> DataFrame:
 
 def _survey(rows: DataFrame) -> list[_Found]:
     """Count records by place; reads narrow columns."""
-    counted = rows.groupBy("place", "kind", "source_table").count().collect()
+    from pyspark.sql import functions as f
+
+    beside = f.col("transaction").isNotNull() & (f.col("kind") == record.SNAPSHOT)
+    counted = rows.groupBy("place", "kind", "source_table", beside.alias("beside")).count().collect()
     return [
         _Found(
             _Place(
@@ -194,6 +218,7 @@ def _survey(rows: DataFrame) -> list[_Found]:
             ),
             row["kind"],
             row["source_table"],
+            row["beside"],
             row["count"],
         )
         for row in counted
@@ -212,7 +237,7 @@ def _ends_of_snapshots(found: Sequence[_Found]) -> set[_Place]:
     """Find the places that whole snapshots end with."""
     by_batch: dict[int, list[_Found]] = defaultdict(list)
     for one in found:
-        if one.kind in (record.SNAPSHOT, record.SNAPSHOT_END):
+        if one.kind in (record.SNAPSHOT, record.SNAPSHOT_END) and not one.beside_stream:
             by_batch[one.place.batch].append(one)
     ends: set[_Place] = set()
     begun: set[str | None] = set()
@@ -268,7 +293,7 @@ def _read(rows: DataFrame, places: Sequence[_Place], tables: set[str | None]) ->
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Cut a batch where the kind changes, or of snapshots the collection."""
+    """Cut a batch where the kind changes, or of snapshots the collection or the way of reading."""
     kinds = batch["kind"].dictionary_encode()
     tables = batch["source_table"].dictionary_encode()
     codes = kinds.indices.to_numpy(zero_copy_only=False)
@@ -276,7 +301,8 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     cuts = codes[1:] != codes[:-1]
     if record.SNAPSHOT in kinds.dictionary.to_pylist():
         of_snapshot = codes == kinds.dictionary.index(record.SNAPSHOT).as_py()
-        cuts |= of_snapshot[1:] & (names[1:] != names[:-1])
+        beside = batch["transaction"].is_valid().to_numpy(zero_copy_only=False)
+        cuts |= of_snapshot[1:] & ((names[1:] != names[:-1]) | (beside[1:] != beside[:-1]))
     starts = [0, *(np.flatnonzero(cuts) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
         yield batch["kind"][start].as_py(), batch.slice(start, end - start)

@@ -241,6 +241,34 @@ def test_a_snapshot_is_whole_when_all_its_collections_are(
     assert told == ["true"] * (7 + 2_500 + 3_000 - 1) + ["last"] + ["true"] * 6 + ["last"]
 
 
+def test_rows_read_beside_the_stream_are_incremental(
+    spark: SparkSession, run_stage: RunStage, database: Database, connection: dict[str, Any], tmp_path: Path
+) -> None:
+    shop = declaration(database)
+    fill(database)
+    run_stage("snapshot", shop, connection)
+    connector = Connector.from_dict(shop)
+    changes = ChangesTable(build_lake(spark, connector), connector)
+    state = changes.state()
+    assert state.offset is not None
+    place = (1_700_000_000).to_bytes(4, "big") + (9).to_bytes(4, "big") + bytes(12)
+    row = {
+        "source_table": f"{database.name}.customers",
+        "kind": "snapshot",
+        "origin": "stream",
+        "position": place,
+        "transaction": "incremental:ad-hoc",
+        "payload": bson.encode({"_id": 1}),
+    }
+    changes.append_batch(None, state.offset, state, extra_rows=[row])
+
+    (told,) = captured(run_stage, shop, tmp_path, after_batch=state.batch)
+
+    source = source_of(told)
+    assert (source["snapshot"], source["ord"]) == ("incremental", 9)
+    assert [source[f"ts_{unit}"] for unit in ("ms", "us", "ns")] == [17 * 10**n for n in (11, 14, 17)]
+
+
 def test_the_command_prints_events_of_mongodb_without_a_server(
     run_stage: RunStage,
     spark: SparkSession,

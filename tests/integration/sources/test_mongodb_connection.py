@@ -356,6 +356,7 @@ def test_sixteen_failed_attempts_and_their_pauses_end_a_run_after_twenty_minutes
     advanced = MongodbAdvanced(
         connect_timeout_seconds=0.1, connect_pause_seconds=0.001, connect_longest_pause_seconds=0.002
     )
+    caplog.clear()
     began = time.monotonic()
     with caplog.at_level(logging.WARNING), pytest.raises(TransientError, match="the server doesn't answer"):
         source(nowhere, advanced=advanced).start()
