@@ -30,7 +30,7 @@ _EVENTS_INPUT = _argument("--input", metavar="PATH", default="", help=_RECORDING
 _FROM_LAKE = _argument(
     "--from-lake",
     action="store_true",
-    help="Cassandra: instead of a recording, the changes and snapshot rows that were captured to the lake",
+    help="Instead of a recording, the changes and snapshot rows that were captured to the lake",
 )
 _AFTER_BATCH = _argument(
     "--after-batch", metavar="N", type=int, default=0, help="With --from-lake: only batches after this one"
@@ -51,7 +51,10 @@ _TABLE = _argument(
     "--table", metavar="NAME", default="", help="Only this keyspace.table or database.collection"
 )
 _EVENTS_TABLE = _argument(
-    "--table", metavar="NAME", default="", help="With --from-lake: only this keyspace.table"
+    "--table",
+    metavar="NAME",
+    default="",
+    help="With --from-lake: only this keyspace.table or database.collection",
 )
 
 _OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_topics import topic_naming
 from airflow_cdc_provider.connector.debezium_transforms import mongodb_transforms
 from airflow_cdc_provider.connector.imported import (
     Draft,
@@ -35,6 +36,7 @@ from airflow_cdc_provider.yaml_file import read_yaml
 
 _JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO_CONVERTER: Final = "io.confluent.connect.avro.AvroConverter"
+_CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
 _CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
 _CONSISTENCIES: Final = (
     "any",
@@ -111,6 +113,14 @@ def _metric_tags(draft: Draft, name: str, value: str) -> None:
 def _converter(draft: Draft, name: str, value: str) -> None:
     side = name.partition(".")[0]
     kinds = {_JSON_CONVERTER: "json", _AVRO_CONVERTER: "avro"}
+    if side == "value" and draft.type == "mongodb" and value == _CLOUD_EVENTS_CONVERTER:
+        draft.set("publish.envelope", "cloudevents")
+        if f"{name}.json.schemas.enable" not in draft.properties:
+            draft.notes.append(
+                f"property {name}.json.schemas.enable isn't set: data of CloudEvents are written without "
+                "schemas, Debezium's own default is with them; set it to true for those"
+            )
+        return
     if value not in kinds:
         raise refusal(name, value, "JsonConverter and AvroConverter are offered")
     draft.set(f"publish.{side}", kinds[value])
@@ -250,6 +260,18 @@ def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
         draft.set("source.stream.skip_over_bytes", int(value))
 
 
+def _authentication(draft: Draft, name: str, value: str) -> None:
+    if ":" in value:
+        draft.set("source.authentication_class", value)
+    elif value and value != "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider":
+        raise refusal(
+            name,
+            value,
+            "It is a Java class: write it as a Python class with the method credentials(hosts), and name "
+            "that as package.module:Class",
+        )
+
+
 _BASED_ON: Final = "snapshot.mode.configuration.based"
 _FLAGS: Final = (
     "snapshot.data",
@@ -282,9 +304,17 @@ def _snapshot_mode(draft: Draft, name: str, value: str) -> None:
     elif mode == "configuration_based":
         draft.set("snapshot.mode", _configured_mode(draft))
     elif mode == "custom":
-        raise refusal(
-            name, value, "Snapshotters are Java classes; modes, `snapshot.include` and filters are options"
-        )
+        place = draft.properties.get("snapshot.mode.custom.name", "").strip()
+        if ":" not in place:
+            raise refusal(
+                name,
+                f"{value} with {place}" if place else value,
+                "Debezium's snapshotters are Java classes: derive a Python class from "
+                "airflow_cdc_provider.connector.snapshotter.Snapshotter, and name it as package.module:Class "
+                "in snapshot.mode.custom.name",
+            )
+        draft.set("snapshot.mode", "custom")
+        draft.set("snapshot.custom", place)
     else:
         raise wrong(name, f"one of {', '.join(known)}, configuration_based, custom", value)
 
@@ -310,6 +340,10 @@ def _configured_mode(draft: Draft) -> str:
 
 
 _CONNECTION: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
+_STORES: Final = left_out(
+    "it belongs into the extra of the Airflow connection, under its name without mongodb.: PKCS12, JKS and "
+    "PEM are read"
+)
 _PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark's batches do")
 _STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
 _INVALIDATION: Final = left_out(
@@ -318,6 +352,7 @@ _INVALIDATION: Final = left_out(
 _PRODUCER: Final = left_out("it belongs into the Kafka connection")
 _REGISTRY: Final = left_out("it belongs to the connection of the registry")
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
+_CLOUD_EVENTS_IN_JSON: Final = "CloudEvents are written in JSON, with data in JSON"
 _NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
 _NO_SIGNALS: Final = refused("Signals are not read; start a snapshot by its operator")
 _NO_NOTIFICATIONS: Final = refused("Notifications are not sent; use Airflow's callbacks", "false")
@@ -328,10 +363,11 @@ COMMON: Final[dict[str, Rule]] = {
     "tasks.max": left_out("Spark divides the work"),
     "topic.prefix": name_option("publish.topic_prefix"),
     "topic.delimiter": taken("`publish.topic_delimiter`", _delimiter),
-    "topic.naming.strategy": refused(
-        "Strategies are Java classes; name topics by `publish.topic_pattern`",
-        "io.debezium.schema.DefaultTopicNamingStrategy",
-        "io.debezium.schema.SchemaTopicNamingStrategy",
+    "topic.naming.strategy": taken(
+        "`publish.topic_naming`, where it is a Python class (package.module:Class). Of Debezium's, "
+        "DefaultTopicNamingStrategy names topics as is done here (for Cassandra SchemaTopicNamingStrategy "
+        "does too); other Java classes are refused",
+        topic_naming,
     ),
     "topic.cache.size": _PROCESS,
     "topic.heartbeat.prefix": left_out("heartbeats are not sent"),
@@ -415,11 +451,15 @@ MONGODB: Final[dict[str, Rule]] = {
     "mongodb.user": _CONNECTION,
     "mongodb.password": _CONNECTION,
     "mongodb.authsource": _CONNECTION,
-    "mongodb.authentication.class": refused(
-        "Credentials come from the Airflow connection",
-        "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider",
+    "mongodb.authentication.class": taken(
+        "`source.authentication_class`, where it is a Python class (package.module:Class). Debezium's "
+        "default takes the login of the Airflow connection; other Java classes are refused",
+        _authentication,
     ),
+    "mongodb.ssl.keystore*": _STORES,
+    "mongodb.ssl.truststore*": _STORES,
     "mongodb.ssl.*": _CONNECTION,
+    "connection.validation.timeout.ms": number("source.advanced.validation_timeout_seconds", per=1000),
     "mongodb.hosts": _CONNECTION,
     "mongodb.name": name_option("publish.topic_prefix"),
     "mongodb.connect.timeout.ms": number("source.advanced.connect_timeout_seconds", per=1000),
@@ -455,14 +495,18 @@ MONGODB: Final[dict[str, Rule]] = {
     "cursor.max.await.time.ms": seconds("source.advanced.max_await_seconds"),
     "snapshot.mode": taken(
         "`snapshot.mode`; no_data is `never`; configuration_based becomes the mode that its flags amount to; "
-        "custom is refused",
+        "custom with `snapshot.custom`",
         _snapshot_mode,
     ),
     "snapshot.mode.configuration.based.*": read_elsewhere("with `snapshot.mode`"),
-    "snapshot.mode.custom.name": refused("Snapshotters are Java classes"),
+    "snapshot.mode.custom.name": read_elsewhere(
+        "`snapshot.custom` with mode custom, a Python class (package.module:Class); Java classes are refused"
+    ),
     "snapshot.locking.*": left_out("no locks are taken"),
     "snapshot.query.*": refused(
-        "Queries of snapshots are Java classes; use `snapshot.filters` and `snapshot.include`", "select_all"
+        "Queries of snapshots are Java classes; use `snapshot.filters` and `snapshot.include`, or the method "
+        "query of a class for mode custom",
+        "select_all",
     ),
     "snapshot.max.threads": left_out("Spark divides the work"),
     "snapshot.fetch.size": number("source.advanced.fetch_size", default="0"),
@@ -480,6 +524,22 @@ MONGODB: Final[dict[str, Rule]] = {
     "skip.messages.without.change": flag("publish.skip_unchanged"),
     "provide.transaction.metadata": flag("publish.transactions"),
     "topic.transaction": name_option("publish.transaction_topic"),
+    "value.converter": taken(
+        "`publish.value`: JsonConverter or AvroConverter; `publish.envelope: cloudevents` for "
+        "CloudEventsConverter",
+        _converter,
+    ),
+    "value.converter.serializer.type": refused(_CLOUD_EVENTS_IN_JSON, "json"),
+    "value.converter.data.serializer.type": refused(_CLOUD_EVENTS_IN_JSON, "json"),
+    "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", _schemas),
+    "value.converter.extension.attributes.enable": refused(
+        "CloudEvents have their extension attributes", "true"
+    ),
+    "value.converter.metadata.source": refused(
+        "Metadata of CloudEvents come from the event",
+        "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate",
+        "value",
+    ),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
     "transforms": taken(

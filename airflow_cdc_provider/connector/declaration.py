@@ -23,6 +23,7 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import (
     from_environment,
@@ -32,6 +33,7 @@ from airflow_cdc_provider.options import (
     to_plain,
     without_literal_secrets,
 )
+from airflow_cdc_provider.plugins import wrong_place
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.yaml_file import read_yaml
@@ -86,11 +88,19 @@ OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "go_on"]
 class SnapshotOptions:
     """Whether and how tables are read in full."""
 
-    mode: Literal["initial", "never", "always", "initial_only", "when_needed"] = option(
+    mode: Literal["initial", "never", "always", "initial_only", "when_needed", "custom"] = option(
         "initial: each table once, before its first merge; never; always: at each run; initial_only: as "
-        "initial, and nothing is captured; when_needed: as initial, and anew when the position is lost",
+        "initial, and nothing is captured; when_needed: as initial, and anew when the position is lost; "
+        "custom: a class of your own decides",
         "initial",
     )
+    custom: str = option(
+        "That class, derived from airflow_cdc_provider.connector.snapshotter.Snapshotter, as "
+        "package.module:Class",
+        "",
+        check=wrong_place,
+    )
+    custom_settings: Mapping[str, Any] = option("What it is made with", {})
     include: tuple[str, ...] = option(
         "Anchored regular expressions of the tables that are read in full by themselves; the others are "
         "captured, and read when a task asks for it",
@@ -115,6 +125,12 @@ class SnapshotOptions:
         Raises:
             ConfigurationError: With what goes together.
         """
+        if (self.mode == "custom") != bool(self.custom) or (self.custom_settings and not self.custom):
+            raise ConfigurationError(
+                "options snapshot.mode: custom and snapshot.custom go together",
+                expected="both, with snapshot.custom_settings if need be, or none of them",
+                found=f"mode {self.mode}, custom {self.custom or 'none'}",
+            )
         if self.mode == "never" and self.on_lost_position in ("snapshot", "fail_once"):
             raise ConfigurationError(
                 f"option snapshot.on_lost_position: {self.on_lost_position} needs a snapshot",
@@ -286,10 +302,14 @@ class PublishOptions:
         "",
         check=_topic_pattern,
     )
-    envelope: Literal["debezium", "datastax", "datastax-cells", "document"] = option(
+    topic_naming: str = option(
+        "A class of your own that names topics instead, as package.module:Class", "", check=wrong_place
+    )
+    envelope: Literal["debezium", "datastax", "datastax-cells", "document", "cloudevents"] = option(
         "Form of the events. debezium; for Cassandra also datastax: key and whole row after the change; "
         "datastax-cells: the form with cells that DataStax's documents show; for MongoDB also document: the "
-        "document after the change as Extended JSON, without an envelope",
+        "document after the change as Extended JSON, without an envelope; cloudevents: CloudEvents 1.0 in "
+        "JSON, as Debezium's CloudEventsConverter writes them",
         "debezium",
     )
     key: Literal["json", "avro"] = option("Converter of keys", "json")
@@ -488,6 +508,9 @@ class Connector:
             return chosen
         if self.snapshot.mode in ("when_needed", "always"):
             return "snapshot"
+        if self.snapshot.mode == "custom":
+            own = load_snapshotter(self.snapshot.custom, self.snapshot.custom_settings)
+            return "snapshot" if own.snapshot_on_data_error() else "fail"
         return "fail_once" if hole else "fail"
 
     def beyond_guardrail(self, tables: Sequence[str]) -> str:
@@ -561,7 +584,7 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]
-    if publish.envelope == "document":
+    if publish.envelope in ("document", "cloudevents"):
         chosen.append("publish.envelope")
     if chosen:
         raise ConfigurationError(
@@ -570,10 +593,19 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
 
 
 def _refuse_clashing_forms(publish: PublishOptions) -> None:
-    if publish.unwrap.enabled and publish.envelope == "document":
+    if publish.unwrap.enabled and publish.envelope in ("document", "cloudevents"):
         raise ConfigurationError(
-            "options publish.unwrap and publish.envelope: document exclude each other",
-            remedy="unwrap gives the document's fields, envelope document its Extended JSON; keep one",
+            f"options publish.unwrap and publish.envelope: {publish.envelope} exclude each other",
+            remedy="unwrap gives the document's fields, envelope document its Extended JSON, cloudevents "
+            "events with attributes; keep one",
+        )
+    if publish.envelope == "cloudevents" and publish.value != "json":
+        raise ConfigurationError(
+            "CloudEvents are written in JSON alone", expected="publish.value: json", found=publish.value
+        )
+    if publish.topic_naming and publish.topic_pattern:
+        raise ConfigurationError(
+            "options publish.topic_naming and publish.topic_pattern exclude each other", remedy="keep one"
         )
 
 

@@ -119,6 +119,7 @@ class Envelope:
         timestamp: Time of each record in ms since 1970 (int64); by default, and where null, the producer's.
         bare: Whether the records have none of the headers that all data records have.
         verbatim: Values are JSON texts that are written as they are, where there is no schema beside them.
+        self_described: With ``verbatim``: the texts hold what schema they have, so none stands beside them.
         nulls: A null key or value is written as one (``null`` in JSON) instead of being none at all.
     """
 
@@ -133,6 +134,7 @@ class Envelope:
     timestamp: pa.Array | None = None
     bare: bool = False
     verbatim: bool = False
+    self_described: bool = False
     nulls: bool = False
 
 
@@ -158,7 +160,8 @@ def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
     is_tombstone = last & envelope.tombstone[order]
     index = pa.array(order)
     destination = pa.array(envelope.destination[order])
-    if envelope.verbatim and converters.value == "json" and not converters.schemas:
+    described = envelope.self_described or not converters.schemas
+    if envelope.verbatim and converters.value == "json" and described:
         written = envelope.value.cast(pa.large_utf8())
     else:
         written = value.write(envelope.value, envelope.destination, nulls=envelope.nulls)

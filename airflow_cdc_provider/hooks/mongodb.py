@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pymongo import AsyncMongoClient, MongoClient
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5.0
+_VALIDATION_TIMEOUT_SECONDS: Final = 60.0
 
 
 class MongodbCdcHook(CdcHook):
@@ -20,8 +21,9 @@ class MongodbCdcHook(CdcHook):
     Args:
         mongo_conn_id: The connection: host (several with commas, each with its port if it needs one), port,
             login and password; as extra ``srv``, ``replicaSet``, ``authSource``, ``authMechanism``, ``tls``,
-            ``tlsCAFile``, ``tlsCertificateKeyFile`` and ``uri_options`` (the query part of a connection
-            string, for everything else).
+            ``tlsCAFile``, ``tlsCertificateKeyFile``, ``ssl.keystore`` and ``ssl.truststore`` (with
+            ``.password`` and ``.type``), and ``uri_options`` (the query part of a connection string, for
+            everything else).
 
     Example::
 
@@ -69,10 +71,13 @@ class MongodbCdcHook(CdcHook):
 
     def describe_server(self) -> str:
         """Name the release and the kind of deployment."""
+        from pymongo import timeout
+
         try:
             client = self.get_conn()
-            release = client.server_info()["version"]
-            hello = client.admin.command("hello")
+            with timeout(_VALIDATION_TIMEOUT_SECONDS):
+                release = client.server_info()["version"]
+                hello = client.admin.command("hello")
         finally:
             self.close()
         if hello.get("msg") == "isdbgrid":
@@ -87,17 +92,22 @@ class MongodbCdcHook(CdcHook):
     def _client(self) -> MongoClient:
         from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 
-        return ConnectionValues.read(self.connection_values(), _CONNECT_TIMEOUT_SECONDS).client()
+        return ConnectionValues.read(
+            self.connection_values(), _CONNECT_TIMEOUT_SECONDS, authentication=self.authentication_class
+        ).client()
 
 
-def async_client(values: dict[str, Any]) -> AsyncMongoClient:
-    """Build the client that triggers use, from what :meth:`MongodbCdcHook.connection_values` returned."""
-    from pymongo import AsyncMongoClient
+def async_client(values: dict[str, Any], authentication_class: str = "") -> AsyncMongoClient:
+    """Build the client that triggers use.
 
+    Args:
+        values: What :meth:`MongodbCdcHook.connection_values` returned.
+        authentication_class: The connector's class that gives credentials; empty for none.
+    """
     from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 
-    read = ConnectionValues.read(values, _CONNECT_TIMEOUT_SECONDS)
-    return AsyncMongoClient(read.host, **{**read.options, **read.credentials})
+    read = ConnectionValues.read(values, _CONNECT_TIMEOUT_SECONDS, authentication=authentication_class)
+    return read.async_client()
 
 
 def _plain(value: str) -> Any:

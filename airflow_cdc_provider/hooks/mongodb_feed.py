@@ -53,6 +53,7 @@ class Feed:
         tables: Patterns of the tables that count.
         exclude_tables: Patterns of those that do not.
         mends_loss: Whether the run that is waited for goes on from a lost position by itself.
+        authentication_class: The connector's class that gives credentials; empty for none.
     """
 
     scope: str = "deployment"
@@ -60,6 +61,7 @@ class Feed:
     tables: tuple[str, ...] = (".*",)
     exclude_tables: tuple[str, ...] = ()
     mends_loss: bool = False
+    authentication_class: str = ""
 
     def pipeline(self) -> list[dict[str, Any]]:
         """Return the aggregation stages that select the tables on the server."""

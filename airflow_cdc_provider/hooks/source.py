@@ -20,6 +20,7 @@ from airflow_cdc_provider.connector.declaration import Connector, load_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.failures import redact
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -68,6 +69,8 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
     hook: CdcHook = getattr(importlib.import_module(module), name)(conn_id)
     if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
         hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
+    if isinstance(connector.source, MongodbOptions):
+        hook.authentication_class = connector.source.authentication_class
     return hook
 
 
@@ -115,6 +118,8 @@ class CdcHook(BaseHook):
     default_port: ClassVar[int] = 0
     extra_defaults: Mapping[str, Any] = MappingProxyType({})
     """What a declaration says of the connection, where its extra doesn't."""
+    authentication_class: str = ""
+    """A declaration's class that gives credentials; never a connection's: that may name no code to run."""
 
     @property
     @abstractmethod

@@ -20,6 +20,7 @@ from types import FrameType
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, job_context, log
+from airflow_cdc_provider.jobs.custom_snapshot import captures
 from airflow_cdc_provider.jobs.events import events
 from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.maintain import maintain
@@ -39,9 +40,9 @@ def _sync(context: JobContext) -> JobResult:
 
 
 def _capture(context: JobContext) -> JobResult:
-    if context.connector.snapshot.mode == "initial_only":
+    if not captures(context.connector):
         raise ConfigurationError(
-            "nothing is captured with snapshot.mode initial_only",
+            f"nothing is captured with snapshot.mode {context.connector.snapshot.mode}",
             remedy="CdcSyncOperator and CdcSnapshotOperator read the tables; to capture choose another mode",
         )
     context.require_within_guardrail()

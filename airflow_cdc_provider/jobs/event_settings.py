@@ -11,7 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters, encode
 from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.heartbeats import heartbeat_topic
-from airflow_cdc_provider.events.topics import TopicNaming
+from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 
 
 def converters_of(connector: Connector) -> Converters:
@@ -21,9 +21,14 @@ def converters_of(connector: Connector) -> Converters:
 
 
 def topics_of(connector: Connector) -> TopicNaming:
-    """Return how a connector's topics are named."""
+    """Return how a connector's topics are named.
+
+    Raises:
+        ConfigurationError: The class that is to name them can't be loaded.
+    """
     publish = connector.publish
-    return TopicNaming(connector.topic_prefix, publish.topic_delimiter, publish.topic_pattern)
+    strategy = load_strategy(publish.topic_naming) if publish.topic_naming else None
+    return TopicNaming(connector.topic_prefix, publish.topic_delimiter, publish.topic_pattern, strategy)
 
 
 def heartbeat_of(connector: Connector, now_ms: int) -> pa.RecordBatch:

@@ -21,12 +21,14 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_records
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.mongodb_lake_events import captured_lines
 from airflow_cdc_provider.jobs.offline import Damage, text_of
 from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
 from airflow_cdc_provider.jobs.read import Paced, Reader
 from airflow_cdc_provider.jobs.rows_before import Known
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
 _ROWS_AT_ONCE: Final = 10_000
@@ -34,7 +36,7 @@ _ROWS_TOGETHER: Final = 200_000
 
 
 def events(context: JobContext) -> JobResult:
-    """Write the events of batches, oldest first: of a batch each feed's in the order of its log.
+    """Write the events of batches, oldest first: of a batch each feed's in the order of its log or stream.
 
     Options of the spec: ``path`` (the file, on the driver's machine), ``after_batch`` (events of batches up
     to this one are left out; default 0), ``now_ns`` (when events are built and TTLs are judged). With tables
@@ -44,25 +46,36 @@ def events(context: JobContext) -> JobResult:
         A result whose findings name what was left out and why.
 
     Raises:
-        ConfigurationError: Nothing was captured, or the source has no events from the lake.
+        ConfigurationError: Nothing was captured.
         CorruptInput: A record can't be decoded and the source is strict.
         TransientError: Rows are to be read again and the source doesn't answer; there is no file then.
     """
-    source, options = context.source, context.spec.options
-    if not isinstance(source, CassandraSource):
-        raise ConfigurationError(
-            "events can't be shown from the lake",
-            expected="a connector of type cassandra",
-            found=context.connector.type,
-            remedy="give a recording as --input",
-        )
     if not context.changes.table.exists():
         raise ConfigurationError(
             f"there is no table {context.connector.changes_table} to show events of",
             remedy="run a capture or sync first",
         )
+    after = int(context.spec.options.get("after_batch", 0))
+    through = context.changes.state().batch
+    now_ns = int(context.spec.options.get("now_ns", time.time_ns()))
+    damage = Damage(strict=context.connector.source.advanced.strict)
+    lines_of = captured_lines if isinstance(context.connector.source, MongodbOptions) else _cassandras_lines
+    target = Path(context.spec.options["path"])
+    unfinished = target.with_name(target.name + ".part")
+    with unfinished.open("wb") as file:
+        for lines in lines_of(context, after, through, now_ns, damage):
+            file.write(text_of(lines))
+    unfinished.replace(target)
+    log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
+    return JobResult(ok=True, findings=tuple(damage.told()))
+
+
+def _cassandras_lines(
+    context: JobContext, after: int, through: int, now_ns: int, damage: Damage
+) -> Iterator[pa.LargeStringArray]:
+    source = context.source
+    assert isinstance(source, CassandraSource)
     context.learn()
-    after = int(options.get("after_batch", 0))
     publish = context.connector.publish
     if after and publish.envelope == "datastax" and not publish.cassandra.reread:
         raise ConfigurationError(
@@ -71,27 +84,18 @@ def events(context: JobContext) -> JobResult:
             found=str(after),
             remedy="or publish.cassandra.reread, which needs no more than the rows' names",
         )
-    through = context.changes.state().batch
-    damage = Damage(strict=context.connector.source.advanced.strict)
     settings = EventSettings(
         context.connector,
         source,
         source.options.cluster or cluster_name(Path(source.options.cdc_raw)) or source.cluster_name(),
-        int(options.get("now_ns", time.time_ns())),
+        now_ns,
         read_again=partial(_read_again, context, source),
     )
-    target = Path(options["path"])
-    unfinished = target.with_name(target.name + ".part")
     earlier: Iterator[pa.RecordBatch] = iter(())
     if publish.cassandra.before:
         earlier = _records(context, 0, after)
         settings = replace(settings, known_of=partial(_known, context, after))
-    with unfinished.open("wb") as file:
-        for lines in lines_of_records(settings, _records(context, after, through), damage, earlier):
-            file.write(text_of(lines))
-    unfinished.replace(target)
-    log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
-    return JobResult(ok=True, findings=tuple(damage.told()))
+    yield from lines_of_records(settings, _records(context, after, through), damage, earlier)
 
 
 def _read_again(

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events import transactions
 from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import mongodb as mongodb_envelope
 from airflow_cdc_provider.events.topics import topic_name
 from airflow_cdc_provider.events.transactions import OpenTransaction
@@ -40,6 +41,9 @@ UNCHANGED = "unchanged"
 """Kind under which updates are counted that changed nothing."""
 OUTBOX_UPDATE = "outbox update"
 """Kind under which updates in an outbox are counted."""
+
+_EVENT_ID = (("name", "name"), ("ts", "ts_ms"), ("ord", "ord"))
+"""What the id of a CloudEvent names, and the fields of the source block that it is taken from."""
 
 
 @dataclass
@@ -78,13 +82,14 @@ class MongodbRecords:
         )
 
     def records(
-        self, events: pa.RecordBatch, *, last_of_snapshot: bool = False
+        self, events: pa.RecordBatch, *, last_of_snapshot: bool = False, incremental: bool = False
     ) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of decoded events, which are all captured.
 
         Args:
             events: Columns of :meth:`form`.
             last_of_snapshot: Whether the batch's last row ends the whole snapshot.
+            incremental: Whether rows of snapshots were read beside the stream.
 
         Returns:
             Records in publishing order, whose ``row`` numbers the batch's events; and why events, by their
@@ -94,9 +99,7 @@ class MongodbRecords:
             ConfigurationError: An outbox was updated and ``publish.outbox.updates`` is fatal.
         """
         publish = self.connector.publish
-        events = without_skipped(events, self.connector, self.skipped)
-        if publish.skip_unchanged:
-            events = self._changed(events)
+        events = self._wanted(events)
         pieces: list[Piece] = []
         blocks = None
         if publish.transactions:
@@ -118,6 +121,7 @@ class MongodbRecords:
                 last_of_snapshot,
                 blocks,
                 publish.mongodb.envelope_times,
+                incremental,
             ),
         )
         rows = np.arange(events.num_rows)
@@ -136,11 +140,22 @@ class MongodbRecords:
                 _only_batch(events, rows), _only(envelope, rows), tombstones=publish.tombstones
             )
             pieces.append(Piece(piece.envelope, rows[piece.rows]))
+        elif publish.envelope == "cloudevents":
+            wrapped = cloud_events.wrap(_only(envelope, rows), _EVENT_ID, schemas=publish.schemas)
+            pieces.append(Piece(wrapped, rows))
         else:
             pieces.append(Piece(_only(envelope, rows), rows))
         records = encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector))
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
+
+    def pass_over(self, events: pa.RecordBatch) -> None:
+        """Note which transaction decoded events leave open, without making records of them."""
+        self._track(self._wanted(events))
+
+    def _wanted(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        events = without_skipped(events, self.connector, self.skipped)
+        return self._changed(events) if self.connector.publish.skip_unchanged else events
 
     def _changed(self, events: pa.RecordBatch) -> pa.RecordBatch:
         same = pc.and_(pc.equal(events["op"], "u"), pc.equal(events["before"], events["after"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -143,7 +143,7 @@ def _records(
                 spans,
                 first_index=0,
                 captured_us=captured_us,
-                selects=partial(_selects, connector, options),
+                selects=selector(connector, options),
             )
         )
     table = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
@@ -332,8 +332,13 @@ def _sound(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage)
     return decoded.events
 
 
+def selector(connector: Connector, options: MongodbOptions) -> Callable[[str], bool]:
+    """Return what tells whether the declaration selects a collection and its scope holds it."""
+    return partial(_selects, connector, options)
+
+
 def _captured(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
-    return is_captured(f"{database}.{collection}", partial(_selects, connector, options))
+    return is_captured(f"{database}.{collection}", selector(connector, options))
 
 
 def _read_in_full(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
@@ -342,7 +347,6 @@ def _read_in_full(connector: Connector, options: MongodbOptions, database: str, 
 
 
 def _selects(connector: Connector, options: MongodbOptions, table: str) -> bool:
-    """Tell whether the declaration selects a collection and its scope holds it."""
     scope = {"deployment": "", "database": table.partition(".")[0], "collection": table}[options.scope]
     return connector.selects(table) and (options.scope == "deployment" or scope == options.target)
 

@@ -16,6 +16,7 @@ from typing import Any
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.capture import begin_feed
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.custom_snapshot import due_by_class, filter_of, snapshotter_of
 from airflow_cdc_provider.jobs.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.read import Paced, read_partitions
@@ -47,6 +48,8 @@ def due_tables(context: JobContext, progress: Progress) -> list[str]:
     if mode == "never":
         return []
     tables = [t for t in context.tables() if options.includes(t)]
+    if (own := snapshotter_of(context.connector)) is not None:
+        return due_by_class(own, tables, progress)
     if mode == "always":
         return tables
     return [t for t in tables if _is_due(context, progress.snapshots.get(t), t)]
@@ -146,7 +149,7 @@ class _Ranges:
         return parts
 
     def _plan(self, table: str) -> SnapshotProgress:
-        plan = self._context.source.plan_snapshot(table, self._context.connector.snapshot.filters.get(table))
+        plan = self._context.source.plan_snapshot(table, filter_of(self._context.connector, table))
         log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
         return SnapshotProgress(
             done=False,

@@ -31,6 +31,7 @@ from airflow_cdc_provider.exceptions import (
     error_from_text,
 )
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.custom_snapshot import captures
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
 
@@ -128,7 +129,7 @@ def stream(context: JobContext) -> JobResult:
 
 def _all_is_read(context: JobContext, outcome: JobResult) -> bool:
     """Tell whether a stream that is to read the tables once and capture nothing has done so."""
-    if context.connector.snapshot.mode != "initial_only":
+    if captures(context.connector):
         return False
     return outcome.snapshot is None or outcome.snapshot.completed
 

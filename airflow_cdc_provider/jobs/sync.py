@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.custom_snapshot import captures, go_to, moment_before, told
 from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.progress import Progress
@@ -22,12 +23,18 @@ def sync(context: JobContext) -> JobResult:
         PositionLost: As :func:`~airflow_cdc_provider.jobs.capture.capture`; not if the tables are to be read
             anew at once.
     """
-    due = _due(context)
-    mode = context.connector.snapshot.mode
-    shot = snapshot(context, due, again=mode == "always", replacing=True) if due else None
+    before = Progress.from_offset(context.changes.state().offset)
+    due = due_tables(context, before)
+    again = context.connector.snapshot.mode in ("always", "custom")
+    shot = None
+    if due:
+        moment = moment_before(context, before)
+        with told(context):
+            shot = snapshot(context, due, again=again, replacing=True)
+        go_to(context, moment, due)
     captured = None
     lost = False
-    if mode != "initial_only":
+    if captures(context.connector):
         try:
             captured = capture(context)
         except SnapshotsDue as error:
@@ -39,7 +46,8 @@ def sync(context: JobContext) -> JobResult:
     now_due = _due(context)
     late = [table for table in now_due if lost or table not in due]
     if late and not context.stopping():
-        second = snapshot(context, late, again=False, replacing=True)
+        with told(context):
+            second = snapshot(context, late, again=False, replacing=True)
         shot = second.joined(shot) if shot else second
     if lost and not context.stopping():
         captured = capture(context)

@@ -79,6 +79,7 @@ class _FeedSensor(ObservingSensor):
                 "tables": list(connector.tables),
                 "exclude_tables": list(connector.exclude_tables),
                 "mends_loss": connector.when_lost(hole=False) != "fail",
+                "authentication_class": options.authentication_class,
             },
             "poll_seconds": self.poke_interval,
         }

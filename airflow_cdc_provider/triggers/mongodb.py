@@ -45,7 +45,7 @@ class _FeedTrigger(ObservingTrigger):
     async def _look(self, given: Given) -> Pending:
         feed = Feed(**{name: _tuple(value) for name, value in self.feed.items()})
         # The first call imports the driver and kernels, which takes a second: not on the event loop.
-        client = await asyncio.to_thread(async_client, dict(given.connection))
+        client = await asyncio.to_thread(async_client, dict(given.connection), feed.authentication_class)
         async with client:
             return await look(client, feed, given.offset)
 

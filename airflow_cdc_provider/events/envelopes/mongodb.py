@@ -127,6 +127,7 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
     if options.last_of_snapshot and count:
         snapshot[-1] = "last"
     known_ms = events["source_ms"]
+    in_session = pc.and_(events["lsid"].is_valid(), events["txn_number"].is_valid())
     source = pa.StructArray.from_arrays(
         [
             pa.repeat(options.version, count),
@@ -140,8 +141,8 @@ def build(events: pa.RecordBatch, options: EnvelopeOptions) -> Envelope:
             pc.multiply(known_ms, 1_000_000).fill_null(options.now_ns),
             events["collection"],
             events["ord"],
-            events["lsid"],
-            events["txn_number"],
+            pc.if_else(in_session, events["lsid"], None),
+            pc.if_else(in_session, events["txn_number"], None),
             events["wall_ms"],
         ],
         [name for name, _ in _SOURCE.fields],

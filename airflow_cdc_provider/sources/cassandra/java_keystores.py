@@ -63,7 +63,7 @@ def read_keystore(path: str, password: str, what: str) -> Keystore:
         return _read_pkcs12(data, path, password, what)
     body, word = data[:-_DIGEST_BYTES], password.encode("utf-16-be")
     # Java opens a trust store without a password, too: it doesn't look then whether it was changed.
-    sealed = password or what != "trustStore"
+    sealed = password or not what.lower().endswith("truststore")
     if sealed and _sha1(word, _WHITENING, body) != data[-_DIGEST_BYTES:]:
         raise _wrong_password(path, what)
     try:
@@ -122,7 +122,8 @@ def _read_pkcs12(data: bytes, path: str, password: str, what: str) -> Keystore:
         raise ConfigurationError(
             f"{what} {path} is no keystore",
             expected="a file of type JKS, PKCS12 or JCEKS",
-            remedy="PEM files go into tls_ca_file, tls_certificate_file and tls_key_file",
+            remedy="PEM files go into tls_ca_file, tls_certificate_file and tls_key_file (of MongoDB: into "
+            "tlsCAFile and tlsCertificateKeyFile)",
         )
     try:
         found = load_pkcs12(data, password.encode())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bson.timestamp import Timestamp
-from pymongo import MongoClient, errors
+from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.base import Finding
@@ -154,7 +154,8 @@ def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Findi
 
 def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
     try:
-        with translated("the MongoDB server can't be used"):
+        limit = options.advanced.validation_timeout_seconds
+        with translated("the MongoDB server can't be used"), timeout(limit):
             hello = client.admin.command("hello")
             version = tuple(client.server_info()["versionArray"][:3])
     except CdcError as error:

@@ -3,7 +3,7 @@
 A connection is what Airflow's ``mongo`` and ``cdc_mongodb`` types hold: host (one, several by comma, or a
 whole ``mongodb://`` string), port, login, password, schema (the database that keeps the user), and in
 ``extra`` any option of a MongoDB connection string by its name, besides ``srv`` and ``ssl`` as Airflow's own
-hook has them.
+hook has them, and keystores (:mod:`.tls`).
 Login and password never become part of a string, so no error text can show them.
 
 :class:`RawCursor` runs commands itself to get at the reply's bytes: PyMongo's own raw batches make a Python
@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
@@ -26,12 +26,13 @@ import numpy as np
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo import MongoClient, errors
+from pymongo import AsyncMongoClient, MongoClient, errors
 from pymongo.client_session import ClientSession
 from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import parse_uri
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.sources.mongodb.authentication import ask_provider
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     DOCUMENT,
@@ -47,10 +48,12 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     split_array,
 )
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
+from airflow_cdc_provider.sources.mongodb.tls import pem_options, take_stores
 
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+Client = TypeVar("Client")
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
 _APP_NAME: Final = "airflow-cdc-provider"
@@ -111,22 +114,37 @@ class ConnectionValues:
         host: Host, hosts by comma, or a connection string.
         options: Options of :class:`pymongo.MongoClient`.
         credentials: Login and password, where the connection has them.
+        stores: Keystores (see :mod:`.tls`).
+        authentication: A class that gives credentials (see :mod:`.authentication`); empty for none.
     """
 
     host: str = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stores: Mapping[str, str] = field(default_factory=dict, repr=False)
+    authentication: str = ""
 
     @classmethod
     def read(
-        cls, connection: Mapping[str, Any], connect_timeout_seconds: float, heartbeat_seconds: float = 10.0
+        cls,
+        connection: Mapping[str, Any],
+        connect_timeout_seconds: float,
+        heartbeat_seconds: float = 10.0,
+        authentication: str = "",
     ) -> ConnectionValues:
         """Read an Airflow connection's values. What a connection string says itself wins.
 
+        Args:
+            connection: The values.
+            connect_timeout_seconds: How long to look for a server.
+            heartbeat_seconds: How often the driver looks at all members.
+            authentication: A class that gives credentials, where the string names no user; empty for none.
+
         Raises:
-            ConfigurationError: There is no host, or ``extra`` is no JSON object.
+            ConfigurationError: There is no host, or ``extra`` is no JSON object or wrong.
         """
         extra = _extra(connection.get("extra"))
+        stores = take_stores(extra)
         host = str(extra.pop("uri", "") or connection.get("host") or "")
         if not host:
             raise ConfigurationError(
@@ -159,23 +177,43 @@ class ConnectionValues:
                 options.setdefault("authSource", str(schema))
         said, names_user = _said_by(host)
         options = {name: value for name, value in options.items() if name.lower() not in said}
-        return cls(host, options, {} if names_user else credentials)
+        if names_user:
+            return cls(host, options, {}, stores)
+        return cls(host, options, credentials, stores, authentication)
 
     def client(self, **changes: Any) -> MongoClient:
         """Make a client; it connects with its first command.
 
         Raises:
-            ConfigurationError: An option or the connection string is wrong.
+            ConfigurationError: An option, a keystore or the connection string is wrong, or no credentials
+                are given.
         """
+        return self._made(MongoClient, changes)
+
+    def async_client(self) -> AsyncMongoClient:
+        """Make a client for an event loop, likewise. It reads files: not on the loop itself."""
+        return self._made(AsyncMongoClient, {})
+
+    def _made(self, kind: Callable[..., Client], changes: Mapping[str, Any]) -> Client:
         doing = "the MongoDB connection is wrong"
         if unverified := self.unverified:
             _warn_of(unverified)
         try:
-            return MongoClient(self.host, **{**self.options, **self.credentials, **changes})
+            with pem_options(self.stores) as files:
+                return kind(self.host, **{**self.options, **files, **self._credentials(), **changes})
         except (errors.PyMongoError, TypeError, ValueError) as error:
             # A badly escaped connection string can put a part of its password into the error's text.
             found = type(error).__name__ if "@" in self.host else f"{type(error).__name__}: {_short(error)}"
             raise ConfigurationError(doing, found=found, remedy="change the Airflow connection") from None
+
+    def _credentials(self) -> dict[str, Any]:
+        """Return how to log in; what the connection's options say of it stays."""
+        if not self.authentication:
+            return dict(self.credentials)
+        said = {name.lower() for name in self.options} | _said_by(self.host)[0]
+        given = ask_provider(self.authentication, self.host.partition("://")[2].partition("/")[0])
+        own = {name: value for name, value in given.items() if name.lower() not in said}
+        return {**({} if "username" in own else self.credentials), **own}
 
     @property
     def unverified(self) -> str:
@@ -350,6 +388,15 @@ class RawCursor:
         self._batch_size = min(2 * self._batch_size, self._largest_batch)
         return batch
 
+    def refresh(self) -> None:
+        """Tell the server that the cursor's session is still in use; also from another thread.
+
+        Raises:
+            CdcError: It didn't hear it.
+        """
+        with translated(self._doing):
+            self._database.client.admin.command("refreshSessions", [self._session.session_id])
+
     def close(self) -> None:
         """End the cursor on the server; failures to do so don't matter, it ends by itself."""
         if self._cursor_id:
@@ -433,7 +480,8 @@ def pinned_client(values: ConnectionValues) -> MongoClient:
     for name in list(options):
         if name.lower() in ("replicaset", "directconnection"):
             del options[name]
-    return ConnectionValues(f"mongodb://{address}", options, credentials).client(directConnection=True)
+    one = replace(values, host=f"mongodb://{address}", options=options, credentials=credentials)
+    return one.client(directConnection=True)
 
 
 def _any_node(client: MongoClient) -> str:
@@ -442,15 +490,22 @@ def _any_node(client: MongoClient) -> str:
 
 
 def pauses(advanced: MongodbAdvanced) -> Iterator[float]:
-    """Give the pauses in seconds between the attempts that a server that doesn't answer has."""
+    """Give the pauses in seconds after failed attempts to reach a server; one more follows the last pause."""
     pause = advanced.connect_pause_seconds
-    for _ in range(advanced.connect_attempts - 1):
+    for _ in range(advanced.connect_attempts):
         yield min(pause, advanced.connect_longest_pause_seconds)
         pause *= 2
 
 
-def reach(client: MongoClient, advanced: MongodbAdvanced) -> Timestamp:
+def reach(
+    client: MongoClient, advanced: MongodbAdvanced, sleep: Callable[[float], None] = time.sleep
+) -> Timestamp:
     """Return the cluster time as soon as a server tells it; pauses between attempts grow.
+
+    Args:
+        client: The client.
+        advanced: How often to try, and how long to pause.
+        sleep: Pauses for some seconds.
 
     Raises:
         TransientError: None did.
@@ -465,7 +520,7 @@ def reach(client: MongoClient, advanced: MongodbAdvanced) -> Timestamp:
             if pause is None:
                 raise
             log.warning("tried again in %.1f s: %s", pause, error)
-            time.sleep(pause)
+            sleep(pause)
 
 
 def over_elections(ask: Callable[[], Answer]) -> Answer:

@@ -81,7 +81,7 @@ EVENT_SCHEMA: Final = pa.schema(
 ``update_description``  of updates: removed paths, set paths and values (profile UPDATED), truncated arrays.
 ``source_ms``           the server's wall clock, else the second of the cluster time; null for snapshot reads.
 ``ord``                 increment of the cluster time, -1 without one.
-``lsid``, ``txn_number``  of events in a transaction or a retryable write, both or none.
+``lsid``, ``txn_number``  of events in a transaction or a retryable write; servers tell both or none.
 ``wall_ms``             the server's wall clock, null if unknown or 0.
 """
 
@@ -178,8 +178,8 @@ def decode_stream(
         kinds[:, _BEFORE] = 0
     for slot in (_UPDATED, _REMOVED, _TRUNCATED):
         kinds[~updates, slot] = 0
-    in_session = (kinds[:, _LSID] == 3) & (kinds[:, _TXN] == 18)
-    kinds[~in_session, _LSID] = 0
+    numbered = kinds[:, _TXN] == 18
+    kinds[kinds[:, _LSID] != BSON_DOCUMENT, _LSID] = 0
 
     databases = strings(data, kinds[:, _DATABASE], first[:, _DATABASE], last[:, _DATABASE])
     collections = strings(data, kinds[:, _COLLECTION], first[:, _COLLECTION], last[:, _COLLECTION])
@@ -224,7 +224,7 @@ def decode_stream(
         ),
         "source_ms": pa.array(np.where(wall_known, wall, (seconds & 0xFFFFFFFF) * 1000), mask=~source_known),
         "ord": pa.array(np.where(kinds[:, _CLUSTER] == 17, increments, -1).astype(np.int32)),
-        "txn_number": pa.array(numbers(data, in_session, first[:, _TXN], 8), mask=~in_session),
+        "txn_number": pa.array(numbers(data, numbered, first[:, _TXN], 8), mask=~numbered),
         "wall_ms": pa.array(wall, mask=~wall_known),
         **shown.raw,
     }

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.plugins import wrong_place
 from airflow_cdc_provider.sources.mongodb.moments import check_moment, read_moment
 from airflow_cdc_provider.sources.mongodb.stages import check_stages, read_stages
 
@@ -146,14 +147,32 @@ class MongodbAdvanced:
         "How long the server may wait for news before it answers", 1.0, minimum=0.0
     )
     connect_timeout_seconds: float = option("How long to look for a usable server", 10.0, minimum=0.1)
+    validation_timeout_seconds: float = option(
+        "How long a check of the connection may take, all its questions to the server together",
+        60.0,
+        minimum=0.1,
+    )
     heartbeat_seconds: float = option(
         "How often the driver looks at all members of the deployment, and for new ones", 10.0, minimum=0.5
     )
+    no_cursor_timeout: bool = option(
+        "Whether a snapshot's cursors may rest for more than 10 minutes between two replies; their sessions "
+        "are kept alive meanwhile",
+        True,
+    )
+    session_refresh_seconds: float = option(
+        "How often they are; servers forget a session after 30 minutes, or as they are set up",
+        300.0,
+        minimum=1.0,
+    )
     connect_attempts: int = option(
-        "How often to try before a server that doesn't answer fails the run", 5, minimum=1
+        "How many failed attempts to reach the server are followed by a pause and another one. With the "
+        "default pauses a run fails after 20 min 7 s of them; 0: at once",
+        16,
+        minimum=0,
     )
     connect_pause_seconds: float = option(
-        "The pause after the first failed attempt; each next one is twice as long", 0.2, minimum=0.0
+        "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0
     )
     connect_longest_pause_seconds: float = option("The longest such pause", 120.0, minimum=0.0)
 
@@ -167,6 +186,12 @@ class MongodbOptions:
         "What one change stream watches", "deployment"
     )
     target: str = option("Scope database: its name; scope collection: database.collection", "")
+    authentication_class: str = option(
+        "A class of your own that gives credentials each time that a process connects, as "
+        "package.module:Class; what the connection string says itself wins",
+        "",
+        check=wrong_place,
+    )
     start_at: str = option(
         "Where the first run begins to capture, in place of now: an ISO date (UTC unless it says otherwise), "
         "seconds since 1970, or a BSON timestamp as one number. Says nothing once there is an offset",

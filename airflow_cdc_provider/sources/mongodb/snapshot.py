@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -44,6 +45,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     pinned_client,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
@@ -214,22 +216,24 @@ def _read_on(
             size,
             f"the snapshot of {part.table} can't be read",
         )
-        while cursor.alive:
-            reply = cursor.next()
-            spans = _without_repeated(reply, progress)
-            if not len(spans):
-                continue
-            records = snapshot_records(
-                reply.data,
-                spans,
-                table=part.table,
-                time=at,
-                number=part.number,
-                first_row=progress.rows,
-                captured_us=time.time_ns() // 1000,
-            )
-            progress = _after(reply, spans, progress)
-            yield records, progress
+        every = reader.advanced.session_refresh_seconds
+        with kept_alive(cursor, every) if reader.advanced.no_cursor_timeout else nullcontext():
+            while cursor.alive:
+                reply = cursor.next()
+                spans = _without_repeated(reply, progress)
+                if not len(spans):
+                    continue
+                records = snapshot_records(
+                    reply.data,
+                    spans,
+                    table=part.table,
+                    time=at,
+                    number=part.number,
+                    first_row=progress.rows,
+                    captured_us=time.time_ns() // 1000,
+                )
+                progress = _after(reply, spans, progress)
+                yield records, progress
         cursor.close()
 
 
@@ -240,7 +244,7 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: _Reader) -> Itera
         "filter": query,
         "hint": {"_id": 1},
         "batchSize": reader.advanced.fetch_size,
-        "noCursorTimeout": True,
+        "noCursorTimeout": reader.advanced.no_cursor_timeout,
         "readConcern": {"level": "majority", "afterClusterTime": Timestamp(at >> 32, at & 0xFFFF_FFFF)},
         "comment": f"{reader.comment} snapshot",
     }

@@ -67,7 +67,10 @@ class MongodbSource:
     def _values(self) -> ConnectionValues:
         advanced = self._options.advanced
         return ConnectionValues.read(
-            self._connection, advanced.connect_timeout_seconds, advanced.heartbeat_seconds
+            self._connection,
+            advanced.connect_timeout_seconds,
+            advanced.heartbeat_seconds,
+            self._options.authentication_class,
         )
 
     @property

@@ -413,9 +413,8 @@ def test_a_lost_connection_costs_no_event(connection: dict[str, Any], database: 
 
 def test_a_server_that_stays_away_is_a_transient_error(connection: dict[str, Any], database: Any) -> None:
     nowhere = {"host": "127.0.0.1", "port": 1, "extra": {}}
-    source = MongodbSource(
-        MongodbOptions(advanced=MongodbAdvanced(connect_timeout_seconds=0.2)), nowhere, Selection()
-    )
+    advanced = MongodbAdvanced(connect_timeout_seconds=0.2, connect_attempts=1)
+    source = MongodbSource(MongodbOptions(advanced=advanced), nowhere, Selection())
     with pytest.raises(TransientError, match="doesn't answer"):
         source.head()
     source.close()

@@ -450,7 +450,7 @@ def test_start_include_list_and_guardrail_are_taken_over() -> None:
     client = values.client()
     assert client.options.heartbeat_frequency == 0.7
     client.close()
-    pauses_of_debezium = [1, 2, 4, 8, 16, 32, 64, *[120] * 8]
+    pauses_of_debezium = [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
     assert list(pauses(made.source.advanced)) == pauses_of_debezium
     with pytest.raises(ConfigurationError, match="a BSON timestamp as one number"):
         connector(capture_start_op_time="1767225600")

@@ -9,7 +9,6 @@ array of the same length; it may be of another type, but the same for every batc
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.plugins import load_plugin
 from airflow_cdc_provider.sources.cassandra.debezium.types import CONNECT_NAME
 
 
@@ -108,19 +108,6 @@ def _pattern(name: str, values: Mapping[str, Any]) -> str:
 
 
 def _load(name: str, values: Mapping[str, Any]) -> Converter:
-    place = str(values.get("type", ""))
-    module, _, function = place.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function) if module and function else None
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"converter {name} can't be loaded",
-            expected="package.module:function that this Python finds",
-            found=f"{place}: {error}",
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(
-            f"converter {name} can't be loaded", expected="package.module:function", found=repr(place)
-        )
+    found = load_plugin(f"converter {name}", str(values.get("type", "")))
     settings = {key: value for key, value in values.items() if key not in ("type", "columns")}
     return Converter(name, found, settings)

@@ -1,0 +1,120 @@
+"""Events as CloudEvents 1.0 in JSON (structured mode), as Debezium's CloudEventsConverter writes them.
+
+Members, in order: ``id``, ``source`` (``/debezium/<connector>/<topic prefix>``), ``specversion``, ``type``,
+``time`` (RFC 3339, of the change), ``datacontenttype``; then extension attributes: the operation, each field
+of the source block and of the transaction under ``iodebezium...`` (letters and digits alone; numbers of 64
+bits as text, which CloudEvents hasn't got otherwise); then ``data`` with the document before and after and
+what an update says. With schemas ``data`` is ``{"schema", "payload"}``; the event itself never has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.text_kernels import join
+from airflow_cdc_provider.events.connect import (
+    OPTIONAL_STRING,
+    STRING,
+    TRANSACTION,
+    ConnectSchema,
+    struct,
+)
+from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.json_converter import to_json
+
+_DATA: Final = ("before", "after", "updateDescription")
+_PREFIX: Final = "iodebezium"
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One attribute: its name, schema and a value per event."""
+
+    name: str
+    schema: ConnectSchema
+    values: pa.Array
+
+
+def wrap(envelope: Envelope, id_fields: Sequence[tuple[str, str]], *, schemas: bool) -> Envelope:
+    """Make CloudEvents of events in Debezium's envelope.
+
+    Args:
+        envelope: The events; none without value.
+        id_fields: What an event's id is made of: names in the id, with the fields of the source block whose
+            values they stand for.
+        schemas: Whether ``data`` has its schema beside it.
+
+    Returns:
+        The same records with texts as values. Keys, tombstones and headers stay as they are.
+    """
+    value, schema = envelope.value, envelope.destinations[0].value
+    fields = dict(schema.fields)
+    members = list(_attributes(value, fields, id_fields))
+    head = to_json(
+        struct("", *((member.name, member.schema) for member in members)),
+        pa.StructArray.from_arrays([m.values for m in members], [m.name for m in members]),
+    )
+    names = [name for name in _DATA if name in fields]
+    kind = value.field("source").field("connector")[0].as_py() if len(value) else ""
+    data_schema = struct(f"io.debezium.connector.{kind}.Data", *((name, fields[name]) for name in names))
+    data = to_json(data_schema, pa.StructArray.from_arrays([value.field(name) for name in names], names))
+    if schemas:
+        data = join(f'{{"schema":{data_schema.to_json()},"payload":', data, "}")
+    return replace(
+        envelope,
+        destinations=[replace(d, value=OPTIONAL_STRING) for d in envelope.destinations],
+        value=join(pc.utf8_slice_codeunits(head, 0, -1), ',"data":', data, "}"),
+        verbatim=True,
+        self_described=True,
+    )
+
+
+def _attributes(
+    value: pa.StructArray, fields: dict[str, ConnectSchema], id_fields: Sequence[tuple[str, str]]
+) -> Iterator[_Member]:
+    """Give the attributes in order."""
+    count = len(value)
+    source = value.field("source")
+
+    def fixed(name: str, text: str) -> _Member:
+        return _Member(name, STRING, pa.repeat(text, count))
+
+    parts: list[pa.Array | str] = []
+    for name, field in id_fields:
+        parts += [f"{';' if parts else ''}{name}:", source.field(field).cast(pa.large_utf8())]
+    yield _Member("id", STRING, join(*parts))
+    connector = source.field("connector").cast(pa.large_utf8())
+    yield _Member(
+        "source", STRING, join("/debezium/", connector, "/", source.field("name").cast(pa.large_utf8()))
+    )
+    yield fixed("specversion", "1.0")
+    yield _Member("type", STRING, join("io.debezium.connector.", connector, ".DataChangeEvent"))
+    moments = source.field("ts_ms").cast(pa.timestamp("ms", "UTC"))
+    yield _Member("time", STRING, pc.strftime(moments, "%Y-%m-%dT%H:%M:%SZ"))
+    yield fixed("datacontenttype", "application/json")
+    yield _Member(f"{_PREFIX}op", STRING, value.field("op"))
+    for name, schema in fields["source"].fields:
+        yield _extension(name, schema, source.field(name))
+    transaction = value.field("transaction")
+    for number, (name, schema) in enumerate(TRANSACTION.fields):
+        told = (
+            pa.nulls(count) if pa.types.is_null(transaction.type) else pc.struct_field(transaction, [number])
+        )
+        yield _extension(f"tx{name}", replace(schema, optional=True), told)
+
+
+def _extension(name: str, schema: ConnectSchema, values: pa.Array) -> _Member:
+    """Make an extension attribute of a field: CloudEvents knows texts, booleans and numbers of 32 bits."""
+    name = _PREFIX + re.sub(r"[^A-Za-z0-9]", "", name)
+    if schema.type == "int64":
+        values = values.cast(pa.large_utf8())
+    kind = schema.type if schema.type in ("int32", "boolean") else "string"
+    if pa.types.is_null(values.type):
+        values = values.cast(pa.large_utf8() if kind == "string" else pa.int32())
+    return _Member(name, ConnectSchema(kind, optional=schema.optional), values)

@@ -1,0 +1,47 @@
+"""Functions and classes of one's own, named in a declaration as ``package.module:name``.
+
+They must be importable wherever the declaration is carried out: on Airflow's workers, and on Spark's driver
+and executors. Loading one runs its module, with the rights of that process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+PLACE: Final = "package.module:name"
+_PLACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def wrong_place(value: str) -> str:
+    """Return what was expected instead, if a text is neither empty nor a place; for checks of options."""
+    return "" if not value or _PLACE.fullmatch(value) else f"{PLACE} of a Python class or function"
+
+
+def load_plugin(what: str, place: str) -> Callable[..., Any]:
+    """Load a function or class.
+
+    Args:
+        what: What it is for, as the beginning of the message.
+        place: Where it is.
+
+    Raises:
+        ConfigurationError: It can't be loaded.
+    """
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name) if module and name else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{what} can't be loaded",
+            expected=f"{PLACE} that this Python finds",
+            found=f"{place}: {error}",
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"{what} can't be loaded", expected=PLACE, found=repr(place))
+    loaded: Callable[..., Any] = found
+    return loaded

@@ -1,0 +1,135 @@
+"""Keystores of Java, and PEM files under the same names, as the PEM files that PyMongo takes.
+
+Debezium keeps a client's certificate and those that it trusts in keystores. A connection's extra may name
+them as Debezium's properties do, without their ``mongodb.``:
+
+==============================  ====================================================================
+``ssl.keystore``                the client's key and certificate: PKCS12, JKS, or PEM (both in one file);
+                                PyMongo's ``tlsCertificateKeyFile``
+``ssl.keystore.password``       its password, and its key's; ``tlsCertificateKeyFilePassword``
+``ssl.keystore.type``           ``PKCS12`` by default; what a file is, it says itself
+``ssl.truststore``              certificates of servers or authorities: PKCS12, JKS, or PEM; ``tlsCAFile``
+``ssl.truststore.password``     its password
+``ssl.truststore.type``         likewise
+==============================  ====================================================================
+
+Either of them turns TLS on. They are this connection's alone. A key out of a keystore lies in a file for the
+moment in which a client is made, encrypted, readable by this user alone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.java_keystores import Keystore, read_keystore
+
+_KEYSTORE: Final = "ssl.keystore"
+_TRUSTSTORE: Final = "ssl.truststore"
+_TYPES: Final = ("PKCS12", "JKS", "PEM")
+_OTHERS: Final = {_KEYSTORE: "tlsCertificateKeyFile", _TRUSTSTORE: "tlsCAFile"}
+
+
+def take_stores(extra: MutableMapping[str, Any]) -> dict[str, str]:
+    """Take the module's settings out of a connection's extra.
+
+    Raises:
+        ConfigurationError: A type is unknown, a store is named twice, or one has a password but no file.
+    """
+    taken: dict[str, str] = {}
+    for store, other in _OTHERS.items():
+        settings = {name: str(extra.pop(f"{store}{name}", "") or "") for name in ("", ".password", ".type")}
+        kind = settings.pop(".type") or "PKCS12"
+        if kind.upper() not in _TYPES:
+            raise ConfigurationError(
+                f"{store}.type is wrong",
+                expected=f"one of {', '.join(_TYPES)}",
+                found=kind,
+                remedy=f"keytool -importkeystore -srckeystore FILE -srcstoretype {kind} "
+                "-destkeystore NEW.p12 -deststoretype PKCS12",
+            )
+        if settings[""] and any(name.lower() == other.lower() for name in extra):
+            raise ConfigurationError(f"{store} and {other} say the same", remedy="keep one of them")
+        if settings[".password"] and not settings[""]:
+            raise ConfigurationError(f"{store}.password is there, and no {store}", expected="its file")
+        taken |= {f"{store}{name}": value for name, value in settings.items() if value}
+    return taken
+
+
+@contextmanager
+def pem_options(stores: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Give PyMongo's options for stores; the files that they name are there inside the ``with`` alone.
+
+    Args:
+        stores: What :func:`take_stores` took.
+
+    Raises:
+        ConfigurationError: A store can't be read, or lacks what it is for.
+    """
+    if not stores:
+        yield {}
+        return
+    options: dict[str, Any] = {"tls": True}
+    with tempfile.TemporaryDirectory(prefix="cdc-tls-") as folder:
+        if path := stores.get(_KEYSTORE):
+            options |= _identity(path, stores.get(f"{_KEYSTORE}.password", ""), Path(folder))
+        if path := stores.get(_TRUSTSTORE):
+            options["tlsCAFile"] = _trusted(path, stores.get(f"{_TRUSTSTORE}.password", ""), Path(folder))
+        yield options
+
+
+def _identity(path: str, password: str, folder: Path) -> dict[str, str]:
+    from cryptography.hazmat.primitives import serialization as form
+
+    if _is_pem(path, _KEYSTORE):
+        own = {"tlsCertificateKeyFilePassword": password} if password else {}
+        return {"tlsCertificateKeyFile": path, **own}
+    store = read_keystore(path, password, _KEYSTORE)
+    if not store.key or not store.chain:
+        raise ConfigurationError(
+            f"{_KEYSTORE} {path} holds no private key with its certificate",
+            expected="the client's, as keytool -importkeystore or openssl pkcs12 -export put them there",
+        )
+    word = secrets.token_hex(16)
+    key = form.load_der_private_key(store.key, None).private_bytes(
+        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(word.encode())
+    )
+    file = folder / "identity.pem"
+    file.write_bytes(key + _pem(store.chain))
+    return {"tlsCertificateKeyFile": str(file), "tlsCertificateKeyFilePassword": word}
+
+
+def _trusted(path: str, password: str, folder: Path) -> str:
+    if _is_pem(path, _TRUSTSTORE):
+        return path
+    store: Keystore = read_keystore(path, password, _TRUSTSTORE)
+    certificates = store.trusted or store.chain
+    if not certificates:
+        raise ConfigurationError(
+            f"{_TRUSTSTORE} {path} holds no certificate",
+            expected="those of the servers, or of the authority that signed them",
+        )
+    file = folder / "trusted.pem"
+    file.write_bytes(_pem(certificates))
+    return str(file)
+
+
+def _is_pem(path: str, what: str) -> bool:
+    try:
+        return b"-----BEGIN " in Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{what} {path} can't be read",
+            expected="a file on each machine that connects: Airflow's workers, Spark's driver and executors",
+            found=str(error.strerror),
+        ) from error
+
+
+def _pem(certificates: tuple[bytes, ...]) -> bytes:
+    return "".join(map(ssl.DER_cert_to_PEM_cert, certificates)).encode()

@@ -1,0 +1,158 @@
+"""A snapshotter of one's own on a real server: what is read, captured, skipped, and what it is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.snapshotter import Snapshotter
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.jobs.custom_snapshot import snapshotter_of
+from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.test_mongodb_lost_position import roll_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from server_kit import MongoServer
+
+pytestmark = pytest.mark.integration
+
+HERE = __name__
+
+
+class Dated(Snapshotter):
+    """Reads when told to; the test changes its mind by :attr:`answers`."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        self.answers: dict[str, Any] = {}
+        self.heard: list[str] = []
+
+    def snapshot_data(self, offset_exists: bool, snapshot_in_progress: bool) -> bool:
+        answer = self.answers.get("data")
+        return super().snapshot_data(offset_exists, snapshot_in_progress) if answer is None else answer
+
+    def stream_from_snapshot_start(self) -> bool:
+        return bool(self.answers.get("from_start"))
+
+    def snapshot_on_data_error(self) -> bool:
+        return bool(self.answers.get("on_data_error"))
+
+    def stream(self) -> bool:
+        return bool(self.answers.get("stream", True))
+
+    def query(self, table: str) -> str | None:
+        name = table.partition(".")[2]
+        at_first = {"some": '{"n": {"$gte": 3}}', "none": None}
+        queries: dict[str, str | None] = self.answers.get("queries", at_first)
+        return queries.get(name, "")
+
+    def snapshot_completed(self) -> None:
+        self.heard.append("completed")
+
+    def snapshot_aborted(self) -> None:
+        self.heard.append("aborted")
+
+
+@pytest.fixture
+def server() -> Iterator[MongoServer]:
+    from server_kit import MongoServer
+
+    with MongoServer(oplog_size_mib=1, options=("--syncdelay", "1")) as started:
+        yield started
+
+
+@pytest.mark.covers("MDB-SNAP-10", "MDB-SNAP-11", "MDB-SNAP-12")
+def test_a_class_of_ones_own_decides_on_snapshots(
+    spark: SparkSession, run_stage: RunStage, server: MongoServer
+) -> None:
+    connection = {"host": server.uri}
+    database = server.client()[f"c{random.randrange(10**9)}"]
+    shop = {
+        "name": f"custom_{database.name}",
+        "source": {"type": "mongodb"},
+        "tables": [rf"{database.name}\..*"],
+        "lake": {"catalog": "lake", "namespace": database.name},
+        "snapshot": {"mode": "custom", "custom": f"{HERE}:Dated", "custom_settings": {"of": database.name}},
+    }
+    own = snapshotter_of(Connector.from_dict(shop))
+    assert isinstance(own, Dated)
+    connector = Connector.from_dict(shop)
+    changes = ChangesTable(build_lake(spark, connector), connector)
+
+    def sync() -> Any:
+        return run_stage("sync", shop, connection)
+
+    def mirrored(name: str) -> int:
+        return spark.table(f"lake.{database.name}.{database.name}_{name}").count()
+
+    def kinds(kind: str) -> int:
+        rows = changes.pending(0, changes.state().batch, kinds=[kind])
+        return int(rows.count())
+
+    for name in ("all", "some", "none"):
+        database[name].insert_many([{"_id": n, "n": n} for n in range(10)])
+    # At first: all of one, what a query selects of another, nothing of the third, which is captured.
+    first = sync()
+    assert own.heard == ["completed"]
+    assert (mirrored("all"), mirrored("some")) == (10, 7)
+    assert first.snapshot is not None
+    assert first.snapshot.tables == 2
+    database.none.insert_one({"_id": "new"})
+    assert sync().snapshot is None
+    assert own.heard == ["completed"]
+    assert mirrored("none") == 1
+
+    # Anew when it says so; the changes between stay changes, unless capture is to begin with the snapshot.
+    database.all.insert_one({"_id": "between"})
+    own.answers["data"] = True
+    captured = kinds("change")
+    sync()
+    assert own.heard == ["completed"] * 2
+    assert kinds("change") == captured + 1
+    own.answers |= {"from_start": True}
+    database.all.insert_one({"_id": "not all are read"})
+    sync()
+    assert kinds("change") == captured + 2, "a table is left out: nothing is passed over"
+    own.answers |= {"queries": {}}
+    database.all.insert_one({"_id": "passed over"})
+    sync()
+    assert kinds("change") == captured + 2
+    assert (mirrored("all"), mirrored("some"), mirrored("none")) == (13, 10, 11)
+    database.all.insert_one({"_id": "later"})
+    own.answers |= {"data": False}
+    sync()
+    assert kinds("change") == captured + 3
+
+    # A snapshot that fails is told of, and nothing is captured if it says so.
+    own.answers |= {"data": True, "queries": {"some": "{no query"}}
+    heard = len(own.heard)
+    with pytest.raises(ConfigurationError, match="Extended JSON"):
+        sync()
+    assert own.heard[heard:] == ["aborted"]
+    own.answers |= {"data": False, "stream": False}
+    database.all.insert_one({"_id": "uncaptured"})
+    sync()
+    assert kinds("change") == captured + 3
+    with pytest.raises(ConfigurationError, match="nothing is captured"):
+        run_stage("capture", shop, connection)
+
+    # A lost place: as it says, an error or a snapshot.
+    own.answers |= {"stream": True, "queries": {}}
+    stored = changes.state().offset
+    assert stored is not None
+    roll_over(server.client(), stored["source"])
+    with pytest.raises(PositionLost):
+        sync()
+    own.answers |= {"on_data_error": True}
+    heard = len(own.heard)
+    sync()
+    assert own.heard[heard:] == ["completed"]
+    assert mirrored("all") == 15
