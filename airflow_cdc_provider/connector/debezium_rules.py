@@ -250,6 +250,26 @@ def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
         draft.set("source.stream.skip_over_bytes", int(value))
 
 
+def _notification_channels(draft: Draft, name: str, value: str) -> None:
+    """Take over Debezium's channels; what a JMX console shows there, the task shows here."""
+    known = {"log": "log", "jmx": "airflow", "callback": "callback"}
+    channels = split_list(value)
+    for channel in channels:
+        if channel == "sink":
+            raise refusal(
+                name, channel, "Notifications are not sent to topics; channel table keeps them in the lake"
+            )
+        if channel not in known:
+            raise refusal(
+                name,
+                channel,
+                f"Channels of one's own are Java classes: name {', '.join(known)}; callback calls a Python "
+                "function, notification.callback.function",
+            )
+    if channels:
+        draft.set("notifications.channels", [known[channel] for channel in channels])
+
+
 _BASED_ON: Final = "snapshot.mode.configuration.based"
 _FLAGS: Final = (
     "snapshot.data",
@@ -320,7 +340,9 @@ _REGISTRY: Final = left_out("it belongs to the connection of the registry")
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
 _NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
 _NO_SIGNALS: Final = refused("Signals are not read; start a snapshot by its operator")
-_NO_NOTIFICATIONS: Final = refused("Notifications are not sent; use Airflow's callbacks", "false")
+_NOTIFICATION_TOPIC: Final = refused(
+    "Notifications are not sent to topics; channel table keeps them in the lake"
+)
 
 COMMON: Final[dict[str, Rule]] = {
     "connector.class": read_elsewhere("names the source"),
@@ -391,8 +413,13 @@ COMMON: Final[dict[str, Rule]] = {
     "signal.file": _NO_SIGNALS,
     "signal.kafka.*": _NO_SIGNALS,
     "signal.consumer.*": _NO_SIGNALS,
-    "notification.enabled.channels": _NO_NOTIFICATIONS,
-    "notification.sink.topic.name": _NO_NOTIFICATIONS,
+    "notification.enabled.channels": taken(
+        "`notifications.channels`: log as it is, jmx becomes `airflow`; callback with "
+        "`notification.callback.function`; sink is refused",
+        _notification_channels,
+    ),
+    "notification.callback.function": option("notifications.callback"),
+    "notification.sink.topic.name": _NOTIFICATION_TOPIC,
     "incremental.snapshot.*": left_out("snapshots are cut into ranges by Spark"),
     "read.only": left_out("nothing is ever written to the source"),
     "guardrail.collections.max": number("guardrail.max_tables"),

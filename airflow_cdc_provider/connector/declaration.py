@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from airflow_cdc_provider.connector.notify import NotificationOptions
 from airflow_cdc_provider.connector.publish_mongodb import (
     MongodbPublishOptions,
     OutboxOptions,
@@ -47,7 +48,23 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
 _TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _TAG_VALUE = re.compile(r"[^\s,=|#]{1,200}")
-_OWN_TAGS: Final = frozenset({"connector", "source", "table", "origin", "host", "stage", "part", "why"})
+_OWN_TAGS: Final = frozenset(
+    {
+        "connector",
+        "source",
+        "table",
+        "origin",
+        "host",
+        "stage",
+        "part",
+        "why",
+        "type",
+        "aggregate",
+        "context",
+        "server",
+        "task",
+    }
+)
 
 
 def _name(value: str) -> str:
@@ -361,6 +378,7 @@ class Connector:
         lake: Where mirrors live.
         publish: How changes become events.
         guardrail: How many tables may be captured.
+        notifications: Who is told of snapshots.
         metric_tags: Tags that all metrics of the connector bear beside their own.
     """
 
@@ -373,6 +391,7 @@ class Connector:
     lake: LakeOptions = LakeOptions()
     publish: PublishOptions = PublishOptions()
     guardrail: GuardrailOptions = GuardrailOptions()
+    notifications: NotificationOptions = field(default_factory=NotificationOptions)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -422,6 +441,7 @@ class Connector:
             lake=top.lake,
             publish=top.publish,
             guardrail=top.guardrail,
+            notifications=top.notifications,
             metric_tags=top.metric_tags,
         )
 
@@ -460,6 +480,11 @@ class Connector:
     def quarantine_table(self) -> str:
         """Name of the table of changes that could not be decoded."""
         return f"{self._own_tables}_quarantine"
+
+    @property
+    def notifications_table(self) -> str:
+        """Name of the table of notifications, which channel ``table`` fills."""
+        return f"{self._own_tables}_notifications"
 
     @property
     def _own_tables(self) -> str:
@@ -531,6 +556,7 @@ class _Declaration:
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
     publish: PublishOptions = option("How changes become events", PublishOptions)
     guardrail: GuardrailOptions = option("How many tables may be captured", GuardrailOptions)
+    notifications: NotificationOptions = option("Who is told of snapshots", NotificationOptions)
     metric_tags: Mapping[str, str] = option(
         "Tags that all metrics of the connector bear beside their own", {}, check=_tags
     )

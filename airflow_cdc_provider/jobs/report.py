@@ -72,6 +72,10 @@ def _report(
                 f"{apart} records could not be read and are in quarantine: rows of kind "
                 f"quarantine in {context.connector.changes_table}, each with its reason in schema_id"
             )
+    findings += [
+        f"{count} notifications could not be sent by channel {channel}; the log says why"
+        for channel, count in sorted(context.notifier.failed.items())
+    ]
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
     for name, taken in sorted(progress.snapshots.items()):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -83,8 +84,10 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
     shot = context.snapshot = SnapshotResult(len(due), len(due))
-    with ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
+    with _told(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
         while not context.stopping() and (parts := left.take(count)):
+            for table in left.begun(parts):
+                context.tells_of_snapshots.in_progress(table)
             progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores, scanned)
             scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
             seconds = time.monotonic() - started
@@ -92,6 +95,8 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
             by_table = scanned.tally.rows()
             for part in parts:
                 _tell(part, seconds / max(ranges, 1), by_table.get(part.table))
+                if part.after.done:
+                    context.tells_of_snapshots.table_completed(part.table, by_table.get(part.table))
             shot = replace(
                 shot,
                 rows=shot.rows + read,
@@ -111,6 +116,26 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     return context.snapshot
 
 
+@contextmanager
+def _told(context: JobContext) -> Iterator[None]:
+    """Notify that the context's snapshot has begun and how it ended, if it is of any table."""
+    shot = context.snapshot
+    if shot is None or not shot.tables:
+        yield
+        return
+    notices = context.tells_of_snapshots
+    notices.started()
+    try:
+        yield
+    except BaseException:
+        notices.aborted()
+        raise
+    if context.snapshot is not None and context.snapshot.completed:
+        notices.completed()
+    else:
+        notices.aborted()
+
+
 class _Ranges:
     """The ranges that are left to read, table after table. A table is planned when its turn comes."""
 
@@ -126,6 +151,13 @@ class _Ranges:
         self._tables = deque(tables)
         self._running = {table: progress for table, progress in known.items() if not progress.done}
         self._replacing = replacing
+        self._begun: set[str] = set()
+
+    def begun(self, parts: Sequence[_Part]) -> list[str]:
+        """Return the tables whose first ranges are among those taken just now."""
+        new = [part.table for part in parts if part.table not in self._begun]
+        self._begun.update(new)
+        return new
 
     def take(self, count: int) -> list[_Part]:
         """Take the next ranges, about so many; none when all are taken."""

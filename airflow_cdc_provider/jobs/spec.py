@@ -32,6 +32,8 @@ STAGES: tuple[Stage, ...] = (
 
 SNAPSHOT_ROWS: Final = "snapshot_rows.jsonl"
 """Name of the file beside the result in which a job tells how many rows it has read of each table."""
+NOTIFICATIONS: Final = "notifications.jsonl"
+"""Name of the file beside the result in which a job tells its notifications to Airflow."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ class JobSpec:
     def rows_path(self) -> Path | None:
         """Where the job tells how many rows a snapshot has read; None if it has no result file either."""
         return Path(self.result_path).with_name(SNAPSHOT_ROWS) if self.result_path else None
+
+    @property
+    def notifications_path(self) -> Path | None:
+        """Where the job tells its notifications to Airflow; None if it has no result file either."""
+        return Path(self.result_path).with_name(NOTIFICATIONS) if self.result_path else None
 
     def to_json(self) -> str:
         """Write the spec as JSON."""

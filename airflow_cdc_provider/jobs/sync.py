@@ -25,6 +25,8 @@ def sync(context: JobContext) -> JobResult:
     due = _due(context)
     mode = context.connector.snapshot.mode
     shot = snapshot(context, due, again=mode == "always", replacing=True) if due else None
+    if not due:
+        context.tells_of_snapshots.skipped()
     captured = None
     lost = False
     if mode != "initial_only":

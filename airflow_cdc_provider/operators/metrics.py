@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
+    from airflow_cdc_provider.notifications.notification import Notification
     from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 
@@ -103,6 +104,13 @@ def emit_health(connector: Connector, report: Mapping[str, Any]) -> None:
 def emit_rows(connector: Connector, table: str, rows: int) -> None:
     """Emit how many rows a snapshot has read of a table."""
     Stats.gauge("cdc.snapshot.rows", rows, tags={**connector.tags, "table": table})
+
+
+def emit_notification(connector: Connector, notification: Notification) -> None:
+    """Count a notification, by what happened and of what: ``initial`` or ``incremental`` snapshots."""
+    aggregate = notification.aggregate_type.partition(" ")[0].lower()
+    tags = {**connector.tags, "type": notification.type, "aggregate": aggregate}
+    Stats.incr("cdc.notifications", 1, tags=tags)
 
 
 def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:

@@ -38,6 +38,7 @@ from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Sn
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
 from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
+from airflow_cdc_provider.operators.notifications import following_notifications
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.snapshot_rows import following_rows
@@ -58,6 +59,8 @@ _MOST_SHOWN: Final = 400
 """Of nodes and of tables in XCom."""
 SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
 """XCom's key of the rows read of each table while a snapshot runs."""
+NOTIFICATIONS_KEY: Final = "notifications"
+"""XCom's key of the notifications that a job gave to channel ``airflow``."""
 
 
 class SparkStageOperator(SparkSubmitOperator):
@@ -222,7 +225,12 @@ class SparkStageOperator(SparkSubmitOperator):
         self._fill_submit(connector, run.dag_id, run.run_id)
         failure: Exception | None = None
         try:
-            with following_rows(self._folder.rows_path, connector, self._rows_to_xcom(context)):
+            with (
+                following_rows(self._folder.rows_path, connector, self._rows_to_xcom(context)),
+                following_notifications(
+                    self._folder.notifications_path, connector, self._notifications_to_xcom(context)
+                ),
+            ):
                 super().execute(context)
         except CdcError:
             raise
@@ -270,6 +278,12 @@ class SparkStageOperator(SparkSubmitOperator):
             context["ti"].xcom_push(SNAPSHOT_ROWS_KEY, dict(list(rows.items())[-_MOST_SHOWN:]))
 
         return push
+
+    def _notifications_to_xcom(self, context: Context) -> Callable[[list[dict[str, Any]]], None] | None:
+        """Return what puts the job's notifications into XCom as they come."""
+        if not self.do_xcom_push:
+            return None
+        return lambda told: context["ti"].xcom_push(NOTIFICATIONS_KEY, told[-_MOST_SHOWN:])
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:
         values: dict[str, Any] = {}
