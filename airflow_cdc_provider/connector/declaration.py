@@ -380,6 +380,7 @@ class Connector:
         guardrail: How many tables may be captured.
         notifications: Who is told of snapshots.
         metric_tags: Tags that all metrics of the connector bear beside their own.
+        lag_statistics: Whether captures tell how their changes' lag is spread.
     """
 
     name: str
@@ -393,6 +394,7 @@ class Connector:
     guardrail: GuardrailOptions = GuardrailOptions()
     notifications: NotificationOptions = field(default_factory=NotificationOptions)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
+    lag_statistics: bool = True
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:
@@ -443,6 +445,7 @@ class Connector:
             guardrail=top.guardrail,
             notifications=top.notifications,
             metric_tags=top.metric_tags,
+            lag_statistics=top.lag_statistics,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -559,6 +562,9 @@ class _Declaration:
     notifications: NotificationOptions = option("Who is told of snapshots", NotificationOptions)
     metric_tags: Mapping[str, str] = option(
         "Tags that all metrics of the connector bear beside their own", {}, check=_tags
+    )
+    lag_statistics: bool = option(
+        "Tell per run the least, mean and greatest time from a change to its capture, and its quantiles", True
     )
 
 

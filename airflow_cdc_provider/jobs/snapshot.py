@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +23,7 @@ from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import LearnsSchemas
+from airflow_cdc_provider.sources.base import CountsDisconnects, LearnsSchemas
 
 _RANGES_PER_CORE = 4
 _MOST_RANGES_PER_CORE = 64
@@ -84,11 +84,14 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
     shot = context.snapshot = SnapshotResult(len(due), len(due))
+    lost = context.spark.sparkContext.accumulator(0)
     with _told(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
         while not context.stopping() and (parts := left.take(count)):
             for table in left.begun(parts):
                 context.tells_of_snapshots.in_progress(table)
-            progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores, scanned)
+            progress, state, read = _commit(
+                context, parts, progress, state, _TASKS_PER_CORE * cores, scanned, lost.add
+            )
             scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
             seconds = time.monotonic() - started
             ranges += sum(len(part.ranges) for part in parts)
@@ -103,14 +106,22 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
                 rows_by_table=by_table,
                 remaining=shot.remaining - sum(part.after.done for part in parts),
                 seconds=seconds,
+                disconnects=lost.value,
+                last_event=scanned.tally.last_row,
+                last_event_at=scanned.tally.told_at,
             )
             context.snapshot = shot
+            scanned.tally.tell(asdict(shot))
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
                 count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
-    context.snapshot = replace(shot, rows_by_table={table: rows.get(table, 0) for table in due})
+    context.snapshot = replace(
+        shot,
+        rows_by_table={table: rows.get(table, 0) for table in due},
+        erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
+    )
     if shot.completed and due:
         log.info("snapshot ended: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
     return context.snapshot
@@ -198,10 +209,13 @@ def _commit(
     state: ChangesState,
     tasks: int,
     scanned: ScannedRows,
+    lost: Callable[[int], None],
 ) -> tuple[Progress, ChangesState, int]:
     """Read the ranges of one commit; return also how many rows they had."""
     ranges = [one for part in parts for one in part.ranges]
     reader = context.source.snapshot_reader()
+    if isinstance(reader, CountsDisconnects):
+        reader = reader.counting(lost)
     if limit := context.connector.snapshot.rows_per_second:
         at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
         reader = Paced(reader, limit / at_once)

@@ -47,7 +47,8 @@ def sync(context: JobContext) -> JobResult:
         captured = capture(context)
     force = bool(context.spec.options.get("force"))
     merged = [] if context.stopping() else merge_tables(context, force=force)
-    return report(context, shot=shot, captured=captured, tables=merged)
+    skipped = context.snapshot is None
+    return report(context, shot=shot, captured=captured, tables=merged, skipped=skipped)
 
 
 def _due(context: JobContext) -> list[str]:

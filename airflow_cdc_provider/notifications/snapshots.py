@@ -121,73 +121,71 @@ class InitialSnapshot:
 
 
 class SnapshotEvent(Protocol):
-    """What became of an incremental snapshot, as whoever takes it tells.
+    """What became of a snapshot that was asked for, as whoever takes it tells.
 
     Attributes:
-        kind: ``started``, ``in_progress``, ``table_completed``, ``paused``, ``resumed``, ``aborted``,
-            ``completed``; case says nothing.
+        kind: ``started``, ``in_progress``, ``table_scanned``, ``paused``, ``resumed``, ``aborted``,
+            ``completed``, ``skipped``.
+        snapshot: ``incremental``, or another kind.
         request_id: Id of the signal.
-        table: The table that it is at; of ``started`` and others all tables, with commas, or empty.
-        chunk_to: The last key of the newest chunk, as text.
+        table: Of ``in_progress`` and ``table_scanned``: which.
+        tables: Those that are not read to their end.
+        chunk: Number of the chunk; it counts up.
+        chunk_from: First key of it, as text.
+        chunk_to: Where it ends, as text.
         maximum_key: The greatest key of the table when its reading began, as text; empty if unknown.
-        rows: Rows of the table read so far.
-        status: Of ``table_completed``: one of :data:`SCAN_STATUSES`; else empty.
+        rows: Of ``in_progress``: rows of the chunk; of ``table_scanned``: of the table.
+        status: Of ``table_scanned``: one of :data:`SCAN_STATUSES`; else empty.
+        at_us: When, µs since 1970.
     """
 
     @property
     def kind(self) -> str: ...  # noqa: D102  see the class
     @property
+    def snapshot(self) -> str: ...  # noqa: D102
+    @property
     def request_id(self) -> str: ...  # noqa: D102
     @property
     def table(self) -> str: ...  # noqa: D102
+    @property
+    def tables(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def chunk(self) -> int: ...  # noqa: D102
+    @property
+    def chunk_from(self) -> str: ...  # noqa: D102
     @property
     def chunk_to(self) -> str: ...  # noqa: D102
     @property
     def maximum_key(self) -> str: ...  # noqa: D102
     @property
-    def rows(self) -> int: ...  # noqa: D102
+    def rows(self) -> int | None: ...  # noqa: D102
     @property
     def status(self) -> str: ...  # noqa: D102
+    @property
+    def at_us(self) -> int: ...  # noqa: D102
 
 
-class IncrementalSnapshot:
-    """Tells of incremental snapshots: makes a notification of each event.
+def incremental_notification(event: SnapshotEvent, connector_name: str) -> Notification | None:
+    """Say what became of an incremental snapshot; None of another one, which :class:`InitialSnapshot` tells.
 
     Args:
-        notifier: Who is told.
+        event: What became of it.
         connector_name: The topic prefix.
-        clock: Gives the time, ms since 1970.
     """
-
-    def __init__(self, notifier: Notifier, connector_name: str, *, clock: Callable[[], int] = now_ms) -> None:
-        self._notifier = notifier
-        self._connector_name = connector_name
-        self._clock = clock
-
-    def __call__(self, event: SnapshotEvent, tables: Sequence[str]) -> None:
-        """Tell of an event.
-
-        Args:
-            event: The event.
-            tables: Tables that the snapshot is of and that are not read to their end.
-        """
-        kind = event.kind.upper()
-        kind = {"TABLE_COMPLETED": "TABLE_SCAN_COMPLETED"}.get(kind, kind)
-        self._notifier.send(
-            Notification(
-                event.request_id or str(uuid.uuid4()),
-                kind,
-                INCREMENTAL,
-                {**_data(kind, event, tables), "connector_name": self._connector_name},
-                self._clock(),
-            )
-        )
-        if kind in ("COMPLETED", "ABORTED"):
-            self._notifier.flush()
+    if event.snapshot != "incremental":
+        return None
+    kind = _KINDS.get(event.kind, event.kind.upper())
+    return Notification(
+        event.request_id or str(uuid.uuid4()),
+        kind,
+        INCREMENTAL,
+        {**_data(kind, event), "connector_name": connector_name},
+        event.at_us // 1000 or now_ms(),
+    )
 
 
-def _data(kind: str, event: SnapshotEvent, tables: Sequence[str]) -> Mapping[str, str]:
-    collections = {"data_collections": ",".join(tables)}
+def _data(kind: str, event: SnapshotEvent) -> Mapping[str, str]:
+    collections = {"data_collections": ",".join(event.tables)}
     if kind == "IN_PROGRESS":
         return {
             **collections,
@@ -199,9 +197,12 @@ def _data(kind: str, event: SnapshotEvent, tables: Sequence[str]) -> Mapping[str
         return {
             **collections,
             "scanned_collection": event.table,
-            "total_rows_scanned": str(event.rows),
+            "total_rows_scanned": str(event.rows or 0),
             "status": event.status or SUCCEEDED,
         }
-    if kind in ("STARTED", "PAUSED", "RESUMED"):
-        return collections
-    return collections if kind == "ABORTED" and tables else {}
+    if kind == "COMPLETED":
+        return {}
+    return collections if event.tables or kind != "ABORTED" else {}
+
+
+_KINDS: Final = {"table_scanned": "TABLE_SCAN_COMPLETED"}

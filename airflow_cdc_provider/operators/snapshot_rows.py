@@ -1,7 +1,8 @@
 """Rows that a snapshot has read, told to Airflow while it runs.
 
 The job appends lines to a file (:mod:`airflow_cdc_provider.jobs.scanned`); each becomes the gauge
-``cdc.snapshot.rows`` of its table, and what they add up to goes to whoever asked for it.
+``cdc.snapshot.rows`` of its table, and what they add up to goes to whoever asked for it. After each commit of
+the job a line tells how far the snapshot came, which becomes the other gauges ``cdc.snapshot.*``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.operators.followed_file import following
-from airflow_cdc_provider.operators.metrics import emit_rows
+from airflow_cdc_provider.operators.metrics import emit_rows, emit_snapshot
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
@@ -34,6 +36,9 @@ def following_rows(path: Path, connector: Connector, push: Push | None) -> Abstr
     def take(lines: Sequence[bytes]) -> None:
         for line in lines:
             told = json.loads(line)
+            if "snapshot" in told:
+                emit_snapshot(connector, SnapshotResult(**told["snapshot"]))
+                continue
             table, rows = str(told["table"]), int(told["rows"])
             total.pop(table, None)  # the last told stand last
             total[table] = rows

@@ -34,6 +34,7 @@ from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name
+from airflow_cdc_provider.jobs.debezium_metrics import Metrics, metrics_of
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
@@ -411,9 +412,21 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
         "passed_over": dict(result.passed_over),
         "snapshot": _snapshot_numbers(result.snapshot),
+        "metrics": short(metrics_of(result)),
         "seconds": dict(result.seconds),
         "findings": list(result.findings),
     }
+
+
+def short(metrics: Mapping[str, Metrics]) -> dict[str, dict[str, Any]]:
+    """Return metrics with no more than the first tables of lists and mappings."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(list(value.items())[:_MOST_SHOWN])
+        return value[:_MOST_SHOWN] if isinstance(value, list) else value
+
+    return {context: {name: cut(value) for name, value in of.items()} for context, of in metrics.items()}
 
 
 def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:

@@ -20,7 +20,11 @@ from airflow_cdc_provider.jobs.offline import text_of
 from airflow_cdc_provider.notifications.channels import CallbackChannel, FileChannel, LogChannel
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier
-from airflow_cdc_provider.notifications.snapshots import SCAN_STATUSES, IncrementalSnapshot, InitialSnapshot
+from airflow_cdc_provider.notifications.snapshots import (
+    SCAN_STATUSES,
+    InitialSnapshot,
+    incremental_notification,
+)
 
 EVENTS = Path(__file__).resolve().parents[2] / "fixtures" / "mongodb" / "events"
 PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}
@@ -64,16 +68,20 @@ class Broken:
 
 @dataclass(frozen=True)
 class Event:
-    """What became of an incremental snapshot."""
+    """What became of a snapshot that was asked for."""
 
     kind: str
-    request_id: str = "ad-hoc-1"
+    tables: tuple[str, ...] = ()
     table: str = ""
+    snapshot: str = "incremental"
+    request_id: str = "ad-hoc-1"
+    chunk: int = 0
     chunk_from: str = ""
     chunk_to: str = ""
     maximum_key: str = ""
-    rows: int = 0
+    rows: int | None = None
     status: str = ""
+    at_us: int = 7_000
 
 
 def debeziums() -> list[dict[str, Any]]:
@@ -155,60 +163,64 @@ def test_an_initial_snapshot_tells_rows_unless_told_not_to_and_how_it_ended() ->
     assert kept.flushed == 2
 
 
+@pytest.mark.covers("MDB-XD-10")
 def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
-    kept = Kept()
-    tell = IncrementalSnapshot(Notifier([kept]), "shop", clock=lambda: 7)
-    tables = ["shop.orders", "shop.carts"]
-    tell(Event("started"), tables)
-    tell(Event("in_progress", table="shop.orders", chunk_to='"b"', maximum_key='"z"'), tables)
-    tell(Event("paused"), tables)
-    tell(Event("resumed"), tables)
-    for status in SCAN_STATUSES:
-        tell(Event("table_completed", table="shop.orders", rows=9, status=status), tables)
-    tell(Event("in_progress", table="shop.carts", chunk_to="1"), tables[1:])
-    tell(Event("aborted"), ["shop.carts"])
-    tell(Event("aborted"), [])
-    tell(Event("completed"), [])
-    tell(Event("completed", request_id=""), [])
+    tables = ("shop.orders", "shop.carts")
+    events = [
+        Event("started", tables),
+        Event("in_progress", tables, "shop.orders", chunk_to='"b"', maximum_key='"z"', rows=2),
+        Event("paused", tables),
+        Event("resumed", tables),
+        *(Event("table_scanned", tables, "shop.orders", rows=9, status=status) for status in SCAN_STATUSES),
+        Event("in_progress", tables[1:], "shop.carts", chunk_to="1"),
+        Event("aborted", tables[1:]),
+        Event("aborted"),
+        Event("completed"),
+    ]
+    told = [incremental_notification(event, "shop") for event in events]
 
-    assert {(n.id, n.timestamp_ms) for n in kept.notifications[:-1]} == {("ad-hoc-1", 7)}
-    assert kept.notifications[-1].id not in ("", "ad-hoc-1")
-    assert {n.aggregate_type for n in kept.notifications} == {"Incremental Snapshot"}
+    assert {(n.id, n.timestamp_ms, n.aggregate_type) for n in told if n} == {
+        ("ad-hoc-1", 7, "Incremental Snapshot")
+    }
     found = [
-        (n.type, {k: v for k, v in n.additional_data.items() if k != "connector_name"})
-        for n in kept.notifications
+        (n.type, {name: text for name, text in n.additional_data.items() if name != "connector_name"})
+        for n in told
+        if n
     ]
     both = {"data_collections": "shop.orders,shop.carts"}
     scanned = {**both, "scanned_collection": "shop.orders", "total_rows_scanned": "9"}
+    orders = {
+        **both,
+        "current_collection_in_progress": "shop.orders",
+        "maximum_key": '"z"',
+        "last_processed_key": '"b"',
+    }
+    carts = {
+        "data_collections": "shop.carts",
+        "current_collection_in_progress": "shop.carts",
+        "maximum_key": '"<null>"',
+        "last_processed_key": "1",
+    }
     assert found == [
         ("STARTED", both),
-        (
-            "IN_PROGRESS",
-            {
-                **both,
-                "current_collection_in_progress": "shop.orders",
-                "maximum_key": '"z"',
-                "last_processed_key": '"b"',
-            },
-        ),
+        ("IN_PROGRESS", orders),
         ("PAUSED", both),
         ("RESUMED", both),
         *(("TABLE_SCAN_COMPLETED", {**scanned, "status": status}) for status in SCAN_STATUSES),
-        (
-            "IN_PROGRESS",
-            {
-                "data_collections": "shop.carts",
-                "current_collection_in_progress": "shop.carts",
-                "maximum_key": '"<null>"',
-                "last_processed_key": "1",
-            },
-        ),
+        ("IN_PROGRESS", carts),
         ("ABORTED", {"data_collections": "shop.carts"}),
         ("ABORTED", {}),
         ("COMPLETED", {}),
-        ("COMPLETED", {}),
     ]
-    assert all(n.additional_data["connector_name"] == "shop" for n in kept.notifications)
+    assert all(n is not None and n.additional_data["connector_name"] == "shop" for n in told)
+
+
+def test_a_snapshot_of_another_kind_is_told_by_who_takes_it_and_one_without_id_gets_one() -> None:
+    assert incremental_notification(Event("started", snapshot="blocking"), "shop") is None
+    nameless = incremental_notification(Event("completed", request_id="", at_us=0), "shop")
+    assert nameless is not None
+    assert len(nameless.id) == 36
+    assert nameless.timestamp_ms > 1_700_000_000_000
 
 
 def test_a_channel_that_fails_is_logged_and_counted_and_the_others_get_theirs(
