@@ -6,16 +6,19 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bson.raw_bson import RawBSONDocument
 
+from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg import IcebergTable
+from airflow_cdc_provider.sources.base import Plan
+from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 
@@ -348,26 +351,107 @@ def test_the_position_is_stored_with_the_data_or_not_at_all(
 
 
 @pytest.mark.covers("MDB-XM-05")
-def test_bad_and_oversized_events_are_set_apart_and_the_stream_goes_on(
-    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+def test_bad_and_oversized_events_stop_no_capture_and_a_lost_token_does_unless_told_otherwise(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    database.a.insert_one({"_id": "first"})
     shop = declaration(database.name)
+    shop["source"]["pre_images"] = True
+    database.create_collection("a", changeStreamPreAndPostImages={"enabled": True})
+    database.a.insert_one({"_id": "large", "s": "x" * 9_000_000})
     run_stage("sync", shop, connection)
-    # A string that is no UTF-8: what the server takes, and no document of a mirror can show.
-    broken = b"\x02s\0\x03\0\0\0\xff\xfe\0"
-    body = b"\x10_id\0\x07\0\0\0" + broken
-    database.a.insert_one(RawBSONDocument((len(body) + 5).to_bytes(4, "little") + body + b"\0"))
-    database.a.insert_one({"_id": "after"})
+    database.a.insert_one({"_id": "bad", "ok": True})
+    database.a.update_one({"_id": "large"}, {"$set": {"n": 1}})  # 18 MB, before and after
+    database.a.insert_one({"_id": "good", "ok": True})
+    plan = MongodbSource.plan
 
-    outcome = run_stage("sync", shop, connection)
+    def damaged(*arguments: Any) -> Plan:
+        """Break a truth value inside a document, as a fault of memory or of the network would."""
+        whole = plan(*arguments)
+        sound, broken = (b"\x02_id\0\x04\0\0\0bad\0\x08ok\0" + bytes([value]) for value in (1, 2))
+        slices = [replace(part, events=part.events.replace(sound, broken)) for part in whole.partitions]
+        assert [s.events for s in slices] != [p.events for p in whole.partitions] or not slices
+        return replace(whole, partitions=slices)
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(MongodbSource, "plan", damaged)
+        outcome = run_stage("sync", shop, connection)
 
     assert outcome.ok
+    assert outcome.changes == 3
     assert outcome.tables[0].undecodable == 1
     assert metrics_of(outcome)["streaming"]["NumberOfErroneousEvents"] == 1
-    letters = spark.table(f"lake.{database.name}.mongo_{database.name}_quarantine").collect()
-    assert len(letters) == 1
-    assert letters[0]["reason"]
-    assert bytes(letters[0]["payload"])
+    (letter,) = spark.table(f"lake.{database.name}.mongo_{database.name}_quarantine").collect()
+    assert letter["reason"]
+    assert b"\x08ok\0\x02" in bytes(letter["payload"])
     mirror = spark.table(f"lake.{database.name}.{database.name}_a")
-    assert mirror.count() == 2
+    assert sorted(row[0] for row in mirror.select("_id").collect()) == ['"good"', '"large"']
+
+    point = {"configureFailPoint": "failCommand", "mode": {"times": 2}}
+    refused = {"failCommands": ["aggregate"], "errorCode": 260, "appName": database.name}
+    named = {**connection, "extra": {**connection["extra"], "appname": database.name}}
+    database.client.admin.command({**point, "data": refused})
+    with pytest.raises(PositionLost, match="resume_by_time"):
+        run_stage("capture", shop, named)
+    shop["source"]["stream"] = {"resume_by_time": True}
+    database.a.insert_one({"_id": "later"})
+    database.client.admin.command({**point, "data": refused})
+    assert 1 <= run_stage("capture", shop, named).changes <= 2, "what was of that very moment comes again"
+
+
+@pytest.mark.covers("MDB-QUE-01", "MDB-QUE-02", "MDB-QUE-03", "MDB-QUE-04", "MDB-MET-16")
+def test_while_commits_are_slow_reading_stops_at_the_limits_and_nothing_is_dropped(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    mongo_client: MongoClient,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = declaration(database.name)
+    comment = f"slow {database.name}"
+    shop["source"] |= {
+        "stream": {"comment": comment},
+        "advanced": {"batch_events": 100, "read_ahead_events": 450, "backlog_streams": 1},
+    }
+    run_stage("sync", shop, connection)
+    for first in range(0, 3000, 500):
+        database.a.insert_many([{"_id": n} for n in range(first, first + 500)])
+    append = ChangesTable.append_batch
+    sent: list[tuple[int, int]] = []
+
+    def documents_sent() -> int:
+        stages = [
+            {"$currentOp": {"idleCursors": True, "allUsers": True}},
+            {"$match": {"cursor.originatingCommand.comment": f"{comment} capture"}},
+        ]
+        return sum(op["cursor"]["nDocsReturned"] for op in mongo_client.admin.aggregate(stages))
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(1.0)
+        before = documents_sent()
+        time.sleep(1.0)
+        sent.append((before, documents_sent()))
+        return append(*arguments, **options)
+
+    with monkeypatch.context() as slowed:
+        slowed.setattr(ChangesTable, "append_batch", slow)
+        outcome = run_stage("capture", shop, connection, batch_changes=500)
+
+    assert outcome.changes == 3000
+    (stream,) = (one.stream for one in outcome.origins)
+    assert stream is not None
+    assert 100 < stream.queue_events_max <= 450
+    assert len(sent) >= 5
+    assert all(before == later for before, later in sent), "the server is asked for nothing meanwhile"
+    for number, (before, _) in enumerate(sent[:5], 1):
+        assert 500 * number < before <= 500 * number + 450
+    found = metrics_of(outcome)["streaming"]
+    assert (found["QueueTotalCapacity"], found["QueueRemainingCapacity"]) == (450, 450)
+    assert found["MaxQueueSizeInBytes"] == 32 * 1024 * 1024
+    assert found["CurrentQueueSizeInBytes"] == 0
+    run_stage("sync", shop, connection)
+    assert_mirror_equals_collection(spark, database.a, f"{database.name}.{database.name}_a")
