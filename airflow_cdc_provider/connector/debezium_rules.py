@@ -543,6 +543,7 @@ MONGODB: Final[dict[str, Rule]] = {
     "skip.messages.without.change": flag("publish.skip_unchanged"),
     "provide.transaction.metadata": flag("publish.transactions"),
     "topic.transaction": name_option("publish.transaction_topic"),
+    "include.schema.changes": flag("publish.schema_changes"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
     "transforms": taken(

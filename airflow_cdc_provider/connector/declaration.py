@@ -347,6 +347,14 @@ class PublishOptions:
     transaction_topic: str = option(
         "Topic of those records, after the prefix", "transaction", check=_topic_part
     )
+    schema_changes: bool = option(
+        "A record for each change of a collection or database that the source tells of: drop, rename, "
+        "dropDatabase, invalidate, and with source.stream.expanded_events create, modify, createIndexes ...",
+        False,
+    )
+    schema_changes_topic: str = option(
+        "Topic of those records, after the prefix", "schema-changes", check=_topic_part
+    )
     heartbeat_prefix: str = option(
         "Leads the topic of heartbeats, before the prefix", "__debezium-heartbeat", check=_topic_part
     )
@@ -589,7 +597,16 @@ def _refuse_cassandras(kind: str, publish: PublishOptions, lake: LakeOptions) ->
 
 def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
     """Refuse choices that only MongoDB has."""
-    names = ("skip_unchanged", "transactions", "transaction_topic", "mongodb", "unwrap", "outbox")
+    names = (
+        "skip_unchanged",
+        "transactions",
+        "transaction_topic",
+        "schema_changes",
+        "schema_changes_topic",
+        "mongodb",
+        "unwrap",
+        "outbox",
+    )
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]

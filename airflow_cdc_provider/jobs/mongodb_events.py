@@ -78,16 +78,23 @@ class MongodbRecords:
         )
 
     def records(
-        self, events: pa.RecordBatch, *, last_of_snapshot: bool = False
+        self,
+        events: pa.RecordBatch,
+        *,
+        last_of_snapshot: bool = False,
+        schema_changes: pa.RecordBatch | None = None,
     ) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of decoded events, which are all captured.
 
         Args:
             events: Columns of :meth:`form`.
             last_of_snapshot: Whether the batch's last row ends the whole snapshot.
+            schema_changes: Of the same input
+                (:func:`~airflow_cdc_provider.sources.mongodb.schema_changes.decode_schema_changes`).
 
         Returns:
-            Records in publishing order, whose ``row`` numbers the batch's events; and why events, by their
+            Records in publishing order, whose ``row`` numbers the batch's events, that of a schema change the
+            event that comes after it, or the number of all; and why events, by their
             ``row`` in the input, have none.
 
         Raises:
@@ -98,6 +105,8 @@ class MongodbRecords:
         if publish.skip_unchanged:
             events = self._changed(events)
         pieces: list[Piece] = []
+        if schema_changes is not None and schema_changes.num_rows:
+            pieces.append(self._schema_changes(schema_changes, events))
         blocks = None
         if publish.transactions:
             tracked = self._track(events)
@@ -107,19 +116,8 @@ class MongodbRecords:
             pieces.append(Piece(transactions.build(tracked, topic), tracked.before, BEFORE))
             blocks = tracked.blocks
         if not events.num_rows:
-            return encode_pieces((), converters_of(self.connector)), {}
-        envelope = mongodb_envelope.build(
-            events,
-            mongodb_envelope.EnvelopeOptions(
-                topics_of(self.connector),
-                publish.version,
-                publish.tombstones,
-                self.now_ns,
-                last_of_snapshot,
-                blocks,
-                publish.mongodb.envelope_times,
-            ),
-        )
+            return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector)), {}
+        envelope = mongodb_envelope.build(events, self._options(last_of_snapshot, blocks))
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
         if publish.outbox.enabled:
@@ -141,6 +139,28 @@ class MongodbRecords:
         records = encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector))
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
+
+    def _options(
+        self, last_of_snapshot: bool = False, blocks: pa.StructArray | None = None
+    ) -> mongodb_envelope.EnvelopeOptions:
+        publish = self.connector.publish
+        return mongodb_envelope.EnvelopeOptions(
+            topics_of(self.connector),
+            publish.version,
+            publish.tombstones,
+            self.now_ns,
+            last_of_snapshot,
+            blocks,
+            publish.mongodb.envelope_times,
+        )
+
+    def _schema_changes(self, changes: pa.RecordBatch, events: pa.RecordBatch) -> Piece:
+        publish = self.connector.publish
+        topic = topic_name(
+            self.connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter
+        )
+        envelope = mongodb_envelope.build_schema_changes(changes, topic, self._options())
+        return Piece(envelope, np.searchsorted(events["row"].to_numpy(), changes["row"].to_numpy()), BEFORE)
 
     def _changed(self, events: pa.RecordBatch) -> pa.RecordBatch:
         same = pc.and_(pc.equal(events["op"], "u"), pc.equal(events["before"], events["after"]))
