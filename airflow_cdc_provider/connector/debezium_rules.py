@@ -32,6 +32,7 @@ from airflow_cdc_provider.connector.imported import (
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.field_paths import wrong_exclusion, wrong_renaming
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
@@ -272,6 +273,50 @@ def _authentication(draft: Draft, name: str, value: str) -> None:
         )
 
 
+def _notification_function(draft: Draft, name: str, value: str) -> None:
+    if "callback" not in split_list(draft.properties.get("notification.enabled.channels", "")):
+        raise refusal(name, value, "Name callback in notification.enabled.channels too")
+    if not re.fullmatch(r"[\w.]+:\w+", value):
+        raise wrong(name, "package.module:function", value)
+    draft.set("notifications.callback", value)
+
+
+def _queue_size(draft: Draft, name: str, value: str) -> None:
+    """Take over the size of the queue, and Debezium's size of a batch if that is what it was made for."""
+    batch = draft.properties.get("max.batch.size", "").strip()
+    if not re.fullmatch(r"[1-9][0-9]*", value):
+        raise wrong(name, "a whole number above 0", value)
+    if batch.isdigit() and int(value) <= int(batch):
+        raise wrong(name, f"more than max.batch.size, {batch}", value)
+    if not batch and int(value) <= MongodbAdvanced.batch_events:
+        if int(value) <= _BATCH_EVENTS:
+            raise wrong(name, f"more than max.batch.size, by default {_BATCH_EVENTS}", value)
+        draft.set("source.advanced.batch_events", _BATCH_EVENTS)
+    draft.set("source.advanced.read_ahead_events", int(value))
+
+
+def _notification_channels(draft: Draft, name: str, value: str) -> None:
+    """Take over Debezium's channels; what a JMX console shows there, the task shows here."""
+    known = {"log": "log", "jmx": "airflow", "callback": "callback"}
+    channels = split_list(value)
+    for channel in channels:
+        if channel == "sink":
+            raise refusal(
+                name, channel, "Notifications are not sent to topics; channel table keeps them in the lake"
+            )
+        if channel not in known:
+            raise refusal(
+                name,
+                channel,
+                f"Channels of one's own are Java classes: name {', '.join(known)}; callback calls a Python "
+                "function, notification.callback.function",
+            )
+    if channels:
+        draft.set("notifications.channels", [known[channel] for channel in channels])
+
+
+_BATCH_EVENTS: Final = 2048
+"""Debezium's own max.batch.size."""
 _BASED_ON: Final = "snapshot.mode.configuration.based"
 _FLAGS: Final = (
     "snapshot.data",
@@ -355,7 +400,9 @@ _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_uni
 _CLOUD_EVENTS_IN_JSON: Final = "CloudEvents are written in JSON, with data in JSON"
 _NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
 _NO_SIGNALS: Final = refused("Signals are not read; start a snapshot by its operator")
-_NO_NOTIFICATIONS: Final = refused("Notifications are not sent; use Airflow's callbacks", "false")
+_NOTIFICATION_TOPIC: Final = refused(
+    "Notifications are not sent to topics; channel table keeps them in the lake"
+)
 
 COMMON: Final[dict[str, Rule]] = {
     "connector.class": read_elsewhere("names the source"),
@@ -416,7 +463,7 @@ COMMON: Final[dict[str, Rule]] = {
         "source.advanced.strict", {"fail": True, "warn": False, "skip": False, "ignore": False}
     ),
     "custom.metric.tags": taken("`metric_tags`", _metric_tags),
-    "statistics.metrics.enabled": left_out("metrics are Airflow's"),
+    "statistics.metrics.enabled": flag("lag_statistics"),
     "advanced.metrics.enable": left_out("metrics are Airflow's"),
     "custom.sanitize.pattern": left_out("it hides values in Debezium's log"),
     "snapshot.delay.ms": left_out("the DAG's schedule decides when a run starts"),
@@ -427,8 +474,13 @@ COMMON: Final[dict[str, Rule]] = {
     "signal.file": _NO_SIGNALS,
     "signal.kafka.*": _NO_SIGNALS,
     "signal.consumer.*": _NO_SIGNALS,
-    "notification.enabled.channels": _NO_NOTIFICATIONS,
-    "notification.sink.topic.name": _NO_NOTIFICATIONS,
+    "notification.enabled.channels": taken(
+        "`notifications.channels`: log as it is, jmx becomes `airflow`; callback with "
+        "`notification.callback.function`; sink is refused",
+        _notification_channels,
+    ),
+    "notification.callback.function": taken("`notifications.callback`", _notification_function),
+    "notification.sink.topic.name": _NOTIFICATION_TOPIC,
     "incremental.snapshot.*": left_out("snapshots are cut into ranges by Spark"),
     "read.only": left_out("nothing is ever written to the source"),
     "guardrail.collections.max": number("guardrail.max_tables"),
@@ -438,6 +490,10 @@ COMMON: Final[dict[str, Rule]] = {
     "openlineage.integration.*": left_out("lineage is Airflow's"),
     "offset.storage": _STATE,
     "offset.storage.*": _STATE,
+    "offset.flush.interval.ms": left_out(
+        "positions are kept in the lake, in the commit of their data: commit_interval_seconds of "
+        "CdcStreamOperator is the interval"
+    ),
     "offset.flush.*": _STATE,
     "internal.*": refused("Debezium's internal switches have no counterpart"),
     "producer.*": _PRODUCER,
@@ -467,6 +523,13 @@ MONGODB: Final[dict[str, Rule]] = {
     "mongodb.socket.timeout.ms": _CONNECTION,
     "mongodb.heartbeat.frequency.ms": _CONNECTION,
     "mongodb.poll.interval.ms": number("source.advanced.heartbeat_seconds", per=1000),
+    "max.batch.size": number("source.advanced.batch_events"),
+    "max.queue.size": taken("`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size),
+    "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
+    "poll.interval.ms": left_out(
+        "no queue is polled: commit_interval_seconds of CdcStreamOperator paces its rounds, and sensors wait "
+        "on the change stream itself"
+    ),
     "connect.max.attempts": number("source.advanced.connect_attempts"),
     "connect.backoff.initial.delay.ms": number("source.advanced.connect_pause_seconds", per=1000),
     "connect.backoff.max.delay.ms": number("source.advanced.connect_longest_pause_seconds", per=1000),
@@ -540,6 +603,7 @@ MONGODB: Final[dict[str, Rule]] = {
         "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate",
         "value",
     ),
+    "include.schema.changes": flag("publish.schema_changes"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
     "transforms": taken(

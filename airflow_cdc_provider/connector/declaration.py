@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from airflow_cdc_provider.connector.notify import NotificationOptions
 from airflow_cdc_provider.connector.publish_mongodb import (
     MongodbPublishOptions,
     OutboxOptions,
@@ -49,7 +50,23 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
 _TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _TAG_VALUE = re.compile(r"[^\s,=|#]{1,200}")
-_OWN_TAGS: Final = frozenset({"connector", "source", "table", "origin", "host", "stage", "part", "why"})
+_OWN_TAGS: Final = frozenset(
+    {
+        "connector",
+        "source",
+        "table",
+        "origin",
+        "host",
+        "stage",
+        "part",
+        "why",
+        "type",
+        "aggregate",
+        "context",
+        "server",
+        "task",
+    }
+)
 
 
 def _name(value: str) -> str:
@@ -350,6 +367,14 @@ class PublishOptions:
     transaction_topic: str = option(
         "Topic of those records, after the prefix", "transaction", check=_topic_part
     )
+    schema_changes: bool = option(
+        "A record for each change of a collection or database that the source tells of: drop, rename, "
+        "dropDatabase, invalidate, and with source.stream.expanded_events create, modify, createIndexes ...",
+        False,
+    )
+    schema_changes_topic: str = option(
+        "Topic of those records, after the prefix", "schema-changes", check=_topic_part
+    )
     heartbeat_prefix: str = option(
         "Leads the topic of heartbeats, before the prefix", "__debezium-heartbeat", check=_topic_part
     )
@@ -381,7 +406,9 @@ class Connector:
         lake: Where mirrors live.
         publish: How changes become events.
         guardrail: How many tables may be captured.
+        notifications: Who is told of snapshots.
         metric_tags: Tags that all metrics of the connector bear beside their own.
+        lag_statistics: Whether captures tell how their changes' lag is spread.
     """
 
     name: str
@@ -393,7 +420,9 @@ class Connector:
     lake: LakeOptions = LakeOptions()
     publish: PublishOptions = PublishOptions()
     guardrail: GuardrailOptions = GuardrailOptions()
+    notifications: NotificationOptions = field(default_factory=NotificationOptions)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
+    lag_statistics: bool = True
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:
@@ -442,7 +471,9 @@ class Connector:
             lake=top.lake,
             publish=top.publish,
             guardrail=top.guardrail,
+            notifications=top.notifications,
             metric_tags=top.metric_tags,
+            lag_statistics=top.lag_statistics,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -480,6 +511,11 @@ class Connector:
     def quarantine_table(self) -> str:
         """Name of the table of changes that could not be decoded."""
         return f"{self._own_tables}_quarantine"
+
+    @property
+    def notifications_table(self) -> str:
+        """Name of the table of notifications, which channel ``table`` fills."""
+        return f"{self._own_tables}_notifications"
 
     @property
     def _own_tables(self) -> str:
@@ -554,8 +590,12 @@ class _Declaration:
     lake: LakeOptions = option("Where mirrors live", LakeOptions)
     publish: PublishOptions = option("How changes become events", PublishOptions)
     guardrail: GuardrailOptions = option("How many tables may be captured", GuardrailOptions)
+    notifications: NotificationOptions = option("Who is told of snapshots", NotificationOptions)
     metric_tags: Mapping[str, str] = option(
         "Tags that all metrics of the connector bear beside their own", {}, check=_tags
+    )
+    lag_statistics: bool = option(
+        "Tell per run the least, mean and greatest time from a change to its capture, and its quantiles", True
     )
 
 
@@ -580,7 +620,16 @@ def _refuse_cassandras(kind: str, publish: PublishOptions, lake: LakeOptions) ->
 
 def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
     """Refuse choices that only MongoDB has."""
-    names = ("skip_unchanged", "transactions", "transaction_topic", "mongodb", "unwrap", "outbox")
+    names = (
+        "skip_unchanged",
+        "transactions",
+        "transaction_topic",
+        "schema_changes",
+        "schema_changes_topic",
+        "mongodb",
+        "unwrap",
+        "outbox",
+    )
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]

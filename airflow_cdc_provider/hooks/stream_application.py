@@ -45,7 +45,7 @@ class Health:
 
     def numbers(self) -> dict[str, Any]:
         """Return what XCom keeps."""
-        told = ("name", "pid", "host", "started_at", "rounds", "batch", "changes", "lag_seconds")
+        told = ("name", "pid", "host", "started_at", "rounds", "batch", "changes", "lag_seconds", "metrics")
         return {"status": self.status, **{name: self.state[name] for name in told if name in self.state}}
 
 

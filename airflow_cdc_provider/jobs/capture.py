@@ -149,7 +149,10 @@ def _capture(context: JobContext) -> CaptureCounts:
             )
         if plan.at_head:
             break
-    origins = changes.origins(first, state.batch) if captured else []
+    statistics = context.connector.lag_statistics
+    origins = changes.origins(first, state.batch, latencies=statistics) if captured else []
+    if reading is not None:
+        context.reading.update(reading.value)
     if isinstance(source, LearnsSchemas):
         if seen:
             state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.incremental_numbers import after
+from airflow_cdc_provider.jobs.notification_table import TableChannel
 from airflow_cdc_provider.jobs.session import build_lake, build_session
-from airflow_cdc_provider.jobs.spec import JobSpec, SnapshotResult
+from airflow_cdc_provider.jobs.spec import IncrementalResult, JobSpec, SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
-from airflow_cdc_provider.sources.base import LearnsSchemas
+from airflow_cdc_provider.notifications.channels import CallbackChannel, Channel, FileChannel, LogChannel
+from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshots import (
+    InitialSnapshot,
+    SnapshotEvent,
+    incremental_notification,
+)
+from airflow_cdc_provider.sources.base import LearnsSchemas, ReadingCounts
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 
 if TYPE_CHECKING:
@@ -41,6 +52,9 @@ class JobContext:
         stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
         snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
         uncommitted: Feeds whose segments were in a batch that could not be committed.
+        reading: What tasks did to read for all captures of this job.
+        last_transactions: By feed, the last transaction that was captured.
+        incremental: How far the newest snapshot beside the stream came, None without one.
     """
 
     spec: JobSpec
@@ -52,7 +66,41 @@ class JobContext:
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
     uncommitted: Sequence[str] = ()
+    reading: ReadingCounts = field(default_factory=Counter)
+    last_transactions: dict[str, str] = field(default_factory=dict)
+    incremental: IncrementalResult | None = None
     _learned_through: int = field(default=-1, init=False, repr=False)
+
+    @cached_property
+    def notifier(self) -> Notifier:
+        """Who is told of snapshots."""
+        chosen = self.connector.notifications
+        channels: list[Channel] = []
+        for name in dict.fromkeys(chosen.channels):
+            if name == "log":
+                channels.append(LogChannel())
+            elif name == "callback":
+                channels.append(CallbackChannel.load(chosen.callback))
+            elif name == "table":
+                channels.append(TableChannel(self.lake, self.connector.notifications_table))
+            elif (path := self.spec.notifications_path) is not None:
+                channels.append(FileChannel(path))
+        return Notifier(channels)
+
+    def tell(self, event: SnapshotEvent) -> None:
+        """Notify of what became of a snapshot that was asked for, and count it."""
+        self.incremental = after(self.incremental, event)
+        notification = incremental_notification(event, self.connector.topic_prefix)
+        if notification is not None:
+            self.notifier.send(notification)
+            if event.kind in ("completed", "aborted", "skipped"):
+                self.notifier.flush()
+
+    @cached_property
+    def tells_of_snapshots(self) -> InitialSnapshot:
+        """What tells of the snapshots that this job takes."""
+        counts = self.connector.notifications.row_counts
+        return InitialSnapshot(self.notifier, self.connector.topic_prefix, row_counts=counts)
 
     def learn(self, through: int = 0) -> None:
         """Teach the source what is recorded of its schema, unless it has learned that already.
@@ -114,6 +162,7 @@ class JobContext:
         owners = {
             self.connector.changes_table: f"the changes table of {name}",
             self.connector.quarantine_table: f"the quarantine of {name}",
+            self.connector.notifications_table: f"the notifications of {name}",
         }
         for table in tables:
             mirror = self.mirror(table)

@@ -82,7 +82,12 @@ class MongodbRecords:
         )
 
     def records(
-        self, events: pa.RecordBatch, *, last_of_snapshot: bool = False, incremental: bool = False
+        self,
+        events: pa.RecordBatch,
+        *,
+        last_of_snapshot: bool = False,
+        incremental: bool = False,
+        schema_changes: pa.RecordBatch | None = None,
     ) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of decoded events, which are all captured.
 
@@ -90,9 +95,12 @@ class MongodbRecords:
             events: Columns of :meth:`form`.
             last_of_snapshot: Whether the batch's last row ends the whole snapshot.
             incremental: Whether rows of snapshots were read beside the stream.
+            schema_changes: Of the same input
+                (:func:`~airflow_cdc_provider.sources.mongodb.schema_changes.decode_schema_changes`).
 
         Returns:
-            Records in publishing order, whose ``row`` numbers the batch's events; and why events, by their
+            Records in publishing order, whose ``row`` numbers the batch's events, that of a schema change the
+            event that comes after it, or the number of all; and why events, by their
             ``row`` in the input, have none.
 
         Raises:
@@ -101,6 +109,8 @@ class MongodbRecords:
         publish = self.connector.publish
         events = self._wanted(events)
         pieces: list[Piece] = []
+        if schema_changes is not None and schema_changes.num_rows:
+            pieces.append(self._schema_changes(schema_changes, events))
         blocks = None
         if publish.transactions:
             tracked = self._track(events)
@@ -110,20 +120,8 @@ class MongodbRecords:
             pieces.append(Piece(transactions.build(tracked, topic), tracked.before, BEFORE))
             blocks = tracked.blocks
         if not events.num_rows:
-            return encode_pieces((), converters_of(self.connector)), {}
-        envelope = mongodb_envelope.build(
-            events,
-            mongodb_envelope.EnvelopeOptions(
-                topics_of(self.connector),
-                publish.version,
-                publish.tombstones,
-                self.now_ns,
-                last_of_snapshot,
-                blocks,
-                publish.mongodb.envelope_times,
-                incremental,
-            ),
-        )
+            return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector)), {}
+        envelope = mongodb_envelope.build(events, self._options(last_of_snapshot, blocks, incremental))
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
         if publish.outbox.enabled:
@@ -156,6 +154,32 @@ class MongodbRecords:
     def _wanted(self, events: pa.RecordBatch) -> pa.RecordBatch:
         events = without_skipped(events, self.connector, self.skipped)
         return self._changed(events) if self.connector.publish.skip_unchanged else events
+
+    def _options(
+        self,
+        last_of_snapshot: bool = False,
+        blocks: pa.StructArray | None = None,
+        incremental: bool = False,
+    ) -> mongodb_envelope.EnvelopeOptions:
+        publish = self.connector.publish
+        return mongodb_envelope.EnvelopeOptions(
+            topics_of(self.connector),
+            publish.version,
+            publish.tombstones,
+            self.now_ns,
+            last_of_snapshot,
+            blocks,
+            publish.mongodb.envelope_times,
+            incremental,
+        )
+
+    def _schema_changes(self, changes: pa.RecordBatch, events: pa.RecordBatch) -> Piece:
+        publish = self.connector.publish
+        topic = topic_name(
+            self.connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter
+        )
+        envelope = mongodb_envelope.build_schema_changes(changes, topic, self._options())
+        return Piece(envelope, np.searchsorted(events["row"].to_numpy(), changes["row"].to_numpy()), BEFORE)
 
     def _changed(self, events: pa.RecordBatch) -> pa.RecordBatch:
         same = pc.and_(pc.equal(events["op"], "u"), pc.equal(events["before"], events["after"]))

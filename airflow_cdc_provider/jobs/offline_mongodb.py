@@ -36,6 +36,7 @@ from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured, read_events, snapshot_records
+from airflow_cdc_provider.sources.mongodb.schema_changes import decode_schema_changes
 
 _CHUNK_BYTES: Final = 16 * 1024 * 1024
 _ROWS_AT_ONCE: Final = 10_000
@@ -63,7 +64,10 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                 decoded = mongodb_events.decode_snapshot(chunk.documents, database, collection, form)
                 yield chunk, _sound(chunk, decoded, damage)
 
-    def decoded_streams() -> Iterator[tuple[_Chunk, pa.RecordBatch]]:
+    def captured(database: str, collection: str) -> bool:
+        return _captured(connector, options, database, collection)
+
+    def decoded_streams() -> Iterator[tuple[_Chunk, pa.RecordBatch, pa.RecordBatch | None]]:
         form = maker.form()
         for file in streams:
             for chunk in _bson_chunks(file, damage, change_events=True):
@@ -73,12 +77,22 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                     pre_images=options.pre_images,
                     form=form,
                 )
-                yield chunk, _of_captured_tables(connector, options, _sound(chunk, decoded, damage))
+                events = _of_captured_tables(connector, options, _sound(chunk, decoded, damage))
+                changes = (
+                    decode_schema_changes(chunk.documents, captured, connector.publish.mongodb.json)
+                    if connector.publish.schema_changes
+                    else None
+                )
+                yield chunk, events, changes
 
     def lines(
-        chunk: _Chunk, events: pa.RecordBatch, *, last_of_snapshot: bool = False
+        chunk: _Chunk,
+        events: pa.RecordBatch,
+        changes: pa.RecordBatch | None = None,
+        *,
+        last_of_snapshot: bool = False,
     ) -> pa.LargeStringArray:
-        records, reasons = maker.records(events, last_of_snapshot=last_of_snapshot)
+        records, reasons = maker.records(events, last_of_snapshot=last_of_snapshot, schema_changes=changes)
         for row, reason in sorted(reasons.items()):
             damage.add(chunk.place(row), reason)
         return to_lines(records, headers if connector.publish.headers else ())
@@ -92,9 +106,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                 waiting = chunk, events
         if waiting is not None:
             yield lines(*waiting, last_of_snapshot=True)
-    for chunk, events in decoded_streams():
-        if events.num_rows:
-            yield lines(chunk, events)
+    for chunk, events, changes in decoded_streams():
+        if events.num_rows or (changes is not None and changes.num_rows):
+            yield lines(chunk, events, changes)
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:

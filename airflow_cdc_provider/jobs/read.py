@@ -15,6 +15,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.sources.base import (
     CountsPassedOver,
+    NamesRows,
     PassedOver,
     ReadingCounts,
     ReadsSeveral,
@@ -153,6 +154,10 @@ class Paced:
     def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
         return self.read_several([part])
+
+    def row_in_words(self, rows: pa.RecordBatch) -> str:
+        """Name a row as the reader does."""
+        return self.reader.row_in_words(rows) if isinstance(self.reader, NamesRows) else ""
 
     def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Read partitions one after the other."""

@@ -15,7 +15,17 @@ from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResu
 from airflow_cdc_provider.sources.base import CountsStreams, Lag, LearnsSchemas
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
-_OF_TASKS: Final = ("events", "bytes", "disconnects")
+_OF_TASKS: Final = (
+    "events",
+    "bytes",
+    "disconnects",
+    "creates",
+    "updates",
+    "deletes",
+    "filtered",
+    "broken",
+    "transactions",
+)
 
 
 def report(
@@ -24,14 +34,17 @@ def report(
     shot: SnapshotResult | None = None,
     captured: CaptureCounts | None = None,
     tables: Sequence[TableResult] = (),
+    skipped: bool = False,
 ) -> JobResult:
     """Build the result of a stage.
 
     It is ok unless a table could not be merged: then its error names each of these, beside what was done.
+    ``skipped`` says that no snapshot was due.
     """
     error = failures.of_all_tables(tables)
     try:
         outcome = _report(context, shot, captured, tables)
+        outcome = replace(outcome, snapshot_skipped=skipped, incremental=context.incremental)
     except Exception:
         if error is None:
             raise
@@ -71,6 +84,10 @@ def _report(
                 f"{captured.quarantined} records could not be read and are in quarantine: rows of kind "
                 f"quarantine in {context.connector.changes_table}, each with its reason in schema_id"
             )
+    findings += [
+        f"{count} notifications could not be sent by channel {channel}; the log says why"
+        for channel, count in sorted(context.notifier.failed.items())
+    ]
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)
     for name, taken in sorted(progress.snapshots.items()):
@@ -126,6 +143,9 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
                 latency_seconds=_rounded(found.latency_seconds),
                 latency_p50_seconds=_rounded(found.latency_p50_seconds),
                 latency_p99_seconds=_rounded(found.latency_p99_seconds),
+                latency_p95_seconds=_rounded(found.latency_p95_seconds),
+                latency_min_seconds=_rounded(found.latency_min_seconds),
+                latency_average_seconds=_rounded(found.latency_average_seconds),
             )
         results.append(result)
     return tuple(results)
@@ -134,18 +154,20 @@ def _origins(lag: Lag, captured: CaptureCounts | None) -> tuple[OriginResult, ..
 def _with_streams(
     origins: Sequence[OriginResult], context: JobContext, captured: CaptureCounts | None
 ) -> tuple[OriginResult, ...]:
-    """Add what was met on streams: on the process's own, and on those of tasks."""
+    """Add what was met on streams since the job began: on the process's own, and on those of tasks."""
     source = context.source
     streams = source.stream_numbers() if isinstance(source, CountsStreams) else {}
-    of_tasks = captured.reading if captured is not None else {}
+    for found in captured.origins if captured is not None else ():
+        if found.last_transaction:
+            context.last_transactions[found.origin] = found.last_transaction
 
-    def together(stream: StreamNumbers) -> StreamNumbers:
-        sums = {name: getattr(stream, name) + of_tasks.get(name, 0) for name in _OF_TASKS}
-        return replace(stream, **sums)
+    def together(origin: str) -> StreamNumbers:
+        stream = streams[origin]
+        sums = {name: getattr(stream, name) + context.reading.get(name, 0) for name in _OF_TASKS}
+        return replace(stream, **sums, last_transaction=context.last_transactions.get(origin, ""))
 
     return tuple(
-        replace(one, stream=together(streams[one.origin])) if one.origin in streams else one
-        for one in origins
+        replace(one, stream=together(one.origin)) if one.origin in streams else one for one in origins
     )
 
 

@@ -13,8 +13,9 @@ The driver listens where Spark's executors reach it (``spark.driver.host``; on a
 alone), at a port of the system's choice, for those that know a random token. Executors that can't reach it
 read all the same, and the log says so.
 
-A task sends lines of JSON: ``[token, commit, task, attempt]``, then ``[table, rows]`` with what this attempt
-has read of a table so far, at last ``[]``. The driver closes the connection when it has taken in the last.
+A task sends lines of JSON: ``[token, commit, task, attempt]``, then ``[table, rows, last]`` with what this
+attempt has read of a table so far and its last row in words, at last ``[]``. The driver closes the connection
+when it has taken in the last.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ import secrets
 import socket
 import socketserver
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.jobs.read import Reader, batches
+from airflow_cdc_provider.sources.base import NamesRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +58,8 @@ class Tally:
     """Rows read by table, of all tasks of a snapshot. Safe to use from several threads.
 
     Args:
-        path: File to which lines ``{"table": ..., "rows": ...}`` are appended; None for none.
+        path: File to which lines ``{"table": ..., "rows": ...}`` are appended, and ``{"snapshot": {...}}``
+            with how far it came; None for none.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -65,10 +69,15 @@ class Tally:
         self._told: dict[str, int] = {}
         self._tasks: dict[tuple[int, int], _Task] = {}
         self._committed = -1
+        self.last_row = ""
+        """The row that a task told of last, in words."""
+        self.told_at: float | None = None
+        """When a task told of rows last, epoch seconds."""
 
-    def add(self, commit: int, task: int, attempt: int, table: str, rows: int) -> None:
+    def add(self, commit: int, task: int, attempt: int, table: str, rows: int, last: str = "") -> None:
         """Take in what an attempt of a task has read of a table so far."""
         with self._lock:
+            self.last_row, self.told_at = last, time.time()
             if commit > self._committed:
                 known = self._tasks.setdefault((commit, task), _Task())
                 known.attempts.setdefault(attempt, Counter())[table] = rows
@@ -96,6 +105,11 @@ class Tally:
             for table in ended_tables:
                 self._tell(table, self._totals[table])
 
+    def tell(self, snapshot: Mapping[str, Any]) -> None:
+        """Tell how far the snapshot came."""
+        with self._lock:
+            self._append({"snapshot": dict(snapshot)})
+
     def rows(self) -> dict[str, int]:
         """Return the rows read so far."""
         with self._lock:
@@ -116,11 +130,14 @@ class Tally:
 
     def _tell(self, table: str, rows: int) -> None:
         self._told[table] = rows
+        self._append({"table": table, "rows": rows})
+
+    def _append(self, line: Mapping[str, Any]) -> None:
         if self._path is None:
             return
         try:
             with self._path.open("a") as file:
-                file.write(json.dumps({"table": table, "rows": rows}) + "\n")
+                file.write(json.dumps(line) + "\n")
         except OSError as error:
             self._path = None
             log.warning("rows read are told no more: %s", error)
@@ -217,8 +234,8 @@ class _Connection(socketserver.StreamRequestHandler):
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.request.settimeout(None)
         while told := self._line():
-            table, rows = told
-            self.server.tally.add(commit, task, attempt, str(table), int(rows))
+            table, rows, last = told
+            self.server.tally.add(commit, task, attempt, str(table), int(rows), str(last))
         self.server.tally.end(commit, task, attempt)
 
     def _line(self) -> list[Any]:
@@ -258,7 +275,8 @@ class Counted:
                     page = batch.slice(start, REFRESH_ROWS)
                     table = page.column("source_table")[0].as_py()  # a range is of one table
                     rows[table] += page.num_rows
-                    word.send([table, rows[table]])
+                    last = self.reader.row_in_words(page) if isinstance(self.reader, NamesRows) else ""
+                    word.send([table, rows[table], last])
                     yield page
             word.send([])
             word.await_end()

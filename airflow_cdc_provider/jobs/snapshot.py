@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +24,7 @@ from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import LearnsSchemas
+from airflow_cdc_provider.sources.base import CountsDisconnects, LearnsSchemas
 
 _RANGES_PER_CORE = 4
 _MOST_RANGES_PER_CORE = 64
@@ -86,32 +87,67 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
     shot = context.snapshot = SnapshotResult(len(due), len(due))
-    with ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
+    lost = context.spark.sparkContext.accumulator(0)
+    with _told(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
         while not context.stopping() and (parts := left.take(count)):
-            progress, state, read = _commit(context, parts, progress, state, _TASKS_PER_CORE * cores, scanned)
+            for table in left.begun(parts):
+                context.tells_of_snapshots.in_progress(table)
+            progress, state, read = _commit(
+                context, parts, progress, state, _TASKS_PER_CORE * cores, scanned, lost.add
+            )
             scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
             seconds = time.monotonic() - started
             ranges += sum(len(part.ranges) for part in parts)
             by_table = scanned.tally.rows()
             for part in parts:
                 _tell(part, seconds / max(ranges, 1), by_table.get(part.table))
+                if part.after.done:
+                    context.tells_of_snapshots.table_completed(part.table, by_table.get(part.table))
             shot = replace(
                 shot,
                 rows=shot.rows + read,
                 rows_by_table=by_table,
                 remaining=shot.remaining - sum(part.after.done for part in parts),
                 seconds=seconds,
+                disconnects=lost.value,
+                last_event=scanned.tally.last_row,
+                last_event_at=scanned.tally.told_at,
             )
             context.snapshot = shot
+            scanned.tally.tell(asdict(shot))
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
                 count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
-    context.snapshot = replace(shot, rows_by_table={table: rows.get(table, 0) for table in due})
+    context.snapshot = replace(
+        shot,
+        rows_by_table={table: rows.get(table, 0) for table in due},
+        erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
+    )
     if shot.completed and due:
         log.info("snapshot ended: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
     return context.snapshot
+
+
+@contextmanager
+def _told(context: JobContext) -> Iterator[None]:
+    """Notify that the context's snapshot has begun and how it ended, if it is of any table."""
+    shot = context.snapshot
+    if shot is None or not shot.tables:
+        yield
+        return
+    notices = context.tells_of_snapshots
+    notices.started()
+    try:
+        yield
+    except BaseException:
+        notices.aborted()
+        raise
+    if context.snapshot is not None and context.snapshot.completed:
+        notices.completed()
+    else:
+        notices.aborted()
 
 
 class _Ranges:
@@ -129,6 +165,13 @@ class _Ranges:
         self._tables = deque(tables)
         self._running = {table: progress for table, progress in known.items() if not progress.done}
         self._replacing = replacing
+        self._begun: set[str] = set()
+
+    def begun(self, parts: Sequence[_Part]) -> list[str]:
+        """Return the tables whose first ranges are among those taken just now."""
+        new = [part.table for part in parts if part.table not in self._begun]
+        self._begun.update(new)
+        return new
 
     def take(self, count: int) -> list[_Part]:
         """Take the next ranges, about so many; none when all are taken."""
@@ -169,10 +212,13 @@ def _commit(
     state: ChangesState,
     tasks: int,
     scanned: ScannedRows,
+    lost: Callable[[int], None],
 ) -> tuple[Progress, ChangesState, int]:
     """Read the ranges of one commit; return also how many rows they had."""
     ranges = [one for part in parts for one in part.ranges]
     reader = context.source.snapshot_reader()
+    if isinstance(reader, CountsDisconnects):
+        reader = reader.counting(lost)
     if limit := context.connector.snapshot.rows_per_second:
         at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
         reader = Paced(reader, limit / at_once)

@@ -32,6 +32,8 @@ STAGES: tuple[Stage, ...] = (
 
 SNAPSHOT_ROWS: Final = "snapshot_rows.jsonl"
 """Name of the file beside the result in which a job tells how many rows it has read of each table."""
+NOTIFICATIONS: Final = "notifications.jsonl"
+"""Name of the file beside the result in which a job tells its notifications to Airflow."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,11 @@ class JobSpec:
         """Where the job tells how many rows a snapshot has read; None if it has no result file either."""
         return Path(self.result_path).with_name(SNAPSHOT_ROWS) if self.result_path else None
 
+    @property
+    def notifications_path(self) -> Path | None:
+        """Where the job tells its notifications to Airflow; None if it has no result file either."""
+        return Path(self.result_path).with_name(NOTIFICATIONS) if self.result_path else None
+
     def to_json(self) -> str:
         """Write the spec as JSON."""
         return json.dumps(asdict(self), sort_keys=True, indent=1)
@@ -161,6 +168,12 @@ class SnapshotResult:
         rows_by_table: Rows read by table; while it runs, or when it failed, as far as tasks told.
         seconds: How long it took so far.
         aborted: Whether the job failed while it ran; what was committed stays and is resumed.
+        paused: Whether it waits until somebody resumes it.
+        paused_seconds: How long it waited so.
+        erroneous: Rows that could not be read and were set apart.
+        disconnects: Connections that its reads lost.
+        last_event: The last row that a task told of, in words.
+        last_event_at: When that was, epoch seconds; None before the first.
     """
 
     tables: int = 0
@@ -169,6 +182,12 @@ class SnapshotResult:
     rows_by_table: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     aborted: bool = False
+    paused: bool = False
+    paused_seconds: float = 0.0
+    erroneous: int = 0
+    disconnects: int = 0
+    last_event: str = ""
+    last_event_at: float | None = None
 
     def joined(self, other: SnapshotResult) -> SnapshotResult:
         """Return both as one: they are of different tables."""
@@ -179,6 +198,12 @@ class SnapshotResult:
             {**other.rows_by_table, **self.rows_by_table},
             self.seconds + other.seconds,
             self.aborted or other.aborted,
+            self.paused or other.paused,
+            self.paused_seconds + other.paused_seconds,
+            self.erroneous + other.erroneous,
+            self.disconnects + other.disconnects,
+            self.last_event or other.last_event,
+            self.last_event_at or other.last_event_at,
         )
 
     @property
@@ -190,6 +215,54 @@ class SnapshotResult:
     def running(self) -> bool:
         """Whether it goes on with the next run: it was asked to stop in between."""
         return self.remaining > 0 and not self.aborted
+
+
+@dataclass(frozen=True)
+class IncrementalResult:
+    """How far a snapshot beside the stream came.
+
+    Args:
+        request_id: Id of the signal that asked for it.
+        state: Where it stands.
+        tables: How many tables it is of.
+        remaining: How many of them are not read to their end.
+        table: The table that it reads, or read last.
+        chunk_id: Its newest chunk.
+        chunk_from: First key of that, as text.
+        chunk_to: Where that ends.
+        table_from: First key of the table's first chunk.
+        table_to: The greatest key that the table had when its reading began.
+        rows_by_table: Rows read by table.
+        began_us: When it began, µs since 1970; 0 before.
+        ended_us: When it ended; 0 before.
+        paused_at_us: Since when it is paused; 0 if it isn't.
+        paused_us: How long it was paused before.
+    """
+
+    request_id: str
+    state: Literal["running", "paused", "aborted", "completed", "skipped"] = "running"
+    tables: int = 0
+    remaining: int = 0
+    table: str = ""
+    chunk_id: str = ""
+    chunk_from: str = ""
+    chunk_to: str = ""
+    table_from: str = ""
+    table_to: str = ""
+    rows_by_table: Mapping[str, int] = field(default_factory=dict)
+    began_us: int = 0
+    ended_us: int = 0
+    paused_at_us: int = 0
+    paused_us: int = 0
+
+    def seconds(self, now_us: int) -> float:
+        """Return how long it has taken, pauses included."""
+        return max((self.ended_us or now_us) - self.began_us, 0) / 1e6 if self.began_us else 0.0
+
+    def paused_seconds(self, now_us: int) -> float:
+        """Return how long of it it was paused."""
+        now = max((self.ended_us or now_us) - self.paused_at_us, 0) if self.paused_at_us else 0
+        return (self.paused_us + now) / 1e6
 
 
 @dataclass(frozen=True)
@@ -229,6 +302,9 @@ class OriginResult:
             known.
         latency_p50_seconds: Half of the changes took no longer.
         latency_p99_seconds: 99 of 100 took no longer.
+        latency_p95_seconds: 95 of 100 took no longer.
+        latency_min_seconds: The least.
+        latency_average_seconds: The mean.
         passed_over: What was met there that is no change of a captured table, by why: ``view``, ``counter``,
             ``unselected``, ``system``.
         failed_batches: Batches with changes of it that could not be committed; the next run reads them again.
@@ -248,6 +324,9 @@ class OriginResult:
     failed_batches: int = 0
     segments: SegmentNumbers | None = None
     stream: StreamNumbers | None = None
+    latency_p95_seconds: float | None = None
+    latency_min_seconds: float | None = None
+    latency_average_seconds: float | None = None
 
 
 SnapshotState = Literal["none", "running", "done", "outdated"]
@@ -300,6 +379,8 @@ class JobResult:
         status: Per table where it stands, if that was asked for.
         selected: The source's tables that a capture takes; empty of a job that captures nothing.
         committed_at: When the newest batch of the changes table was committed, epoch seconds.
+        snapshot_skipped: Whether no snapshot was due.
+        incremental: How far the newest snapshot beside the stream came, if there was one.
     """
 
     ok: bool
@@ -319,6 +400,8 @@ class JobResult:
     status: Sequence[TableStatus] = ()
     selected: Sequence[str] = ()
     committed_at: float | None = None
+    snapshot_skipped: bool = False
+    incremental: IncrementalResult | None = None
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""
@@ -336,6 +419,8 @@ class JobResult:
         values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))
         shot = values.get("snapshot")
         values["snapshot"] = SnapshotResult(**shot) if shot else None
+        beside = values.get("incremental")
+        values["incremental"] = IncrementalResult(**beside) if beside else None
         return cls(**values)
 
 

@@ -3,10 +3,11 @@
 It keeps a state file beside the result, which whoever supervises it reads::
 
     {"pid": 4711, "host": "...", "name": "...", "started_at": s, "heartbeat_at": s, "rounds": n, "batch": n,
-     "changes": n, "lag_seconds": s, "offset": {...}, "committed_at": s,
+     "changes": n, "lag_seconds": s, "offset": {...}, "committed_at": s, "metrics": {...},
      "status": "running" | "stopped" | "failed", "error": ""}
 
 Times are epoch seconds; ``offset`` is the source's, reached by the newest commit, made at ``committed_at``.
+``metrics`` are those of the whole application, by Debezium's names (:mod:`.debezium_metrics`).
 While it is running, ``error`` tells of tables that a person must look at: the others follow. A heartbeat
 older than a few commit intervals means that the process hangs or is gone.
 """
@@ -18,7 +19,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from airflow_cdc_provider.exceptions import (
 )
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.custom_snapshot import captures
+from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
 
@@ -54,6 +56,7 @@ class StreamState:
     lag_seconds: float | None = None
     offset: Mapping[str, Any] | None = None
     committed_at: float | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     status: str = "running"
     error: str = ""
 
@@ -113,6 +116,7 @@ def stream(context: JobContext) -> JobResult:
                 lag_seconds=outcome.lag_seconds,
                 offset=outcome.offset,
                 committed_at=outcome.committed_at,
+                metrics=metrics_of(outcome, context.snapshot),
                 error="" if failures else outcome.error,
             )
             state.write(path)

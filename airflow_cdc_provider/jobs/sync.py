@@ -32,6 +32,8 @@ def sync(context: JobContext) -> JobResult:
         with told(context):
             shot = snapshot(context, due, again=again, replacing=True)
         go_to(context, moment, due)
+    else:
+        context.tells_of_snapshots.skipped()
     captured = None
     lost = False
     if captures(context.connector):
@@ -53,7 +55,8 @@ def sync(context: JobContext) -> JobResult:
         captured = capture(context)
     force = bool(context.spec.options.get("force"))
     merged = [] if context.stopping() else merge_tables(context, force=force)
-    return report(context, shot=shot, captured=captured, tables=merged)
+    skipped = context.snapshot is None
+    return report(context, shot=shot, captured=captured, tables=merged, skipped=skipped)
 
 
 def _due(context: JobContext) -> list[str]:

@@ -66,6 +66,10 @@ class OriginChanges:
         latency_seconds: The greatest time from the write of one to its capture, None where it isn't known.
         latency_p50_seconds: Half of them took no longer.
         latency_p99_seconds: 99 of 100 took no longer.
+        latency_p95_seconds: 95 of 100 took no longer.
+        latency_min_seconds: The least time.
+        latency_average_seconds: The mean.
+        last_transaction: Id of the transaction of the last change that has one, empty for none.
     """
 
     origin: str
@@ -74,6 +78,10 @@ class OriginChanges:
     latency_seconds: float | None
     latency_p50_seconds: float | None = None
     latency_p99_seconds: float | None = None
+    latency_p95_seconds: float | None = None
+    latency_min_seconds: float | None = None
+    latency_average_seconds: float | None = None
+    last_transaction: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,12 +274,13 @@ class ChangesTable:
         ]
         return sorted(summaries, key=lambda s: (s.source_table or "", s.kind))
 
-    def origins(self, after: int, through: int) -> list[OriginChanges]:
-        """Count changes and quarantined records per origin; reads four narrow columns.
+    def origins(self, after: int, through: int, *, latencies: bool = True) -> list[OriginChanges]:
+        """Count changes and quarantined records per origin; reads six narrow columns.
 
         Args:
             after: Batches up to this one are left out.
             through: The last batch.
+            latencies: Whether to tell how long changes took to be captured.
         """
         from pyspark.sql import functions
 
@@ -279,13 +288,23 @@ class ChangesTable:
             return []
         kinds = (record.CHANGE, record.QUARANTINE)
         captured, committed = (functions.unix_micros(c) for c in ("captured_at", "committed_at"))
+        took = captured - committed
+        measured = {
+            "latency_us": functions.max(took),
+            "percentiles_us": functions.percentile_approx(took, [0.5, 0.99, 0.95]),
+            "least_us": functions.min(took),
+            "mean_us": functions.avg(took),
+        }
         found = (
             self.pending(after, through, kinds=kinds)
             .groupBy("origin")
             .agg(
                 *(functions.count_if(functions.col("kind") == kind).alias(kind) for kind in kinds),
-                functions.max(captured - committed).alias("latency_us"),
-                functions.percentile_approx(captured - committed, [0.5, 0.99]).alias("percentiles_us"),
+                functions.max_by(
+                    "transaction",
+                    functions.when(functions.col("transaction").isNotNull(), functions.col("position")),
+                ).alias("last_transaction"),
+                *(value.alias(name) for name, value in measured.items() if latencies),
             )
             .collect()
         )
@@ -294,10 +313,8 @@ class ChangesTable:
                 r["origin"],
                 r[record.CHANGE],
                 r[record.QUARANTINE],
-                *(
-                    None if us is None else us / 1_000_000
-                    for us in (r["latency_us"], *(r["percentiles_us"] or (None, None)))
-                ),
+                **(_latencies(r) if latencies else {"latency_seconds": None}),
+                last_transaction=r["last_transaction"] or "",
             )
             for r in sorted(found, key=lambda r: r["origin"])
         ]
@@ -376,6 +393,22 @@ def _moment(microseconds: int | None) -> datetime | None:
         if microseconds is None
         else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     )
+
+
+def _latencies(row: Any) -> dict[str, float | None]:
+    """Return what was measured of an origin's latencies, in seconds."""
+    p50, p99, p95 = row["percentiles_us"] or (None, None, None)
+    microseconds = {
+        "": row["latency_us"],
+        "_p50": p50,
+        "_p95": p95,
+        "_p99": p99,
+        "_min": row["least_us"],
+        "_average": row["mean_us"],
+    }
+    return {
+        f"latency{name}_seconds": None if us is None else us / 1_000_000 for name, us in microseconds.items()
+    }
 
 
 def _offset_row(text: str, now: datetime) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.hooks.commit_log_offset import reached
+from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
+from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
+    from airflow_cdc_provider.notifications.notification import Notification
     from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 
@@ -49,6 +52,7 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
         emit_snapshot(connector, result.snapshot)
     for origin in result.origins:
         _emit_origin(origin, {**tags, "origin": origin.origin})
+    emit_debeziums(connector, metrics_of(result))
     for table in result.tables:
         own = {**tags, "table": table.table}
         for name in _TABLE_COUNTS:
@@ -64,6 +68,7 @@ def emit_failure(connector: Connector, result: JobResult) -> None:
     """Emit what a job tells that failed: how far its snapshot came, and what it could not commit."""
     if result.snapshot is not None:
         emit_snapshot(connector, result.snapshot)
+        emit_debeziums(connector, metrics_of(result))
     for origin in result.origins:
         tags = {**connector.tags, "origin": origin.origin}
         Stats.incr("cdc.origin.failed_batches", origin.failed_batches, tags=tags)
@@ -105,12 +110,26 @@ def emit_rows(connector: Connector, table: str, rows: int) -> None:
     Stats.gauge("cdc.snapshot.rows", rows, tags={**connector.tags, "table": table})
 
 
+def emit_notification(connector: Connector, notification: Notification) -> None:
+    """Count a notification, by what happened and of what: ``initial`` or ``incremental`` snapshots."""
+    aggregate = notification.aggregate_type.partition(" ")[0].lower()
+    tags = {**connector.tags, "type": notification.type, "aggregate": aggregate}
+    Stats.incr("cdc.notifications", 1, tags=tags)
+
+
 def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
     Stats.incr("cdc.origin.mutations", origin.mutations, tags=tags)
     Stats.incr("cdc.origin.errors", origin.errors, tags=tags)
     if origin.position is not None:
         Stats.gauge("cdc.origin.position", origin.position, tags=tags)
-    for name in ("latency_seconds", "latency_p50_seconds", "latency_p99_seconds"):
+    for name in (
+        "latency_seconds",
+        "latency_p50_seconds",
+        "latency_p95_seconds",
+        "latency_p99_seconds",
+        "latency_min_seconds",
+        "latency_average_seconds",
+    ):
         if (seconds := getattr(origin, name)) is not None:
             Stats.gauge(f"cdc.origin.{name}", seconds, tags=tags)
     for why, count in origin.passed_over.items():
@@ -123,9 +142,24 @@ def _emit_origin(origin: OriginResult, tags: dict[str, str]) -> None:
 
 def _emit_stream(stream: StreamNumbers, tags: dict[str, str]) -> None:
     Stats.gauge("cdc.stream.connected", int(stream.connected), tags=tags)
-    for name in ("disconnects", "elections", "replies", "empty_replies", "events", "bytes"):
+    for name in (
+        "disconnects",
+        "elections",
+        "replies",
+        "empty_replies",
+        "events",
+        "bytes",
+        "creates",
+        "updates",
+        "deletes",
+        "filtered",
+        "broken",
+        "transactions",
+    ):
         Stats.incr(f"cdc.stream.{name}", getattr(stream, name), tags=tags)
     Stats.timing("cdc.stream.waited", timedelta(seconds=stream.waited_seconds), tags=tags)
+    for name in ("queue_events_max", "queue_bytes_max") if stream.queue_bytes_limit else ():
+        Stats.gauge(f"cdc.stream.{name}", getattr(stream, name), tags=tags)
     for name in ("last_event_at", "last_empty_reply_at", "behind_seconds"):
         if (value := getattr(stream, name)) is not None:
             Stats.gauge(f"cdc.stream.{name}", value, tags=tags)

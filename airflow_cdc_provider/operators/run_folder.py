@@ -9,6 +9,7 @@ running application finds its result.
 ``connection.json``      the source's connection, mode 0600, removed when the job has ended
 ``result.json``          the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
 ``snapshot_rows.jsonl``  rows read of each table while a snapshot runs
+``notifications.jsonl``  notifications for Airflow, one a line
 =======================  =================================================================
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.work_folder import configured_work_folder, safe_name
-from airflow_cdc_provider.jobs.spec import SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.jobs.spec import NOTIFICATIONS, SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class RunFolder:
         return self.path / SNAPSHOT_ROWS
 
     @property
+    def notifications_path(self) -> Path:
+        """Where the job tells its notifications to Airflow."""
+        return self.path / NOTIFICATIONS
+
+    @property
     def connection_path(self) -> Path:
         """Where the connection is while the job runs."""
         return self.path / "connection.json"
@@ -92,6 +98,7 @@ class RunFolder:
         """Remove what an earlier try told, so that it can't be taken for this one's."""
         self.result_path.unlink(missing_ok=True)
         self.rows_path.unlink(missing_ok=True)
+        self.notifications_path.unlink(missing_ok=True)
 
     def read_result(self) -> JobResult | None:
         """Read the job's result, None if it wrote none.

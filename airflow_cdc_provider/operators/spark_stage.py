@@ -34,10 +34,12 @@ from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name
+from airflow_cdc_provider.jobs.debezium_metrics import Metrics, metrics_of
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
 from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
+from airflow_cdc_provider.operators.notifications import following_notifications
 from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.snapshot_rows import following_rows
@@ -58,6 +60,8 @@ _MOST_SHOWN: Final = 400
 """Of nodes and of tables in XCom."""
 SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
 """XCom's key of the rows read of each table while a snapshot runs."""
+NOTIFICATIONS_KEY: Final = "notifications"
+"""XCom's key of the notifications that a job gave to channel ``airflow``."""
 
 
 class SparkStageOperator(SparkSubmitOperator):
@@ -222,7 +226,12 @@ class SparkStageOperator(SparkSubmitOperator):
         self._fill_submit(connector, run.dag_id, run.run_id)
         failure: Exception | None = None
         try:
-            with following_rows(self._folder.rows_path, connector, self._rows_to_xcom(context)):
+            with (
+                following_rows(self._folder.rows_path, connector, self._rows_to_xcom(context)),
+                following_notifications(
+                    self._folder.notifications_path, connector, self._notifications_to_xcom(context)
+                ),
+            ):
                 super().execute(context)
         except CdcError:
             raise
@@ -270,6 +279,12 @@ class SparkStageOperator(SparkSubmitOperator):
             context["ti"].xcom_push(SNAPSHOT_ROWS_KEY, dict(list(rows.items())[-_MOST_SHOWN:]))
 
         return push
+
+    def _notifications_to_xcom(self, context: Context) -> Callable[[list[dict[str, Any]]], None] | None:
+        """Return what puts the job's notifications into XCom as they come."""
+        if not self.do_xcom_push:
+            return None
+        return lambda told: context["ti"].xcom_push(NOTIFICATIONS_KEY, told[-_MOST_SHOWN:])
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -397,9 +412,21 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
         "passed_over": dict(result.passed_over),
         "snapshot": _snapshot_numbers(result.snapshot),
+        "metrics": short(metrics_of(result)),
         "seconds": dict(result.seconds),
         "findings": list(result.findings),
     }
+
+
+def short(metrics: Mapping[str, Metrics]) -> dict[str, dict[str, Any]]:
+    """Return metrics with no more than the first tables of lists and mappings."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(list(value.items())[:_MOST_SHOWN])
+        return value[:_MOST_SHOWN] if isinstance(value, list) else value
+
+    return {context: {name: cut(value) for name, value in of.items()} for context, of in metrics.items()}
 
 
 def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:

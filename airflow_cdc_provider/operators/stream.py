@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import to_connector
 from airflow_cdc_provider.hooks.stream_application import Health, StreamFolder
@@ -122,6 +123,7 @@ class CdcStreamOperator(SparkStageOperator):
             raise TransientError("the trigger ended without an event")
         if event["status"] == "error":
             raise for_airflow(error_of(event["code"], event["text"]))
+        emit_debeziums(to_connector(self.connector), event["value"].get("metrics", {}))
         return {"adopted": adopted, **event["value"]}
 
     def on_kill(self) -> None:
@@ -223,6 +225,7 @@ class CdcStreamOperator(SparkStageOperator):
         while not self._killed:
             health = self._health()
             failure = folder.failure(health, self.max_lag_seconds)
+            emit_debeziums(to_connector(self.connector), health.state.get("metrics", {}))
             if failure is not None:
                 raise failure
             if health.status == "stopped":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.hooks.work_folder import stream_folder
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
@@ -85,6 +86,8 @@ class CdcStreamHealthSensor(ObservingSensor):
             stream_folder(self.work_folder, to_connector(self.connector).name).request_stop()
 
     def seen(self, value: Mapping[str, Any]) -> None:
-        """Emit the lag."""
+        """Emit the lag, and the application's metrics by Debezium's names."""
+        connector = to_connector(self.connector)
         if value.get("lag_seconds") is not None:
-            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=to_connector(self.connector).tags)
+            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=connector.tags)
+        emit_debeziums(connector, value.get("metrics", {}))

@@ -342,7 +342,8 @@ class CountsPassedOver(Protocol):
 
 ReadingCounts = Counter[str]
 """What tasks did to read: ``wait_us`` for the server, ``parse_us``, ``convert_us``; ``events``, ``bytes`` and
-``disconnects`` of streams of their own."""
+``disconnects`` of streams of their own; and of all that they read ``creates``, ``updates``, ``deletes``,
+``filtered``, ``broken`` and ``transactions``, as :class:`.stream_numbers.StreamNumbers` has them."""
 
 
 @runtime_checkable
@@ -351,6 +352,24 @@ class TellsReading(Protocol):
 
     def read_telling(self, part: Any, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
         """Read one partition; add what was done for it, once it is read to its end."""
+        ...
+
+
+@runtime_checkable
+class NamesRows(Protocol):
+    """What a reader of snapshots adds that can name a row for people."""
+
+    def row_in_words(self, rows: pa.RecordBatch) -> str:
+        """Say which row the last one of a batch is, in a line of at most 1000 characters."""
+        ...
+
+
+@runtime_checkable
+class CountsDisconnects(Protocol):
+    """What a reader of snapshots adds that gets over lost connections."""
+
+    def counting(self, lost: Callable[[int], None]) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+        """Return a reader that calls a picklable function with 1 for each connection that it loses."""
         ...
 
 

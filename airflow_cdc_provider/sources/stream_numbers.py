@@ -25,6 +25,20 @@ class StreamNumbers:
         position: The place that it has reached, by name.
         behind_seconds: Age of the last event when it came, by the server's clock of its commit; None before
             the first.
+        last_event: The last event that came, in words; empty before the first.
+        last_transaction: The id of the last transaction that was captured; empty before the first.
+        creates: Captured events that created a row.
+        updates: Those that changed or replaced one.
+        deletes: Those that deleted one.
+        filtered: Events of rows that the server sent and the declaration doesn't select.
+        broken: Events that could not be read and were set apart.
+        transactions: Transactions with captured events; a stream gives them when they are committed.
+        queue_events_limit: Most events that may wait to be worked on; 0 for no such limit.
+        queue_bytes_limit: Most bytes of such, about.
+        queue_events: Events that wait now.
+        queue_bytes: Bytes of them.
+        queue_events_max: The most events that waited so far.
+        queue_bytes_max: The most bytes.
     """
 
     connected: bool = False
@@ -40,3 +54,17 @@ class StreamNumbers:
     last_empty_reply_at: float | None = None
     position: Mapping[str, str] = field(default_factory=dict)
     behind_seconds: float | None = None
+    last_event: str = ""
+    last_transaction: str = ""
+    creates: int = 0
+    updates: int = 0
+    deletes: int = 0
+    filtered: int = 0
+    broken: int = 0
+    transactions: int = 0
+    queue_events_limit: int = 0
+    queue_bytes_limit: int = 0
+    queue_events: int = 0
+    queue_bytes: int = 0
+    queue_events_max: int = 0
+    queue_bytes_max: int = 0

@@ -199,6 +199,69 @@ def build_documents(events: pa.RecordBatch, envelope: Envelope, *, tombstones: b
     )
 
 
+SCHEMA_KEY: Final = struct(
+    "io.debezium.connector.mongodb.SchemaChangeKey", ("databaseName", STRING), version=1
+)
+SCHEMA_VALUE: Final = struct(
+    "io.debezium.connector.mongodb.SchemaChangeValue",
+    ("source", _SOURCE),
+    ("ts_ms", INT64),
+    ("databaseName", STRING),
+    ("collectionName", OPTIONAL_STRING),
+    ("type", STRING),
+    ("event", replace(_JSON, optional=False)),
+    version=1,
+)
+"""Debezium has no such records for MongoDB: members are called as in those of its other connectors."""
+
+
+def build_schema_changes(changes: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
+    """Put schema changes into their envelope; they have no headers.
+
+    Args:
+        changes: Columns as :mod:`airflow_cdc_provider.sources.mongodb.schema_changes` describes them.
+        topic: Their topic.
+        options: As for :func:`build`.
+    """
+    count = changes.num_rows
+    known_ms = changes["source_ms"]
+    source = pa.StructArray.from_arrays(
+        [
+            pa.repeat(options.version, count),
+            pa.repeat("mongodb", count),
+            pa.repeat(options.topics.prefix, count),
+            known_ms,
+            pa.repeat("false", count),
+            changes["database"],
+            pa.nulls(count, pa.utf8()),
+            pc.multiply(known_ms, 1000),
+            pc.multiply(known_ms, 1_000_000),
+            changes["collection"].fill_null(""),
+            changes["ord"],
+            pa.nulls(count, pa.utf8()),
+            pa.nulls(count, pa.int64()),
+            known_ms,
+        ],
+        [name for name, _ in _SOURCE.fields],
+    )
+    value = pa.StructArray.from_arrays(
+        [
+            source,
+            pa.repeat(options.now_ns // 1_000_000, count),
+            *(changes[name] for name in ("database", "collection", "type", "event")),
+        ],
+        [name for name, _ in SCHEMA_VALUE.fields],
+    )
+    return Envelope(
+        [Destination(topic, SCHEMA_KEY, SCHEMA_VALUE)],
+        np.zeros(count, np.int64),
+        pa.StructArray.from_arrays([changes["database"]], ["databaseName"]),
+        value,
+        np.zeros(count, np.bool_),
+        bare=True,
+    )
+
+
 def _with_times(schema: ConnectSchema) -> ConnectSchema:
     """Add ``ts_us`` and ``ts_ns`` after ``ts_ms``."""
     place = [name for name, _ in schema.fields].index("ts_ms") + 1

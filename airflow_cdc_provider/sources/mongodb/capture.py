@@ -48,6 +48,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     pinned_client,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.event_words import in_words
 from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.guard import require_members
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -60,7 +61,7 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     target,
 )
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
-from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead
+from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
 from airflow_cdc_provider.sources.mongodb.records import EventSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
@@ -190,7 +191,12 @@ class ChangeStream:
         self._last_event = _NO_EVENT
         self._skip_through = _NO_EVENT
         self._primary: ObjectId | None = None
-        self._counts = StreamNumbers()
+        self._counts = StreamNumbers(
+            queue_events_limit=options.advanced.read_ahead_events,
+            queue_bytes_limit=options.advanced.read_ahead_bytes,
+        )
+        self._waiting = Waiting()
+        self._newest = b""
 
     @property
     def counts(self) -> StreamNumbers:
@@ -199,7 +205,17 @@ class ChangeStream:
         position = {} if place is None else {"sec": str(place.seconds), "ord": str(place.increment)}
         if place is not None and place.token:
             position["resume_token"] = str(bson.decode(place.token).get("_data", ""))
-        return replace(self._counts, connected=self._cursor is not None, position=position)
+        waiting = self._waiting
+        return replace(
+            self._counts,
+            connected=self._cursor is not None,
+            position=position,
+            last_event=in_words(self._newest) if self._newest else "",
+            queue_events=waiting.events,
+            queue_bytes=waiting.bytes,
+            queue_events_max=waiting.most_events,
+            queue_bytes_max=waiting.most_bytes,
+        )
 
     @property
     def place(self) -> StreamPlace:
@@ -541,7 +557,12 @@ class ChangeStream:
             doing,
             largest_batch=batch_events or advanced.batch_events,
         )
-        return ReadAhead(cursor, 0 if batch_events else advanced.read_ahead_bytes, self._is_last)
+        room = Room(
+            0 if batch_events else advanced.read_ahead_bytes,
+            advanced.read_ahead_events,
+            advanced.batch_events,
+        )
+        return ReadAhead(cursor, room, self._is_last, self._waiting)
 
     def _count_election(self, hello: Mapping[str, Any]) -> None:
         primary = hello.get("electionId")  # told by primaries
@@ -562,6 +583,7 @@ class ChangeStream:
         if count:
             found = scan(batch.data, spans, *self._last_event)
             self._require_order(found)
+            self._newest = batch.data[spans.starts[-1] : spans.ends[-1]].tobytes()
             self._last_event = (int(found.times[-1]), int(found.indexes[-1]))
             self._counts.behind_seconds = max(time.time() - (self._last_event[0] >> 32), 0.0)
             if found.fragments.any() or self._fragments:

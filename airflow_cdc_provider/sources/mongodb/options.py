@@ -123,6 +123,11 @@ class MongodbAdvanced:
         32 * 1024 * 1024,
         minimum=0,
     )
+    read_ahead_events: int = option(
+        "Most events that wait so, whatever their bytes; more than batch_events; 0: no such limit",
+        100_000,
+        minimum=0,
+    )
     backlog_streams: int = option(
         "Change streams that read a backlog at once; 0: as many as Spark runs tasks at once, up to 8; 1: one",
         0,
@@ -175,6 +180,19 @@ class MongodbAdvanced:
         "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0
     )
     connect_longest_pause_seconds: float = option("The longest such pause", 120.0, minimum=0.0)
+
+    def __post_init__(self) -> None:
+        """Refuse a queue that has no room for one reply.
+
+        Raises:
+            ConfigurationError: With what fits.
+        """
+        if 0 < self.read_ahead_events <= self.batch_events:
+            raise ConfigurationError(
+                "option source.advanced.read_ahead_events is too small",
+                expected=f"more than batch_events, {self.batch_events}, or 0",
+                found=str(self.read_ahead_events),
+            )
 
 
 @dataclass(frozen=True)

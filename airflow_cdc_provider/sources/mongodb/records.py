@@ -11,6 +11,7 @@ these two change nothing; they are kept as kind ``schema`` without a table.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,7 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     validate_all,
 )
 from airflow_cdc_provider.sources.mongodb.change_event import Facts, number_namespaces, read_facts
+from airflow_cdc_provider.sources.mongodb.event_counts import count_events
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES
@@ -72,14 +74,14 @@ class EventSlice:
 
 
 def slice_reader(
-    selects: Callable[[str], bool], *, strict: bool
+    selects: Callable[[str], bool], *, strict: bool, counts: Counter[str] | None = None
 ) -> Callable[[EventSlice], Iterator[pa.RecordBatch]]:
     """Return the picklable function that reads slices (see :func:`read_events`)."""
-    return partial(_read_slice, selects=selects, strict=strict)
+    return partial(_read_slice, selects=selects, strict=strict, counts=counts)
 
 
 def _read_slice(
-    part: EventSlice, *, selects: Callable[[str], bool], strict: bool
+    part: EventSlice, *, selects: Callable[[str], bool], strict: bool, counts: Counter[str] | None
 ) -> Iterator[pa.RecordBatch]:
     data = np.frombuffer(part.events, np.uint8)
     spans = split_documents(data)
@@ -92,6 +94,7 @@ def _read_slice(
         captured_us=part.captured_us,
         selects=selects,
         strict=strict,
+        counts=counts,
     )
 
 
@@ -103,6 +106,7 @@ def read_events(
     captured_us: int,
     selects: Callable[[str], bool],
     strict: bool = False,
+    counts: Counter[str] | None = None,
 ) -> pa.RecordBatch:
     """Turn events into change records.
 
@@ -113,6 +117,7 @@ def read_events(
         captured_us: When they were read, in us since 1970.
         selects: Tells whether a namespace belongs to the capture; asked once for each.
         strict: Fail on a broken event.
+        counts: Gets how many events there are, by kind (see :func:`.event_counts.count_events`).
 
     Returns:
         Records of selected namespaces, in the same order.
@@ -125,6 +130,8 @@ def read_events(
     namespaces, codes = number_namespaces(data, facts.namespaces)
     captured = np.array([bool(name) and is_captured(name, selects) for name in namespaces], np.bool_)
     of_rows = facts.complete & np.isin(facts.operations, _OF_ROWS)
+    if counts is not None:
+        count_events(counts, data, facts, of_rows & captured[codes] if len(codes) else of_rows, of_rows)
     of_tables = facts.complete & np.isin(facts.operations, _OF_COLLECTIONS) | of_rows
     kinds = np.where(of_rows, 0, np.where(of_tables, 1, np.where(facts.complete, 2, 3))).astype(np.int8)
     rows = np.flatnonzero(~of_tables | captured[codes]) if len(codes) else codes

@@ -20,8 +20,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -46,6 +45,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     translated,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
+from airflow_cdc_provider.sources.mongodb.event_words import row_in_words
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
@@ -157,24 +157,42 @@ class _Progress:
     rows: int = 0
 
 
-def range_reader(
-    values: ConnectionValues, options: MongodbOptions
-) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
-    """Return the picklable function that reads ranges.
-
-    It holds the connection's values; its text doesn't show them.
-    """
-    return partial(_read_range, _Reader(values, options.advanced, options.stream.comment))
+def range_reader(values: ConnectionValues, options: MongodbOptions) -> RangeReader:
+    """Return what reads ranges. It holds the connection's values; its text doesn't show them."""
+    return RangeReader(values, options.advanced, options.stream.comment)
 
 
 @dataclass(frozen=True)
-class _Reader:
+class RangeReader:
+    """Reads ranges. Picklable.
+
+    Args:
+        values: The connection.
+        advanced: Options of the source.
+        comment: Begins the comment that names its cursors.
+        lost: Called with 1 for each connection that is lost; None for nobody.
+    """
+
     values: ConnectionValues = field(repr=False)
     advanced: MongodbAdvanced
     comment: str
+    lost: Callable[[int], None] | None = field(default=None, repr=False)
+
+    def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
+        """Read a range."""
+        return _read_range(self, part)
+
+    def counting(self, lost: Callable[[int], None]) -> RangeReader:
+        """Return one that tells of the connections that it loses."""
+        return replace(self, lost=lost)
+
+    def row_in_words(self, rows: pa.RecordBatch) -> str:
+        """Say which document the last one of a batch is."""
+        last = rows.slice(rows.num_rows - 1)
+        return row_in_words(last["source_table"][0].as_py(), last["payload"][0].as_py())
 
 
-def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
+def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
     progress = _Progress()
     left = pauses(reader.advanced)
     while True:
@@ -186,6 +204,8 @@ def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch
                 yield batch
             return
         except TransientError as error:
+            if reader.lost is not None:
+                reader.lost(1)
             pause = next(left, None)
             if pause is None:
                 raise
@@ -202,7 +222,7 @@ def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch
 
 
 def _read_on(
-    client: MongoClient, part: SnapshotRange, progress: _Progress, reader: _Reader
+    client: MongoClient, part: SnapshotRange, progress: _Progress, reader: RangeReader
 ) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
     """Read a range from where it stands; give each batch with the progress after it."""
     now = cluster_time(client)
@@ -237,7 +257,7 @@ def _read_on(
         cursor.close()
 
 
-def _finds(part: SnapshotRange, lower: bytes, at: int, reader: _Reader) -> Iterator[dict[str, Any]]:
+def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> Iterator[dict[str, Any]]:
     query = parse_filter(part.where)
     command: dict[str, Any] = {
         "find": part.table.partition(".")[2],

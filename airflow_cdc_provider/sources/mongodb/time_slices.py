@@ -89,7 +89,7 @@ class ChangeReader:
         strict = self.options.advanced.strict
         if isinstance(part, EventSlice):
             began = time.perf_counter()
-            records = list(slice_reader(self.selects, strict=strict)(part))
+            records = list(slice_reader(self.selects, strict=strict, counts=counts)(part))
             counts["convert_us"] += _us(time.perf_counter() - began)
             yield from records
             return
@@ -106,6 +106,7 @@ class ChangeReader:
                     captured_us=part.captured_us,
                     selects=self.selects,
                     strict=strict,
+                    counts=counts,
                 )
                 counts["convert_us"] += _us(time.perf_counter() - began)
                 yield records

@@ -405,7 +405,7 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
         assert cursor is not None
         if (thread := cursor._thread) is not None:
             thread.join(0.5)  # it waits at its limit, or has ended at the head
-        waiting = len(cursor._replies), cursor._bytes
+        waiting = len(cursor._replies), cursor._waiting.bytes
         seen = sum(map(len, reply.events))
         while seen < 300:
             seen += sum(map(len, stream.read().events))

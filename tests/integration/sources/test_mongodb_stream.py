@@ -186,7 +186,7 @@ def test_large_documents_are_skipped_by_the_server_also_where_two_make_one_large
     assert done == [("insert", 1), ("insert", 3), ("update", 3)]
 
 
-@pytest.mark.covers("MDB-CUR-06")
+@pytest.mark.covers("MDB-CUR-06", "MDB-LIM-01")
 def test_an_event_over_16_mb_fails_the_run_for_good_and_is_named(watch: Watch, database: Any) -> None:
     database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
     replay = watch("database", oversize="fail", pre_images=True)
@@ -199,6 +199,12 @@ def test_an_event_over_16_mb_fails_the_run_for_good_and_is_named(watch: Watch, d
             replay.capture(fresh=True)
         assert f"update of {database.name}.big, 1800" in told.value.found
         assert isinstance(told.value, PERMANENT)
+    for oversize, more in (("split", 1), ("skip", 0)):
+        size = {"skip_over_bytes": 15_000_000} if oversize == "skip" else {}
+        chosen = watch("database", oversize=oversize, pre_images=True, **size)
+        chosen.offset, chosen.batches = replay.offset, []
+        chosen.capture()
+        assert len(captured(chosen)) == 50 + more
 
 
 @pytest.mark.covers("MDB-XM-07")

@@ -11,6 +11,7 @@ from typing import Any
 import bson
 import pyarrow as pa
 import pytest
+from bson import json_util
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
@@ -28,6 +29,7 @@ from tests.unit.jobs.test_offline_mongodb import (
     NOW_NS,
     PROFILES,
     RECORDED_BY,
+    WHOLE,
     debezium_records,
     printed,
     recording,
@@ -531,3 +533,96 @@ def _written(folder: Path, events: list[bytes]) -> Recording:
     file = folder / "stream.bson"
     file.write_bytes(b"".join(events))
     return Recording(file, "", NOW_NS)
+
+
+def of_schema(event: dict[str, Any]) -> tuple[str, str, str | None]:
+    value = json.loads(event["value"])
+    return value["type"], value["databaseName"], value["collectionName"]
+
+
+@pytest.mark.covers("MDB-XD-28")
+def test_schema_changes_of_a_real_server_stand_where_they_happened(tmp_path: Path) -> None:
+    source = recording(tmp_path, "expanded")
+    base = {"snapshot.mode": "never", "topic.prefix": "shop", "json.serialization.mode": "extended"}
+    rows = printed(from_debezium(base).connector, source)
+    both = printed(from_debezium({**base, "include.schema.changes": "true"}).connector, source)
+
+    told = [event for event in both if event["topic"] == "shop.schema-changes"]
+    assert [without_clock(e["value"]) for e in both if e not in told] == [
+        without_clock(e["value"]) for e in rows
+    ], "the others are as without"
+    assert {of_schema(event)[0] for event in told} == {
+        "create",
+        "createIndexes",
+        "drop",
+        "dropDatabase",
+        "dropIndexes",
+        "modify",
+        "rename",
+    }
+    assert ("dropDatabase", "dropme", None) in map(of_schema, told)
+    times = [json.loads(e["value"])["source"]["ts_ms"] for e in both if e["value"]]
+    assert times == sorted(times), "in the order of the stream"
+    with gzip.open(FIXTURES / "raw" / "expanded.bson.gz") as file:
+        native = [e for e in bson.decode_all(file.read(), WHOLE) if "documentKey" not in e]
+    assert len(native) == len(told) == 10
+    for event, its in zip(told, native, strict=True):
+        shown = json_util.loads(json.loads(event["value"])["event"])
+        assert list(shown) == list(its)
+        for name in ("_id", "operationType", "ns", "to", "operationDescription", "collectionUUID"):
+            assert shown.get(name) == its.get(name), name
+        assert json.loads(event["key"]) == {"databaseName": its["ns"]["db"]}
+        assert event["headers"] == []
+
+
+@pytest.mark.covers("MDB-XD-28")
+def test_every_kind_of_schema_change_is_told_for_captured_collections_alone(tmp_path: Path) -> None:
+    kinds = ("create", "drop", "modify", "createIndexes", "dropIndexes", "shardCollection")
+    kinds += ("reshardCollection", "refineCollectionShardKey", "a kind of a later server")
+    gone: dict[str, Any] = {"documentKey": ..., "fullDocument": ...}
+    flat, other, own = (
+        {"db": db, "coll": coll} for db, coll in (("shop", "flat"), ("shop", "x"), ("config", "c"))
+    )
+    events = [change(operationType=kind, ns=ns, **gone) for ns in (flat, other, own) for kind in kinds]
+    events += [
+        change(operationType="rename", ns=flat, to=other, **gone),
+        change(operationType="rename", ns=other, to=flat, **gone),
+        change(operationType="rename", ns=other, to=other, **gone),
+        change(operationType="dropDatabase", ns={"db": "shop"}, **gone),
+        change(operationType="dropDatabase", ns={"db": "config"}, **gone),
+        change(operationType="invalidate", ns=..., **gone),
+        change(),
+    ]
+    file = tmp_path / "stream.bson"
+    file.write_bytes(b"".join(events))
+
+    def made(**publish: Any) -> list[dict[str, Any]]:
+        values = {"name": "shop", "source": {"type": "mongodb"}, "tables": [r"shop\.flat"]}
+        connector = Connector.from_dict({**values, "publish": {"schema_changes": True, **publish}})
+        return printed(connector, Recording(file, "", NOW_NS))
+
+    *told, last = made()
+    assert last["topic"] == "shop.shop.flat"
+    assert [of_schema(event) for event in told] == [
+        *((kind, "shop", "flat") for kind in kinds),
+        ("rename", "shop", "flat"),
+        ("rename", "shop", "x"),
+        ("dropDatabase", "shop", None),
+        ("invalidate", "", None),
+    ]
+    *framed, _ = made(schemas=True, schema_changes_topic="ddl", mongodb={"json": "relaxed"})
+    assert {event["topic"] for event in framed} == {"shop.ddl"}
+    value = json.loads(framed[0]["value"])
+    assert value["schema"]["name"] == "io.debezium.connector.mongodb.SchemaChangeValue"
+    assert value["payload"]["source"] == {
+        **value["payload"]["source"],
+        "db": "shop",
+        "collection": "flat",
+        "ord": 3,
+        "ts_ms": 1_700_000_000_000,
+    }
+    assert made(value="avro", key="avro")
+    with pytest.raises(ConfigurationError, match="for source mongodb"):
+        Connector.from_dict(
+            {"name": "shop", "source": {"type": "cassandra"}, "publish": {"schema_changes": True}}
+        )

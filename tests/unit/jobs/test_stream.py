@@ -33,6 +33,7 @@ def streamed(
         spec=SimpleNamespace(options={"state_path": str(path), **options}),
         connector=SimpleNamespace(name="shop", snapshot=SimpleNamespace(mode="initial")),
         changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=7)),
+        snapshot=None,
         stopping=stopping,
     )
     return stage.stream(context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,36 @@ def test_a_sync_reads_the_sources_tables_and_writes_changes_and_mirrors(
         (CASSANDRA, "shop.carts"),
         (CASSANDRA, "shop.new"),
         (CASSANDRA, "shop.orders"),
+    ]
+    assert outputs(found) == {
+        (LAKE, "shop.shop_changes"): 30,
+        (LAKE, "shop.shop_orders"): 20,
+        (LAKE, "shop.shop_carts"): 0,
+    }
+    assert PASSWORD not in repr(found)
+
+
+@pytest.mark.covers("MDB-XD-34")
+def test_a_sync_of_mongodb_reads_collections_and_writes_changes_and_mirrors(
+    spark_submit: FakeSpark, extract: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = {"conn_type": "cdc_mongodb", "host": f"mongodb://me:{PASSWORD}@m1:27018,m2:27019/?replicaSet=rs0"}
+    monkeypatch.setenv("AIRFLOW_CONN_MONGODB_SHOP", json.dumps(uri))
+    spark_submit.answers(
+        offset={}, changes=30, tables=TABLES, selected=["shop.carts", "shop.new", "shop.orders"]
+    )
+    declaration = {
+        **DECLARATION,
+        "source": {"type": "mongodb", "conn_id": "mongodb_shop"},
+        "tables": [r"shop\..*"],
+    }
+    sync = CdcSyncOperator(task_id="sync", connector=declaration)
+    sync.execute(TaskContext())
+
+    found = extract(sync)
+
+    assert [(one.namespace, one.name) for one in found.inputs] == [
+        ("mongodb://m1:27018", name) for name in ("shop.carts", "shop.new", "shop.orders")
     ]
     assert outputs(found) == {
         (LAKE, "shop.shop_changes"): 30,

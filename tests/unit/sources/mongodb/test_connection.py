@@ -79,7 +79,7 @@ def test_no_text_shows_a_secret(values: dict[str, Any]) -> None:
     made = read(**values)
     reader: Any = range_reader(made, MongodbOptions())
     assert "s3cr3t" not in repr(made) + repr(reader)
-    assert pickle.loads(pickle.dumps(reader)).args == reader.args
+    assert pickle.loads(pickle.dumps(reader)) == reader
     with pytest.raises(ConfigurationError) as caught:
         made.client()
     chain: BaseException | None = caught.value

@@ -1,0 +1,65 @@
+"""Where a snapshot beside the stream stands: counted from what becomes of it, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Literal
+
+from airflow_cdc_provider.jobs.spec import IncrementalResult
+from airflow_cdc_provider.notifications.snapshots import SnapshotEvent
+
+State = Literal["running", "paused", "aborted", "completed", "skipped"]
+
+_STATES: Final[Mapping[str, State]] = {
+    "paused": "paused",
+    "resumed": "running",
+    "aborted": "aborted",
+    "completed": "completed",
+    "skipped": "skipped",
+}
+_ENDS: Final = ("aborted", "completed", "skipped")
+
+
+def after(known: IncrementalResult | None, event: SnapshotEvent) -> IncrementalResult | None:
+    """Return where the newest incremental snapshot stands after an event.
+
+    Args:
+        known: Where it stood; None before the first.
+        event: What became of it. One of another snapshot than before begins anew; one of another kind of
+            snapshot changes nothing.
+    """
+    if event.snapshot != "incremental":
+        return known
+    if known is None or known.request_id != event.request_id:
+        known = IncrementalResult(event.request_id, tables=len(event.tables), began_us=event.at_us)
+    known = replace(known, remaining=len(event.tables), tables=max(known.tables, len(event.tables)))
+    if event.kind == "in_progress":
+        return _with_chunk(known, event)
+    if event.kind == "table_scanned":
+        rows = {} if event.rows is None else {event.table: event.rows}
+        return replace(known, table=event.table, rows_by_table={**known.rows_by_table, **rows})
+    if event.kind == "paused" and not known.paused_at_us:
+        known = replace(known, paused_at_us=event.at_us)
+    elif event.kind == "resumed" and known.paused_at_us:
+        waited = event.at_us - known.paused_at_us
+        known = replace(known, paused_at_us=0, paused_us=known.paused_us + waited)
+    if event.kind in _ENDS:
+        remaining = 0 if event.kind == "completed" else known.remaining
+        known = replace(known, ended_us=event.at_us, remaining=remaining)
+    return replace(known, state=_STATES.get(event.kind, known.state))
+
+
+def _with_chunk(known: IncrementalResult, event: SnapshotEvent) -> IncrementalResult:
+    first = known.table_from if event.table == known.table else event.chunk_from
+    rows = known.rows_by_table.get(event.table, 0) + (event.rows or 0)
+    return replace(
+        known,
+        table=event.table,
+        chunk_id=f"{event.request_id}-{event.chunk}",
+        chunk_from=event.chunk_from,
+        chunk_to=event.chunk_to,
+        table_from=first,
+        table_to=event.maximum_key,
+        rows_by_table={**known.rows_by_table, event.table: rows},
+    )

@@ -1,0 +1,226 @@
+"""Metrics by Debezium's names: what becomes gauges, under which tags, and what XCom keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks import debezium_gauges
+from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
+from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.incremental_numbers import after
+from airflow_cdc_provider.jobs.spec import IncrementalResult, JobResult, OriginResult, SnapshotResult
+from airflow_cdc_provider.operators.spark_stage import summary
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+
+PROPERTIES = {
+    "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",
+    "name": "orders",
+    "topic.prefix": "shop",
+    "custom.metric.tags": "database=salesdb-streaming,team=inventory",
+}
+STREAM = StreamNumbers(
+    connected=True,
+    events=100,
+    creates=40,
+    updates=30,
+    deletes=20,
+    filtered=10,
+    broken=1,
+    transactions=4,
+    last_event="operation: insert",
+    last_event_at=990.0,
+    last_transaction="ab:1",
+    behind_seconds=0.25,
+    disconnects=3,
+    elections=2,
+    position={"sec": "1700000000", "ord": "12"},
+    queue_events_limit=8192,
+    queue_bytes_limit=1 << 20,
+    queue_events=192,
+    queue_bytes=5000,
+)
+RESULT = JobResult(
+    ok=True,
+    origins=(
+        OriginResult(
+            "stream",
+            stream=STREAM,
+            latency_seconds=9.0,
+            latency_p50_seconds=1.0,
+            latency_p95_seconds=7.0,
+            latency_p99_seconds=8.0,
+            latency_min_seconds=0.5,
+            latency_average_seconds=2.0,
+        ),
+    ),
+    selected=("shop.a", "shop.b"),
+    snapshot=SnapshotResult(tables=2, rows=3, rows_by_table={"shop.a": 3, "shop.b": 0}, seconds=2.6),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: str
+    at_us: int
+    tables: tuple[str, ...] = ("shop.a", "shop.b")
+    table: str = ""
+    snapshot: str = "incremental"
+    request_id: str = "ad-hoc-1"
+    chunk: int = 0
+    chunk_from: str = ""
+    chunk_to: str = ""
+    maximum_key: str = ""
+    rows: int | None = None
+    status: str = ""
+
+
+@dataclass
+class Recorder:
+    """Stands for Airflow's Stats and keeps gauges with their tags."""
+
+    gauges: dict[tuple[str, str], float] = field(default_factory=dict)
+    tags: list[dict[str, str]] = field(default_factory=list)
+
+    def gauge(self, name: str, value: float, tags: dict[str, str]) -> None:
+        self.gauges[name, tags.get("table", "")] = value
+        self.tags.append({name: text for name, text in tags.items() if name != "table"})
+
+
+@pytest.fixture
+def stats(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(debezium_gauges, "Stats", recorder)
+    return recorder
+
+
+@pytest.mark.covers("MDB-MET-23")
+def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(stats: Recorder) -> None:
+    connector = from_debezium(PROPERTIES).connector
+    emit_debeziums(connector, metrics_of(RESULT, now=1000.0))
+    own = {
+        "connector": "orders",
+        "source": "mongodb",
+        "server": "shop",
+        "task": "0",
+        "database": "salesdb-streaming",
+        "team": "inventory",
+    }
+    assert {tuple(sorted(tags.items())) for tags in stats.tags} == {
+        tuple(sorted({**own, "context": context}.items())) for context in ("streaming", "snapshot")
+    }
+    stats.tags.clear()
+    moved = from_debezium({**PROPERTIES, "topic.prefix": "renamed", "name": "other"}).connector
+    emit_debeziums(moved, metrics_of(RESULT, now=1000.0))
+    assert {(tags["team"], tags["database"], tags["server"]) for tags in stats.tags} == {
+        ("inventory", "salesdb-streaming", "renamed")
+    }
+    with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
+        from_debezium({**PROPERTIES, "custom.metric.tags": "server=mine"})
+
+
+@pytest.mark.covers("MDB-MET-16", "MDB-MET-17", "MDB-MET-18")
+def test_numbers_and_states_become_gauges(stats: Recorder) -> None:
+    emit_debeziums(from_debezium(PROPERTIES).connector, metrics_of(RESULT, now=1000.0))
+    streaming = {
+        name.removeprefix("cdc.debezium.streaming."): value
+        for (name, _), value in stats.gauges.items()
+        if ".streaming." in name
+    }
+    assert streaming == {
+        "MilliSecondsSinceLastEvent": 10_000,
+        "NumberOfErroneousEvents": 1,
+        "TotalNumberOfEventsSeen": 100,
+        "TotalNumberOfCreateEventsSeen": 40,
+        "TotalNumberOfUpdateEventsSeen": 30,
+        "TotalNumberOfDeleteEventsSeen": 20,
+        "NumberOfEventsFiltered": 10,
+        "QueueTotalCapacity": 8192,
+        "QueueRemainingCapacity": 8000,
+        "MaxQueueSizeInBytes": 1 << 20,
+        "CurrentQueueSizeInBytes": 5000,
+        "Connected": 1,
+        "MilliSecondsBehindSource": 250,
+        "MilliSecondsBehindSourceMinValue": 500,
+        "MilliSecondsBehindSourceMaxValue": 9000,
+        "MilliSecondsBehindSourceAverageValue": 2000,
+        "MilliSecondsBehindSourceP50": 1000,
+        "MilliSecondsBehindSourceP95": 7000,
+        "MilliSecondsBehindSourceP99": 8000,
+        "NumberOfCommittedTransactions": 4,
+        "NumberOfDisconnects": 3,
+        "NumberOfPrimaryElections": 2,
+    }
+    assert stats.gauges["cdc.debezium.snapshot.RowsScanned", "shop.a"] == 3
+    assert stats.gauges["cdc.debezium.snapshot.SnapshotCompleted", ""] == 1
+    assert stats.gauges["cdc.debezium.snapshot.SnapshotDurationInSeconds", ""] == 2
+
+
+def test_texts_and_lists_are_in_xcom() -> None:
+    connector = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
+    told = summary(connector, "sync", RESULT)["metrics"]
+    assert told["streaming"]["LastEvent"] == "operation: insert"
+    assert told["streaming"]["LastTransactionId"] == "ab:1"
+    assert told["streaming"]["SourceEventPosition"] == {"sec": "1700000000", "ord": "12"}
+    assert told["streaming"]["CapturedTables"] == ["shop.a", "shop.b"]
+    many = replace(RESULT, selected=tuple(f"shop.t{n}" for n in range(1000)))
+    assert len(summary(connector, "sync", many)["metrics"]["streaming"]["CapturedTables"]) == 400
+
+
+def test_before_the_first_event_times_are_minus_one() -> None:
+    fresh = replace(RESULT, origins=(OriginResult("stream", stream=StreamNumbers()),), snapshot=None)
+    found = metrics_of(fresh)
+    assert set(found) == {"streaming"}
+    assert found["streaming"]["MilliSecondsSinceLastEvent"] == -1
+    assert found["streaming"]["MilliSecondsBehindSource"] == -1
+    assert not any(name.endswith("P99") for name in found["streaming"])
+    assert metrics_of(JobResult(ok=True, origins=(OriginResult("node-1"),))) == {}
+
+
+@pytest.mark.covers("MDB-XD-11", "MDB-MET-09", "MDB-MET-10")
+def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_long_it_was_paused() -> None:
+    known: IncrementalResult | None = None
+    seconds = 1_000_000
+    chunk = {"table": "shop.a", "maximum_key": "99", "rows": 50}
+
+    def told(event: Event, now: float) -> dict[str, object]:
+        nonlocal known
+        known = after(known, event)
+        return dict(metrics_of(replace(RESULT, incremental=known), now=now)["snapshot"])
+
+    begun = told(Event("started", 0 + seconds), 2)
+    assert (begun["SnapshotRunning"], begun["TotalTableCount"], begun["RemainingTableCount"]) == (True, 2, 2)
+    told(Event("in_progress", 2 * seconds, chunk=1, chunk_from="1", chunk_to="50", **chunk), 3)
+    running = told(Event("in_progress", 3 * seconds, chunk=2, chunk_from="51", chunk_to="99", **chunk), 3)
+    assert {name: running[name] for name in ("ChunkId", "ChunkFrom", "ChunkTo", "TableFrom", "TableTo")} == {
+        "ChunkId": "ad-hoc-1-2",
+        "ChunkFrom": "51",
+        "ChunkTo": "99",
+        "TableFrom": "1",
+        "TableTo": "99",
+    }
+    assert running["RowsScanned"] == {"shop.a": 100}
+    paused = told(Event("paused", 4 * seconds), 7)
+    assert (paused["SnapshotRunning"], paused["SnapshotPaused"]) == (False, True)
+    assert paused["SnapshotPausedDurationInSeconds"] == 3
+    assert told(Event("paused", 6 * seconds), 7)["SnapshotPausedDurationInSeconds"] == 3
+    resumed = told(Event("resumed", 9 * seconds), 20)
+    assert (resumed["SnapshotRunning"], resumed["SnapshotPausedDurationInSeconds"]) == (True, 5)
+    told(Event("table_scanned", 10 * seconds, ("shop.b",), "shop.a", rows=101, status="SUCCEEDED"), 20)
+    ended = told(Event("completed", 12 * seconds, ()), 100)
+    assert (ended["SnapshotCompleted"], ended["SnapshotRunning"], ended["RemainingTableCount"]) == (
+        True,
+        False,
+        0,
+    )
+    assert (ended["SnapshotDurationInSeconds"], ended["SnapshotPausedDurationInSeconds"]) == (11, 5)
+    assert ended["RowsScanned"] == {"shop.a": 101}
+    assert not any(name.startswith("Chunk") for name in ended), "only while it runs"
+    again = told(Event("started", 20 * seconds, request_id="ad-hoc-2"), 21)
+    assert (again["SnapshotRunning"], again["RowsScanned"]) == (True, {})
+    assert told(Event("aborted", 22 * seconds, request_id="ad-hoc-2"), 23)["SnapshotAborted"]
+    assert after(known, Event("started", 1, snapshot="blocking")) == known

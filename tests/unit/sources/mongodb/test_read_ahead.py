@@ -1,0 +1,126 @@
+"""Reading ahead stops at its limits and goes on when there is room; nothing is dropped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.mongodb.bson import Spans
+from airflow_cdc_provider.sources.mongodb.connection import RawBatch
+from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
+
+PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}
+
+
+class Cursor:
+    """A server with so many replies of some events of ten bytes each; it keeps how many it gave."""
+
+    def __init__(self, replies: int, events: int) -> None:
+        self.left = replies
+        self.events = events
+        self.given = 0
+        self.closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        return self.left > 0
+
+    def next(self, wait_ms: int | None = None) -> RawBatch:
+        with self._lock:
+            self.left -= 1
+            self.given += 1
+            count = self.events if self.left > 0 else 0
+            starts = np.arange(count) * 10
+            return RawBatch(np.zeros(10 * count, np.uint8), Spans(starts, starts + 10, 10 * count), b"", None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def reading(cursor: Cursor, room: Room) -> tuple[ReadAhead, Waiting]:
+    waiting = Waiting()
+    fake: Any = cursor
+    return ReadAhead(fake, room, lambda reply: False, waiting), waiting
+
+
+def settle(waiting: Waiting) -> int:
+    """Wait until no more comes, and return what waits."""
+    before = -1
+    while before != waiting.events:
+        before = waiting.events
+        time.sleep(0.1)
+    return waiting.events
+
+
+@pytest.mark.covers("MDB-QUE-02", "MDB-QUE-03", "MDB-QUE-04")
+@pytest.mark.parametrize(
+    ("room", "most_events"),
+    [
+        (Room(1 << 20, 100, 20), 100),  # by events: five replies, none that might not fit
+        (Room(1 << 20, 99, 20), 80),
+        (Room(350, 1000, 20), 40),  # by bytes: 200 each, asked for while fewer than 350 wait
+        (Room(350, 0, 20), 40),
+    ],
+)
+def test_reading_stops_at_the_first_limit_and_goes_on_when_there_is_room(
+    room: Room, most_events: int
+) -> None:
+    cursor = Cursor(50, 20)
+    stream, waiting = reading(cursor, room)
+    seen = len(stream.next().documents)
+    assert settle(waiting) == most_events
+    assert cursor.given == 1 + most_events // 20, "the server is asked for no more"
+    for _ in range(3):
+        seen += len(stream.next().documents)
+        assert settle(waiting) == most_events, "one was taken, one more is fetched"
+    while stream.alive:
+        seen += len(stream.next().documents)
+    assert seen == 49 * 20, "nothing is dropped"
+    assert (waiting.most_events, waiting.most_bytes) == (most_events, 10 * most_events)
+    assert (waiting.events, waiting.bytes) == (0, 0)
+
+
+def test_what_waits_when_a_stream_is_closed_waits_no_more() -> None:
+    cursor = Cursor(50, 20)
+    stream, waiting = reading(cursor, Room(1 << 20, 100, 20))
+    stream.next()
+    assert settle(waiting) == 100
+    stream.close()
+    assert cursor.closed
+    assert (waiting.events, waiting.bytes) == (0, 0)
+
+
+def advanced(**properties: str) -> MongodbAdvanced:
+    source = from_debezium({**PROPERTIES, **properties}).connector.source
+    assert isinstance(source, MongodbOptions)
+    return source.advanced
+
+
+@pytest.mark.covers("MDB-QUE-01")
+def test_debeziums_sizes_of_batch_and_queue_are_taken_over() -> None:
+    sizes = {"max.batch.size": "512", "max.queue.size": "4096", "max.queue.size.in.bytes": "1000000"}
+    taken = advanced(**sizes)
+    assert (taken.batch_events, taken.read_ahead_events, taken.read_ahead_bytes) == (512, 4096, 1_000_000)
+    default = MongodbAdvanced()
+    assert advanced() == default
+    assert advanced(**{"max.queue.size.in.bytes": "0"}) == default
+    debeziums = advanced(**{"max.queue.size": "8192"})
+    assert (debeziums.batch_events, debeziums.read_ahead_events) == (2048, 8192), "its own size of a batch"
+    assert advanced(**{"max.queue.size": "20000"}).batch_events == default.batch_events
+    for wrong in (
+        {"max.queue.size": "2048"},
+        {"max.queue.size": "512", "max.batch.size": "512"},
+        {"max.queue.size": "many"},
+    ):
+        with pytest.raises(ConfigurationError, match=r"max\.queue\.size"):
+            advanced(**wrong)
+    with pytest.raises(ConfigurationError, match="read_ahead_events is too small"):
+        MongodbAdvanced(batch_events=100, read_ahead_events=100)
