@@ -23,6 +23,11 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.signal_options import (
+    IncrementalOptions,
+    SignalOptions,
+    refuse_signals_that_cannot_come,
+)
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import (
     from_environment,
@@ -107,6 +112,9 @@ class SnapshotOptions:
     filters: Mapping[str, str] = option("Per table, a filter in the source's own language", {})
     rows_per_second: float = option(
         "Rows read at most, by all tasks together; 0: as fast as the source gives them", 0.0, minimum=0.0
+    )
+    incremental: IncrementalOptions = option(
+        "How snapshots beside the stream read, which signals ask for", IncrementalOptions
     )
 
     def __post_init__(self) -> None:
@@ -362,6 +370,7 @@ class Connector:
         publish: How changes become events.
         guardrail: How many tables may be captured.
         metric_tags: Tags that all metrics of the connector bear beside their own.
+        signals: How it is told what to do while it runs.
     """
 
     name: str
@@ -374,6 +383,7 @@ class Connector:
     publish: PublishOptions = PublishOptions()
     guardrail: GuardrailOptions = GuardrailOptions()
     metric_tags: Mapping[str, str] = field(default_factory=dict)
+    signals: SignalOptions = SignalOptions()
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:
@@ -412,6 +422,7 @@ class Connector:
             _refuse_mongodbs(kind, top.publish)
         _refuse_clashing_forms(top.publish)
         _refuse_other_envelopes(top.publish)
+        refuse_signals_that_cannot_come(options, top.signals, top.snapshot.incremental)
         return cls(
             name=top.name,
             type=kind,
@@ -423,6 +434,7 @@ class Connector:
             publish=top.publish,
             guardrail=top.guardrail,
             metric_tags=top.metric_tags,
+            signals=top.signals,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -534,6 +546,7 @@ class _Declaration:
     metric_tags: Mapping[str, str] = option(
         "Tags that all metrics of the connector bear beside their own", {}, check=_tags
     )
+    signals: SignalOptions = option("How a running connector is told what to do", SignalOptions)
 
 
 def _refuse_cassandras(kind: str, publish: PublishOptions, lake: LakeOptions) -> None:
