@@ -24,8 +24,8 @@ OFFSET: Final = "offset"
 QUARANTINE: Final = "quarantine"
 
 INCREMENTAL: Final = "incremental:"
-"""Begins the column ``transaction`` of snapshot records that were read beside the stream; the id of the signal
-that asked for them follows."""
+"""Begins the column ``transaction`` of snapshot records that were read beside the stream; the id of the
+signal that asked for them follows."""
 
 DATA_KINDS: Final = (CHANGE, SNAPSHOT)
 """Kinds whose payload decodes to contributions."""

@@ -383,7 +383,7 @@ class Connector:
     publish: PublishOptions = PublishOptions()
     guardrail: GuardrailOptions = GuardrailOptions()
     metric_tags: Mapping[str, str] = field(default_factory=dict)
-    signals: SignalOptions = SignalOptions()
+    signals: SignalOptions = field(default_factory=SignalOptions)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:

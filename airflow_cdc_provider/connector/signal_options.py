@@ -74,7 +74,7 @@ def refuse_signals_that_cannot_come(
     """
     if incremental.watermarks != "none" and not signals.collection:
         raise ConfigurationError(
-            f"option snapshot.incremental.watermarks: {incremental.watermarks} needs a collection to write to",
+            f"option snapshot.incremental.watermarks: {incremental.watermarks} needs a place to write to",
             expected="signals.collection",
         )
     if not signals.collection:

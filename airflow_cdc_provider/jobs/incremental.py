@@ -4,9 +4,9 @@ A commit holds the rows, the stream's offset as it stands, and how far the reque
 killed goes on behind its last commit. Rows compete with the stream's changes by their versions, as those of
 every snapshot do, and nothing is taken out of a mirror: what the source no longer has, the stream has told.
 
-For whoever reads the events of the changes table in its order: what a source reads at the position up to which
-the stream is committed (:class:`~airflow_cdc_provider.sources.base.ReadsChunks`) holds every change of its row
-that stands before it, and each change after it is newer.
+For whoever reads the events of the changes table in its order: what a source reads at the position up to
+which the stream is committed (:class:`~airflow_cdc_provider.sources.base.ReadsChunks`) holds every change of
+its row that stands before it, and each change after it is newer.
 """
 
 from __future__ import annotations

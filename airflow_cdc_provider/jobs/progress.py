@@ -103,7 +103,7 @@ class Progress:
 
     source: Mapping[str, Any] | None = None
     snapshots: Mapping[str, SnapshotProgress] = field(default_factory=dict)
-    signals: SignalState = SignalState()
+    signals: SignalState = field(default_factory=SignalState)
 
     def to_offset(self) -> dict[str, Any]:
         """Return the JSON that the changes table stores."""

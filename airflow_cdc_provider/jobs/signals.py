@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.incremental import copy_chunks, end_request
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.snapshot import snapshot
-from airflow_cdc_provider.jobs.snapshot_events import SnapshotEvent
+from airflow_cdc_provider.jobs.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, received
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
@@ -173,7 +173,8 @@ def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResu
     Rows that the source no longer has leave the mirrors of tables that were asked for without a filter.
 
     Returns:
-        What it did, None if it was refused; a job that is asked to stop meanwhile leaves the rest to the next.
+        What it did, None if it was refused. A job that is asked to stop meanwhile leaves the rest to
+        the next.
     """
     progress, state = _stored(context)
     if not request.started:
@@ -210,7 +211,7 @@ def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResu
     context.changes.set_offset(progress.with_signals(signals).to_offset(), state)
     for copy in request.tables:
         rows = shot.rows_by_table.get(copy.table) if shot else None
-        status = "EMPTY" if rows == 0 else "SUCCEEDED"
+        status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
         context.happened(
             replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
         )

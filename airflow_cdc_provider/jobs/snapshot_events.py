@@ -21,8 +21,8 @@ class SnapshotEvent:
     """One happening.
 
     Args:
-        kind: What happened. ``started``, ``completed`` and ``aborted`` are of a whole request, ``in_progress``
-            and ``table_scanned`` of one table.
+        kind: What happened. ``started``, ``completed`` and ``aborted`` are of a whole request,
+            ``in_progress`` and ``table_scanned`` of one table.
         snapshot: What kind of snapshot it is.
         request_id: Id of the signal that asked for it.
         table: Of one table: which; in ``in_progress`` the one that is read next.

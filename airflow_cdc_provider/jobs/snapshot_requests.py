@@ -1,7 +1,7 @@
 """Snapshots that were asked for, and the record of all signals: values that are stored with the offset.
 
-What a signal does to them is a pure function (:func:`received`), so that a job can commit its outcome before it
-tells the channel that the signal is done. The record says of each signal what became of it, and it is what
+What a signal does to them is a pure function (:func:`received`), so that a job can commit its outcome before
+it tells the channel that the signal is done. The record says of each signal what became of it, and it is what
 makes signals idempotent: an id that stands in it is not followed again. It keeps the newest
 :data:`KEPT_RECORDS`.
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.jobs.snapshot_events import Happening, ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.signal import EXECUTE, LOG, PAUSE, STOP, Arrived, NoSignal, Signal
-from airflow_cdc_provider.signals.wishes import Names, SnapshotKind, Unclear, read_execute, read_stop
+from airflow_cdc_provider.signals.wishes import SnapshotKind, Unclear, read_execute, read_stop
 
 KEPT_RECORDS: Final = 50
 _LONGEST_TEXT: Final = 300
@@ -144,7 +144,7 @@ class SignalState:
         return cls(**{**values, "requests": requests, "records": records})
 
     def with_request(self, request: SnapshotRequest) -> SignalState:
-        """Return a copy in which a request stands in place of the one with its id; gone if it has no tables."""
+        """Return a copy with a request in place of the one with its id; one without tables is gone."""
         kept = tuple(request if r.id == request.id else r for r in self.requests)
         return replace(self, requests=tuple(r for r in kept if r.tables))
 

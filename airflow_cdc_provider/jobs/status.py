@@ -49,8 +49,8 @@ def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
     """Tell of the newest signals, oldest first, and of each table that one still asks to copy.
 
     A signal is ``{"signal": id, "type", "channel", "received_at", "outcome", "detail"}``, a table's copy
-    ``{"copy": table, "signal": id, "kind", "paused", "chunks", "rows", "where", "next", "maximum"}``; its keys
-    are shown as the source shows them.
+    ``{"copy": table, "signal": id, "kind", "paused", "chunks", "rows", "where", "next", "maximum"}``; its
+    keys are shown as the source shows them.
     """
     signals = Progress.from_offset(context.changes.state().offset).signals
     source = context.source

@@ -1,4 +1,4 @@
-"""The operator that tells a running connector what to do: signals, put where its job looks for them.
+r"""The operator that tells a running connector what to do: signals, put where its job looks for them.
 
 Example::
 
@@ -6,7 +6,7 @@ Example::
         task_id="again",
         connector="/opt/cdc/shop.yaml",
         signal="execute-snapshot",
-        data={"data-collections": ["shop\\\\.orders"], "type": "incremental"},
+        data={"data-collections": ["shop\\.orders"], "type": "incremental"},
     )
 """
 
@@ -37,7 +37,8 @@ class CdcSignalOperator(BaseOperator):
     """Hands a signal to a connector, whether its stream runs now or its next sync comes later.
 
     The task ends when the signal lies in the work folder; the connector's next round takes it in.
-    ``airflow cdc status`` tells what became of it. A retry hands over the same signal, which is followed once.
+    ``airflow cdc status`` tells what became of it. A retry hands over the same signal, which is followed
+    once.
 
     XCom: the signal's id.
 

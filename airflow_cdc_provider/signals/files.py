@@ -1,10 +1,10 @@
 """Signals in files: one file that anybody appends lines to, and a folder with a file for each signal.
 
-``file`` is Debezium's: one JSON object a line, and the file is emptied when it is read. It is taken by renaming
-it first, so that a line written meanwhile goes into a new file (a writer should open, append and close; one
-that keeps the file open writes into what was taken, which is read once more before it goes). What was taken
-stays under its new name until the signals are committed, so a job that dies loses none and, as its lines have
-the same ids again, does none twice.
+``file`` is Debezium's: one JSON object a line, and the file is emptied when it is read. It is taken by
+renaming it first, so that a line written meanwhile goes into a new file (a writer should open, append and
+close; one that keeps the file open writes into what was taken, which is read once more before it goes). What
+was taken stays under its new name until the signals are committed, so a job that dies loses none and, as its
+lines have the same ids again, does none twice.
 
 ``airflow`` is what operators and the command line write: a file of its own for each signal, whole or not
 there at all, named so that names sort by time.

@@ -1,9 +1,9 @@
-"""What a signal is, and how its text is read.
+r"""What a signal is, and how its text is read.
 
 A signal has an ``id``, a ``type`` and ``data``, as Debezium's have::
 
     {"id": "again-1", "type": "execute-snapshot",
-     "data": {"type": "incremental", "data-collections": ["shop\\\\.orders"]}}
+     "data": {"type": "incremental", "data-collections": ["shop\\.orders"]}}
 
 ========================  ===================================================================================
 ``execute-snapshot``      copy tables: ``data-collections``, ``type``, ``additional-conditions``

@@ -79,11 +79,10 @@ def plan_chunks(
     last = base64.b64decode(maximum)
     lower = base64.b64decode(start)
     ranges: list[SnapshotRange] = []
-    while len(ranges) < min(parts, _MOST_PARTS):
-        options: dict[str, Any] = {"skip": chunks * chunk_size, "max": RawBSONDocument(last)}
-        if lower:
-            options["min"] = RawBSONDocument(lower)
-        upper = _ids(client, table, options)
+    done = False
+    while not done and len(ranges) < min(parts, _MOST_PARTS):
+        upper = _bound(client, table, lower, last, chunks * chunk_size)
+        done = not upper
         ranges.append(
             SnapshotRange(
                 table,
@@ -94,14 +93,25 @@ def plan_chunks(
                 where,
                 at,
                 at=at,
-                last=b"" if upper else last,
+                last=last if done else b"",
                 batch=chunk_size,
             )
         )
         lower = upper
-        if not upper:
-            break
-    return ChunkPlan(tuple(ranges), base64.b64encode(lower).decode(), done=not lower)
+    return ChunkPlan(tuple(ranges), base64.b64encode(lower).decode(), done)
+
+
+def _bound(client: MongoClient, table: str, lower: bytes, last: bytes, rows: int) -> bytes:
+    """Return where a range of so many documents ends; empty if it has the last one."""
+    if lower == last:
+        return b""
+    below: dict[str, Any] = {"max": RawBSONDocument(last)}
+    if lower:
+        below["min"] = RawBSONDocument(lower)
+    if upper := _ids(client, table, {**below, "skip": rows}):
+        return upper
+    # The last one would be one too many, if there are so many before it.
+    return last if _ids(client, table, {**below, "skip": rows - 1}) else b""
 
 
 def show_key(key: str) -> str:

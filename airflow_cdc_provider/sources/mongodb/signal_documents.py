@@ -75,7 +75,8 @@ def write_marks(
         client: The deployment.
         collection: ``database.collection`` of signals.
         chunks: Names of the chunks.
-        strategy: ``insert_insert`` or ``insert_delete``: whether a chunk's end is a document of its own or the end of the first one.
+        strategy: ``insert_insert`` or ``insert_delete``: whether the end of a chunk is a document of its own,
+            or the end of the one that opened it.
         opening: Whether the chunks begin.
 
     Raises:
