@@ -26,10 +26,11 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import ChunkPlan, Offset
-from airflow_cdc_provider.sources.mongodb.connection import RawCursor
+from airflow_cdc_provider.sources.mongodb.connection import RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
-from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, parse_filter
+from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, history_gone, parse_filter
 
 _MOST_PARTS: Final = 4096
 """Of one plan."""
@@ -44,7 +45,7 @@ def maximum_key(client: MongoClient, table: str, where: str) -> str:
         ConfigurationError: The filter is wrong, or the collection can't be read.
     """
     parse_filter(where)
-    found = _ids(client, table, {"sort": {"_id": -1}})
+    found = _ids(client, table, {"sort": {"_id": -1}, "readConcern": {"level": "majority"}})
     return base64.b64encode(found).decode()
 
 
@@ -81,7 +82,7 @@ def plan_chunks(
     ranges: list[SnapshotRange] = []
     done = False
     while not done and len(ranges) < min(parts, _MOST_PARTS):
-        upper = _bound(client, table, lower, last, chunks * chunk_size)
+        upper = _bound(client, table, at, lower, last, chunks * chunk_size)
         done = not upper
         ranges.append(
             SnapshotRange(
@@ -101,17 +102,28 @@ def plan_chunks(
     return ChunkPlan(tuple(ranges), base64.b64encode(lower).decode(), done)
 
 
-def _bound(client: MongoClient, table: str, lower: bytes, last: bytes, rows: int) -> bytes:
+def _bound(client: MongoClient, table: str, at: int, lower: bytes, last: bytes, rows: int) -> bytes:
     """Return where a range of so many documents ends; empty if it has the last one."""
     if lower == last:
         return b""
     below: dict[str, Any] = {"max": RawBSONDocument(last)}
     if lower:
         below["min"] = RawBSONDocument(lower)
-    if upper := _ids(client, table, {**below, "skip": rows}):
+    if upper := _ids_at(client, table, at, {**below, "skip": rows}):
         return upper
     # The last one would be one too many, if there are so many before it.
-    return last if _ids(client, table, {**below, "skip": rows - 1}) else b""
+    return last if _ids_at(client, table, at, {**below, "skip": rows - 1}) else b""
+
+
+def _ids_at(client: MongoClient, table: str, at: int, options: Mapping[str, Any]) -> bytes:
+    """Search as it was at a cluster time, or as it is now if the server can't."""
+    exactly = {"level": "snapshot", "atClusterTime": as_timestamp(at)}
+    try:
+        return _ids(client, table, {**options, "readConcern": exactly})
+    except ConfigurationError as error:
+        if not history_gone(error):
+            raise
+        return _ids(client, table, {**options, "readConcern": {"level": "majority"}})
 
 
 def show_key(key: str) -> str:
@@ -130,7 +142,6 @@ def _ids(client: MongoClient, table: str, options: Mapping[str, Any]) -> bytes:
         "hint": {"_id": 1},
         "limit": 1,
         "singleBatch": True,
-        "readConcern": {"level": "majority"},
         **options,
     }
     cursor = RawCursor(client, database, command, 1, f"{table} can't be cut into chunks")

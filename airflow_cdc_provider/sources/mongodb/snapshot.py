@@ -196,7 +196,7 @@ def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch
                 yield batch
             return
         except ConfigurationError as error:
-            if not part.at or not _is_history_gone(error):
+            if not part.at or not history_gone(error):
                 raise
             log.info("range %d of %s is read as it is now: %s", part.number, part.table, error)
             part = replace(part, at=0)
@@ -280,7 +280,7 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: _Reader) -> Itera
         yield command | {"filter": {"$and": [query, {"_id": MaxKey()}]}}
 
 
-def _is_history_gone(error: ConfigurationError) -> bool:
+def history_gone(error: ConfigurationError) -> bool:
     """Tell whether the server can't read at the cluster time that was asked for."""
     cause = error.__cause__
     return isinstance(cause, OperationFailure) and cause.code in _NO_HISTORY
