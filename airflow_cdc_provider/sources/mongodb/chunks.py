@@ -28,8 +28,8 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import ChunkPlan, Offset
-from airflow_cdc_provider.sources.mongodb.connection import RawCursor, as_timestamp
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.connection import RawCursor, as_timestamp, cluster_time
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, history_gone, parse_filter
 
 _MOST_PARTS: Final = 4096
@@ -76,7 +76,8 @@ def plan_chunks(
         chunk_size: Documents of a chunk, counted before the filter; so many are asked for at a time.
         number: Numbers the plan.
     """
-    at = StreamPlace.from_offset(position).time
+    now = cluster_time(client)
+    at = min(_passed(StreamPlace.from_offset(position)), now.time << 32 | now.inc)
     last = base64.b64decode(maximum)
     lower = base64.b64decode(start)
     ranges: list[SnapshotRange] = []
@@ -100,6 +101,16 @@ def plan_chunks(
         )
         lower = upper
     return ChunkPlan(tuple(ranges), base64.b64encode(lower).decode(), done)
+
+
+def _passed(place: StreamPlace) -> int:
+    """Return the last cluster time of which a place has passed an event, so that no later one is read.
+
+    The token of a place between events stands before all events of its own cluster time, which is perhaps
+    still to come. A place without token has passed all events of its time.
+    """
+    time = token_time(bson.decode(place.token)) if place.token else 0
+    return time - 1 if time and place.index == LAST_INDEX else place.time
 
 
 def _bound(client: MongoClient, table: str, at: int, lower: bytes, last: bytes, rows: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import random
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 import pytest
+from pymongo.errors import DuplicateKeyError
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import signals
@@ -52,7 +54,6 @@ EVERY_ID: list[Any] = [
     True,
     dt.datetime(1969, 7, 20, tzinfo=dt.UTC),
     dt.datetime(2024, 2, 3, tzinfo=dt.UTC),
-    bson.DatetimeMS(2**60),
     bson.Timestamp(1, 2),
     bson.Code("f()"),
     bson.MaxKey(),
@@ -141,15 +142,15 @@ def test_every_type_of_id_is_copied_once(store: Signalled, kind: str) -> None:
 
 def test_the_largest_id_of_each_type_bounds_a_copy(store: Signalled) -> None:
     store.run()
-    for number, key in enumerate(EVERY_ID):
+    for number in range(len(EVERY_ID)):
         store.database[f"c{number:02}"].insert_many([{"_id": one} for one in EVERY_ID[: number + 1]])
-        del key
+    store.database.c00.insert_many([{"_id": 1}, {"_id": bson.DatetimeMS(2**60)}])
     store.copy("c[0-9]+", identity="all")
     store.run()
     assert store.outcome("all") == "done"
     for number in range(len(EVERY_ID)):
         counts = store.copied(f"c{number:02}")
-        assert (len(counts), max(counts.values())) == (number + 1, 1)
+        assert (len(counts), max(counts.values())) == (number + 1 if number else 3, 1)
 
 
 @pytest.mark.covers("MDB-INC-11")
@@ -160,11 +161,11 @@ def test_strings_are_copied_once_in_the_order_of_their_index(
     rng = random.Random(5)
     letters = "abzABZéÄäö0 _~\u0001\U0001f600"
     names = {"".join(rng.choices(letters, k=rng.randrange(1, 6))) for _ in range(300)}
-    if collation and collation.get("strength") == 2:
-        names = {name.lower() for name in names}
     options = {"collation": collation} if collation else {}
     store.database.create_collection("things", **options)
-    store.database.things.insert_many([{"_id": name} for name in names])
+    for name in names:
+        with contextlib.suppress(DuplicateKeyError):  # what a collation takes for one
+            store.database.things.insert_one({"_id": name})
     order = [d["_id"] for d in store.database.things.find().sort("_id")]
     store.declare("snapshot", incremental={"chunk_size": 7, "chunks_per_commit": 5})
     store.run()
