@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.check",
                 "operators.health",
                 "operators.rebootstrap",
+                "operators.signal",
                 "operators.stream",
                 "operators.transfer",
             )

@@ -23,6 +23,10 @@ SIGNAL: Final = "signal"
 OFFSET: Final = "offset"
 QUARANTINE: Final = "quarantine"
 
+INCREMENTAL: Final = "incremental:"
+"""Begins the column ``transaction`` of snapshot records that were read beside the stream; the id of the
+signal that asked for them follows."""
+
 DATA_KINDS: Final = (CHANGE, SNAPSHOT)
 """Kinds whose payload decodes to contributions."""
 
@@ -59,7 +63,8 @@ CHANGE_SCHEMA: Final = pa.schema(
 ``committed_at``  the source's clock (Cassandra: the write time, which clients choose); null where it tells
                   none.
 ``captured_at``   this process's clock when the record was read.
-``transaction``   the source's transaction id, if any.
+``transaction``   the source's transaction id, if any. Of kind ``snapshot``: null, or :data:`INCREMENTAL` and
+                  the id of the request.
 ``schema_id``     names the schema that decodes the payload where the payload doesn't: a Cassandra table's id.
                   Of kind ``quarantine``: the reason.
 ``payload``       the native bytes.

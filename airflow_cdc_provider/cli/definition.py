@@ -71,6 +71,23 @@ _INVALIDATION = _argument(
     help="MongoDB: give up Debezium's offsets of single shards for the time of the oldest",
 )
 _ORIGIN = _argument("--origin", metavar="ID", required=True, help="The node's host id, as show prints it")
+_SIGNAL = _argument(
+    "--signal",
+    metavar="TYPE",
+    required=True,
+    help="execute-snapshot, stop-snapshot, pause-snapshot, resume-snapshot or log",
+)
+_DATA = _argument("--data", metavar="JSON", default="{}", help="The signal's data")
+_TABLES = _argument(
+    "--tables", metavar="NAMES", default="", help="data-collections, with commas, in place of those in --data"
+)
+_ID = _argument("--id", metavar="ID", default="", help="The signal's id; default: one of its own")
+_WORK_FOLDER = _argument(
+    "--work-folder",
+    metavar="PATH",
+    default=None,
+    help="What the connector's tasks have; default: [cdc] work_folder",
+)
 _RESET_TABLE = _argument(
     "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
 )
@@ -109,7 +126,21 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                 ),
                 _live("check", "Look at everything that capture needs of the source", "check"),
                 _live("lag", "Print how far the stored offset is behind the source", "lag"),
-                _live("status", "Print where each table stands, one JSON object a line", "status"),
+                _live(
+                    "status",
+                    "Print where each table stands and what signals asked for, one JSON object a line",
+                    "status",
+                ),
+                _live(
+                    "signal",
+                    "Tell a connector, running or not, what to do; print the signal's id",
+                    "signal",
+                    _SIGNAL,
+                    _DATA,
+                    _TABLES,
+                    _ID,
+                    _WORK_FOLDER,
+                ),
                 GroupCommand(
                     name="offsets",
                     help="Look at and change where a connector resumes",

@@ -54,9 +54,26 @@ def lag(args: Namespace) -> None:
 
 @command
 def status(args: Namespace) -> None:
-    """Print where each table stands, one JSON object a line."""
-    for table in _offsets(read_connector(args.connector), {"action": "status"}).status:
+    """Print where each table stands, then each signal and each snapshot that is asked for."""
+    result = _offsets(read_connector(args.connector), {"action": "status"})
+    for table in result.status:
         _print(asdict(table))
+    for one in result.signals:
+        _print(one)
+
+
+@command
+def signal(args: Namespace) -> None:
+    """Put a signal where the connector's jobs look for it, and print its id."""
+    from airflow_cdc_provider.operators.parameters import to_tables
+    from airflow_cdc_provider.operators.signal import send_signal
+
+    data = _parse(args.data, "--data")
+    connector = read_connector(args.connector)
+    sent = send_signal(
+        connector, args.work_folder, args.signal, data, tables=to_tables(args.tables), identity=args.id
+    )
+    sys.stdout.write(f"{sent}\n")
 
 
 @command
@@ -150,9 +167,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigurationError(f"{where} is no JSON", found=str(error)) from error
     if not isinstance(offset, dict):
-        raise ConfigurationError(
-            f"{where} is wrong", expected="the source's offset, a JSON object", found=text[:80]
-        )
+        raise ConfigurationError(f"{where} is wrong", expected="a JSON object", found=text[:80])
     return offset
 
 

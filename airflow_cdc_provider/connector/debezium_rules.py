@@ -211,6 +211,25 @@ def _sanitize(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.field_names", "avro" if boolean(name, value) else "none")
 
 
+def _channels(draft: Draft, name: str, value: str) -> None:
+    """Take over channels; what Debezium's users do over JMX is done through Airflow."""
+    channels = []
+    for channel in split_list(value):
+        if channel in ("source", "file"):
+            channels.append(channel)
+        elif channel == "jmx":
+            draft.notes.append(
+                f"property {name}: jmx is channel airflow, CdcSignalOperator and airflow cdc signal"
+            )
+        elif channel == "kafka":
+            raise refusal(name, value, "Signals are not read from Kafka yet; use file, airflow or source")
+        else:
+            raise refusal(
+                name, value, "Channels of your own are Python classes: name them in signals.channels"
+            )
+    draft.set("signals.channels", [*channels, "airflow"])
+
+
 def _consistency(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in _CONSISTENCIES:
         raise wrong(name, f"one of {', '.join(_CONSISTENCIES).upper()}", value)
@@ -399,10 +418,10 @@ _REGISTRY: Final = left_out("it belongs to the connection of the registry")
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
 _CLOUD_EVENTS_IN_JSON: Final = "CloudEvents are written in JSON, with data in JSON"
 _NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
-_NO_SIGNALS: Final = refused("Signals are not read; start a snapshot by its operator")
 _NOTIFICATION_TOPIC: Final = refused(
     "Notifications are not sent to topics; channel table keeps them in the lake"
 )
+_NO_KAFKA_SIGNALS: Final = refused("Signals are not read from Kafka yet; use channel file, airflow or source")
 
 COMMON: Final[dict[str, Rule]] = {
     "connector.class": read_elsewhere("names the source"),
@@ -468,12 +487,14 @@ COMMON: Final[dict[str, Rule]] = {
     "custom.sanitize.pattern": left_out("it hides values in Debezium's log"),
     "snapshot.delay.ms": left_out("the DAG's schedule decides when a run starts"),
     "streaming.delay.ms": left_out("the DAG's schedule decides when a run starts"),
-    "signal.data.collection": _NO_SIGNALS,
-    "signal.enabled.channels": refused("Signals are not read; start a snapshot by its operator", "source"),
-    "signal.poll.interval.ms": left_out("signals are not read"),
-    "signal.file": _NO_SIGNALS,
-    "signal.kafka.*": _NO_SIGNALS,
-    "signal.consumer.*": _NO_SIGNALS,
+    "signal.data.collection": refused("Signals come by channel `file` or `airflow`, not in Cassandra's log"),
+    "signal.enabled.channels": taken(
+        "`signals.channels`, with `airflow` besides, which also stands for jmx; kafka is refused", _channels
+    ),
+    "signal.poll.interval.ms": seconds("signals.poll_interval_seconds"),
+    "signal.file": option("signals.file"),
+    "signal.kafka.*": _NO_KAFKA_SIGNALS,
+    "signal.consumer.*": _NO_KAFKA_SIGNALS,
     "notification.enabled.channels": taken(
         "`notifications.channels`: log as it is, jmx becomes `airflow`; callback with "
         "`notification.callback.function`; sink is refused",
@@ -481,8 +502,10 @@ COMMON: Final[dict[str, Rule]] = {
     ),
     "notification.callback.function": taken("`notifications.callback`", _notification_function),
     "notification.sink.topic.name": _NOTIFICATION_TOPIC,
-    "incremental.snapshot.*": left_out("snapshots are cut into ranges by Spark"),
-    "read.only": left_out("nothing is ever written to the source"),
+    "incremental.snapshot.chunk.size": number("snapshot.incremental.chunk_size"),
+    "incremental.snapshot.watermarking.strategy": left_out("no marks are needed"),
+    "incremental.snapshot.*": left_out("there is nothing to choose: chunks go by the primary key"),
+    "read.only": left_out("nothing is written to the source, unless snapshot.incremental.watermarks asks"),
     "guardrail.collections.max": number("guardrail.max_tables"),
     "guardrail.collections.limit.action": choice("guardrail.action", {"warn": "warn", "fail": "fail"}),
     "connection.validation.timeout.ms": _PROCESS,
@@ -574,6 +597,11 @@ MONGODB: Final[dict[str, Rule]] = {
     "snapshot.max.threads": left_out("Spark divides the work"),
     "snapshot.fetch.size": number("source.advanced.fetch_size", default="0"),
     "snapshot.include.collection.list": taken("`snapshot.include`", _snapshot_include),
+    "signal.data.collection": option("signals.collection"),
+    "incremental.snapshot.watermarking.strategy": choice(
+        "snapshot.incremental.watermarks",
+        {"insert_insert": "insert_insert", "insert_delete": "insert_delete"},
+    ),
     "snapshot.collection.filter.overrides": taken("`snapshot.filters`", _snapshot_filters),
     "snapshot.collection.filter.overrides.*": read_elsewhere("`snapshot.filters`"),
     "json.serialization.mode": choice(

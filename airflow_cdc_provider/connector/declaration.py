@@ -24,6 +24,11 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.signal_options import (
+    IncrementalOptions,
+    SignalOptions,
+    refuse_signals_that_cannot_come,
+)
 from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import (
@@ -134,6 +139,9 @@ class SnapshotOptions:
     filters: Mapping[str, str] = option("Per table, a filter in the source's own language", {})
     rows_per_second: float = option(
         "Rows read at most, by all tasks together; 0: as fast as the source gives them", 0.0, minimum=0.0
+    )
+    incremental: IncrementalOptions = option(
+        "How snapshots beside the stream read, which signals ask for", IncrementalOptions
     )
 
     def __post_init__(self) -> None:
@@ -409,6 +417,7 @@ class Connector:
         notifications: Who is told of snapshots.
         metric_tags: Tags that all metrics of the connector bear beside their own.
         lag_statistics: Whether captures tell how their changes' lag is spread.
+        signals: How it is told what to do while it runs.
     """
 
     name: str
@@ -423,6 +432,7 @@ class Connector:
     notifications: NotificationOptions = field(default_factory=NotificationOptions)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     lag_statistics: bool = True
+    signals: SignalOptions = field(default_factory=SignalOptions)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Connector:
@@ -461,6 +471,7 @@ class Connector:
             _refuse_mongodbs(kind, top.publish)
         _refuse_clashing_forms(top.publish)
         _refuse_other_envelopes(top.publish)
+        refuse_signals_that_cannot_come(options, top.signals, top.snapshot.incremental)
         return cls(
             name=top.name,
             type=kind,
@@ -474,6 +485,7 @@ class Connector:
             notifications=top.notifications,
             metric_tags=top.metric_tags,
             lag_statistics=top.lag_statistics,
+            signals=top.signals,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -597,6 +609,7 @@ class _Declaration:
     lag_statistics: bool = option(
         "Tell per run the least, mean and greatest time from a change to its capture, and its quantiles", True
     )
+    signals: SignalOptions = option("How a running connector is told what to do", SignalOptions)
 
 
 def _refuse_cassandras(kind: str, publish: PublishOptions, lake: LakeOptions) -> None:

@@ -22,6 +22,16 @@ def stream_folder(given: str | None, connector: str) -> StreamFolder:
     return StreamFolder(configured_work_folder(given) / safe_name(connector) / "stream")
 
 
+def signals_folder(given: str | None, connector: str) -> Path:
+    """Return the folder in which a connector's jobs find signals; it need not exist.
+
+    Args:
+        given: The work folder, None for the configured one.
+        connector: The connector's name.
+    """
+    return configured_work_folder(given) / safe_name(connector) / "signals"
+
+
 def configured_work_folder(given: str | None = None) -> Path:
     """Return the work folder: the one given, that of ``[cdc] work_folder``, or ``$AIRFLOW_HOME/cdc``."""
     folder = given or conf.get("cdc", "work_folder", fallback="")

@@ -27,6 +27,7 @@ from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
 from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshot import snapshot
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
@@ -46,7 +47,11 @@ def _capture(context: JobContext) -> JobResult:
             remedy="CdcSyncOperator and CdcSnapshotOperator read the tables; to capture choose another mode",
         )
     context.require_within_guardrail()
-    return report(context, captured=capture(context))
+    captured = capture(context)
+    if context.stopping():
+        return report(context, captured=captured)
+    followed = follow(context)
+    return report(context, captured=followed.with_captured(captured), shot=followed.shot)
 
 
 def _merge(context: JobContext) -> JobResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from airflow_cdc_provider.jobs.lost_position import SnapshotsDue, close_gaps, go
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import new_counts, read_partitions
 from airflow_cdc_provider.jobs.segments import SegmentTally
-from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges
+from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges, join_origins
 from airflow_cdc_provider.sources.base import (
     CountsPassedOver,
     FindsGaps,
@@ -50,17 +50,41 @@ class CaptureCounts:
     plan_seconds: float = 0.0
     commit_seconds: float = 0.0
 
+    def joined(self, later: CaptureCounts) -> CaptureCounts:
+        """Return this capture and a later one of the same job as one.
+
+        Percentiles of both together can't be known: the greater ones are told.
+        """
+        beside = Counter(self.passed_over)
+        beside.update(later.passed_over)
+        return CaptureCounts(
+            self.batches + later.batches,
+            self.changes + later.changes,
+            later.quarantined,
+            self.seconds + later.seconds,
+            join_origins(self.origins, later.origins),
+            beside,
+            self.segments.joined(later.segments),
+            dict(Counter(self.reading) + Counter(later.reading)),
+            self.plan_seconds + later.plan_seconds,
+            self.commit_seconds + later.commit_seconds,
+        )
+
 
 def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
     """Return where a connector and its changes table stand.
 
     The feed of a new connector begins where its source says. That is committed before anything is read, so
-    changes made while a snapshot runs, or before the next run, are captured.
+    changes made while a snapshot runs, or before the next run, are captured. Likewise the batch after which
+    signals are looked for in the feed.
     """
     state = context.changes.state()
-    progress = Progress.from_offset(state.offset)
+    stored = progress = Progress.from_offset(state.offset)
     if progress.source is None and (start := context.source.start()) is not None:
         progress = progress.with_source(start)
+    if context.listens_to_source and progress.signals.read_batch < 0:
+        progress = progress.with_signals(replace(progress.signals, read_batch=state.batch))
+    if progress != stored:
         state = context.changes.append_batch(None, progress.to_offset(), state)
     return progress, state
 

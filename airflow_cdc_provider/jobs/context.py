@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
@@ -16,16 +17,15 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.incremental_numbers import after
 from airflow_cdc_provider.jobs.notification_table import TableChannel
 from airflow_cdc_provider.jobs.session import build_lake, build_session
+from airflow_cdc_provider.jobs.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobSpec, SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
-from airflow_cdc_provider.notifications.channels import CallbackChannel, Channel, FileChannel, LogChannel
+from airflow_cdc_provider.notifications import channels as notification_channels
 from airflow_cdc_provider.notifications.notifier import Notifier
-from airflow_cdc_provider.notifications.snapshots import (
-    InitialSnapshot,
-    SnapshotEvent,
-    incremental_notification,
-)
+from airflow_cdc_provider.notifications.snapshots import InitialSnapshot, incremental_notification
+from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_channels
+from airflow_cdc_provider.signals.names import SOURCE
 from airflow_cdc_provider.sources.base import LearnsSchemas, ReadingCounts
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 
@@ -36,6 +36,23 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.base import Source
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
+
+KEPT_EVENTS: Final = 10_000
+
+
+@dataclass
+class SignalsMemory:
+    """What a job remembers of signals from round to round; a new job needs none of it.
+
+    Args:
+        looked_through: The newest batch of the changes table that was looked through for signals.
+        polled_at: When channels were last asked in between, by the monotonic clock.
+        chunks: How many chunks the next commit of a snapshot beside the stream takes.
+    """
+
+    looked_through: int = -1
+    polled_at: float = 0.0
+    chunks: int = 8
 
 
 @dataclass
@@ -51,10 +68,13 @@ class JobContext:
         source: The source.
         stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
         snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
+        snapshot_events: What happened to snapshots that were asked for, oldest first, the newest
+            :data:`KEPT_EVENTS` of a long job; whoever tells others takes them out.
         uncommitted: Feeds whose segments were in a batch that could not be committed.
         reading: What tasks did to read for all captures of this job.
         last_transactions: By feed, the last transaction that was captured.
         incremental: How far the newest snapshot beside the stream came, None without one.
+        signals: What it remembers of signals.
     """
 
     spec: JobSpec
@@ -65,30 +85,41 @@ class JobContext:
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
+    snapshot_events: deque[SnapshotEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     uncommitted: Sequence[str] = ()
     reading: ReadingCounts = field(default_factory=Counter)
     last_transactions: dict[str, str] = field(default_factory=dict)
     incremental: IncrementalResult | None = None
+    signals: SignalsMemory = field(default_factory=SignalsMemory, init=False)
+    _channels: list[Channel] | None = field(default=None, init=False, repr=False)
     _learned_through: int = field(default=-1, init=False, repr=False)
 
     @cached_property
     def notifier(self) -> Notifier:
         """Who is told of snapshots."""
         chosen = self.connector.notifications
-        channels: list[Channel] = []
+        channels: list[notification_channels.Channel] = []
         for name in dict.fromkeys(chosen.channels):
             if name == "log":
-                channels.append(LogChannel())
+                channels.append(notification_channels.LogChannel())
             elif name == "callback":
-                channels.append(CallbackChannel.load(chosen.callback))
+                channels.append(notification_channels.CallbackChannel.load(chosen.callback))
             elif name == "table":
                 channels.append(TableChannel(self.lake, self.connector.notifications_table))
             elif (path := self.spec.notifications_path) is not None:
-                channels.append(FileChannel(path))
+                channels.append(notification_channels.FileChannel(path))
         return Notifier(channels)
 
-    def tell(self, event: SnapshotEvent) -> None:
-        """Notify of what became of a snapshot that was asked for, and count it."""
+    @cached_property
+    def tells_of_snapshots(self) -> InitialSnapshot:
+        """What tells of the snapshots that this job takes."""
+        counts = self.connector.notifications.row_counts
+        return InitialSnapshot(self.notifier, self.connector.topic_prefix, row_counts=counts)
+
+    def happened(self, event: SnapshotEvent) -> None:
+        """Keep what became of a snapshot that was asked for, log it, count it and notify of it."""
+        self.snapshot_events.append(event)
+        log.info("snapshot %s of signal %s: %s", event.kind, event.request_id, event.table or event.tables)
         self.incremental = after(self.incremental, event)
         notification = incremental_notification(event, self.connector.topic_prefix)
         if notification is not None:
@@ -96,11 +127,33 @@ class JobContext:
             if event.kind in ("completed", "aborted", "skipped"):
                 self.notifier.flush()
 
-    @cached_property
-    def tells_of_snapshots(self) -> InitialSnapshot:
-        """What tells of the snapshots that this job takes."""
-        counts = self.connector.notifications.row_counts
-        return InitialSnapshot(self.notifier, self.connector.topic_prefix, row_counts=counts)
+    @property
+    def channels(self) -> Sequence[Channel]:
+        """The ways by which signals come, but the source's feed; they are opened when first asked for.
+
+        Raises:
+            ConfigurationError: One can't be built.
+        """
+        if self._channels is None:
+            folder = str(self.spec.options.get("signals_path", ""))
+            options = self.connector.signals
+            places = ChannelPlaces(
+                Path(folder) if folder else None, options.file, self.connector.name, options.settings
+            )
+            self._channels = open_channels(options.channels, places)
+        return self._channels
+
+    @property
+    def listens_to_source(self) -> bool:
+        """Whether signals come in the source's own feed."""
+        options = self.connector.signals
+        return SOURCE in options.channels and bool(options.collection)
+
+    def close(self) -> None:
+        """End the channels."""
+        for channel in self._channels or ():
+            channel.close()
+        self._channels = None
 
     def learn(self, through: int = 0) -> None:
         """Teach the source what is recorded of its schema, unless it has learned that already.
@@ -196,7 +249,7 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
     from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 
     # The patterns themselves, not a function, so that the server can filter by them.
-    selection = Selection(connector.tables, connector.exclude_tables)
+    selection = Selection(connector.tables, connector.exclude_tables, connector.signals.collection)
     return MongodbSource(connector.source, connection, selection)
 
 
@@ -215,7 +268,8 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
             lake = build_lake(spark, connector)
             lake.create_namespace(connector.namespace)
             changes = ChangesTable(lake, connector)
-            yield JobContext(spec, connector, spark, lake, changes, source, stopping)
+            with closing(JobContext(spec, connector, spark, lake, changes, source, stopping)) as context:
+                yield context
         finally:
             spark.stop()
     finally:

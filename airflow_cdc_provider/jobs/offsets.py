@@ -11,7 +11,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.jobs.status import table_status
+from airflow_cdc_provider.jobs.status import signal_status, table_status
 
 
 def offsets(context: JobContext) -> JobResult:
@@ -34,7 +34,7 @@ def offsets(context: JobContext) -> JobResult:
     if action == "show":
         return report(context)
     if action == "status":
-        return replace(report(context), status=table_status(context))
+        return replace(report(context), status=table_status(context), signals=signal_status(context))
     if action == "set":
         offset = context.spec.options.get("offset")
         if not isinstance(offset, dict):
@@ -48,7 +48,8 @@ def offsets(context: JobContext) -> JobResult:
     elif action == "reset":
         gone = set(context.spec.tables) or set(progress.snapshots)
         kept = {t: s for t, s in progress.snapshots.items() if t not in gone}
-        progress = Progress(progress.source if context.spec.tables else None, kept)
+        source = progress.source if context.spec.tables else None
+        progress = replace(progress, source=source, snapshots=kept)
     elif action == "forget":
         progress = progress.with_source(_without(progress.source or {}, context.spec.options.get("origin")))
     else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_cdc_provider.exceptions import OffsetMissing
+from airflow_cdc_provider.jobs.snapshot_requests import SignalState
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class SnapshotProgress:
         """Return the ranges that are not committed."""
         if not self.ranges:
             return ()
-        ranges = _RangeUnpickler(io.BytesIO(base64.b64decode(self.ranges))).load()
-        return list(ranges)[self.committed :]
+        return unpack_ranges(self.ranges)[self.committed :]
 
 
 class _RangeUnpickler(pickle.Unpickler):
@@ -78,8 +78,17 @@ class _RangeUnpickler(pickle.Unpickler):
 
 
 def pack_ranges(ranges: Sequence[Any]) -> str:
-    """Write ranges for :meth:`SnapshotProgress.remaining`."""
+    """Write ranges for :func:`unpack_ranges`."""
     return base64.b64encode(pickle.dumps(list(ranges))).decode()
+
+
+def unpack_ranges(packed: str) -> list[Any]:
+    """Read what :func:`pack_ranges` wrote.
+
+    Raises:
+        OffsetMissing: It holds something else.
+    """
+    return list(_RangeUnpickler(io.BytesIO(base64.b64decode(packed))).load())
 
 
 @dataclass(frozen=True)
@@ -89,18 +98,23 @@ class Progress:
     Args:
         source: The source's offset, None before the first batch.
         snapshots: By table.
+        signals: What is asked of the connector by signals.
     """
 
     source: Mapping[str, Any] | None = None
     snapshots: Mapping[str, SnapshotProgress] = field(default_factory=dict)
+    signals: SignalState = field(default_factory=SignalState)
 
     def to_offset(self) -> dict[str, Any]:
         """Return the JSON that the changes table stores."""
-        return {
+        offset = {
             "v": 1,
             "source": self.source,
             "snapshots": {table: vars(progress) for table, progress in sorted(self.snapshots.items())},
         }
+        if self.signals != SignalState():
+            offset["signals"] = self.signals.to_plain()
+        return offset
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any] | None) -> Progress:
@@ -119,7 +133,7 @@ class Progress:
                 remedy="use the package version that wrote it, or set an offset",
             )
         snapshots = {table: SnapshotProgress(**values) for table, values in offset["snapshots"].items()}
-        return cls(offset["source"], snapshots)
+        return cls(offset["source"], snapshots, SignalState.from_plain(offset.get("signals")))
 
     def with_snapshot(self, table: str, progress: SnapshotProgress) -> Progress:
         """Return a copy with one table's snapshot set."""
@@ -144,6 +158,10 @@ class Progress:
             for table in tables
         }
         return replace(self, snapshots={**self.snapshots, **marked})
+
+    def with_signals(self, signals: SignalState) -> Progress:
+        """Return a copy with what is asked for set."""
+        return replace(self, signals=signals)
 
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:
         """Return a copy with the source's offset set."""

@@ -30,6 +30,21 @@ class SegmentTally:
                 kept_max=max(known.kept_max, found.kept),
             )
 
+    def joined(self, later: SegmentTally) -> SegmentTally:
+        """Return what both counted; the earlier one's beginning is that of both."""
+        both = SegmentTally()
+        both._numbers = {**later._numbers, **self._numbers}
+        for origin in self._numbers.keys() & later._numbers.keys():
+            mine, other = self._numbers[origin], later._numbers[origin]
+            both._numbers[origin] = replace(
+                mine,
+                at_once=max(mine.at_once, other.at_once),
+                read=mine.read + other.read,
+                waiting_max=max(mine.waiting_max, other.waiting_max),
+                kept_max=max(mine.kept_max, other.kept_max),
+            )
+        return both
+
     def at_end(self, details: Mapping[str, Mapping[str, Any]]) -> dict[str, SegmentNumbers]:
         """Return the numbers per origin.
 

@@ -65,7 +65,14 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
     return isinstance(source, LearnsSchemas) and source.resumed_at(table) > began_us
 
 
-def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replacing: bool) -> SnapshotResult:
+def snapshot(
+    context: JobContext,
+    tables: Iterable[str],
+    *,
+    again: bool,
+    replacing: bool,
+    filters: Mapping[str, str] | None = None,
+) -> SnapshotResult:
     """Read tables in full. How far it came stands in the context, too, from the begin on.
 
     Args:
@@ -74,6 +81,7 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
         again: Read also those that have a finished snapshot.
         replacing: Rows that the snapshot doesn't see, and no later change wrote, are to go. Where a snapshot
             has no position in the feed, the merge after it reads again what it didn't see.
+        filters: Per table, a filter in place of the declared one.
 
     Raises:
         CommitConflict: Another writer took the changes table; what was committed before stays and is resumed.
@@ -82,7 +90,7 @@ def snapshot(context: JobContext, tables: Iterable[str], *, again: bool, replaci
     progress, state = begin_feed(context)
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(context, known.get(table), table)]
-    left = _Ranges(context, due, known, replacing=replacing)
+    left = _Ranges(context, due, known, replacing=replacing, filters=filters or {})
     cores = context.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
@@ -160,11 +168,13 @@ class _Ranges:
         known: Mapping[str, SnapshotProgress],
         *,
         replacing: bool,
+        filters: Mapping[str, str],
     ) -> None:
         self._context = context
         self._tables = deque(tables)
         self._running = {table: progress for table, progress in known.items() if not progress.done}
         self._replacing = replacing
+        self._filters = filters
         self._begun: set[str] = set()
 
     def begun(self, parts: Sequence[_Part]) -> list[str]:
@@ -192,7 +202,8 @@ class _Ranges:
         return parts
 
     def _plan(self, table: str) -> SnapshotProgress:
-        plan = self._context.source.plan_snapshot(table, filter_of(self._context.connector, table))
+        where = self._filters.get(table) or filter_of(self._context.connector, table)
+        plan = self._context.source.plan_snapshot(table, where)
         log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
         return SnapshotProgress(
             done=False,

@@ -377,6 +377,8 @@ class JobResult:
         snapshot: How far a snapshot came, if there was one.
         passed_over: As for each origin, of all together.
         status: Per table where it stands, if that was asked for.
+        signals: Likewise the newest signals and the snapshots that they asked for: see
+            :func:`~airflow_cdc_provider.jobs.status.signal_status`.
         selected: The source's tables that a capture takes; empty of a job that captures nothing.
         committed_at: When the newest batch of the changes table was committed, epoch seconds.
         snapshot_skipped: Whether no snapshot was due.
@@ -398,6 +400,7 @@ class JobResult:
     snapshot: SnapshotResult | None = None
     passed_over: Mapping[str, int] = field(default_factory=dict)
     status: Sequence[TableStatus] = ()
+    signals: Sequence[Mapping[str, Any]] = ()
     selected: Sequence[str] = ()
     committed_at: float | None = None
     snapshot_skipped: bool = False

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
 
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spec import SnapshotState, TableStatus
+from airflow_cdc_provider.sources.base import ReadsChunks
 
 
 def table_status(context: JobContext) -> tuple[TableStatus, ...]:
@@ -39,6 +43,45 @@ def table_status(context: JobContext) -> tuple[TableStatus, ...]:
             )
         )
     return tuple(found)
+
+
+def signal_status(context: JobContext) -> tuple[Mapping[str, Any], ...]:
+    """Tell of the newest signals, oldest first, and of each table that one still asks to copy.
+
+    A signal is ``{"signal": id, "type", "channel", "received_at", "outcome", "detail"}``, a table's copy
+    ``{"copy": table, "signal": id, "kind", "paused", "chunks", "rows", "where", "next", "maximum"}``; its
+    keys are shown as the source shows them.
+    """
+    signals = Progress.from_offset(context.changes.state().offset).signals
+    source = context.source
+    shown = source.show_key if isinstance(source, ReadsChunks) else str
+    records = [
+        {
+            "signal": one.id,
+            "type": one.type,
+            "channel": one.channel,
+            "received_at": datetime.fromtimestamp(one.received_us / 1e6, UTC).isoformat(timespec="seconds"),
+            "outcome": one.outcome,
+            "detail": one.detail,
+        }
+        for one in signals.records
+    ]
+    copies = [
+        {
+            "copy": copy.table,
+            "signal": request.id,
+            "kind": request.kind,
+            "paused": signals.paused and request.kind == "incremental",
+            "chunks": copy.chunks,
+            "rows": copy.rows,
+            "where": copy.where,
+            "next": shown(copy.next),
+            "maximum": shown(copy.maximum),
+        }
+        for request in signals.requests
+        for copy in request.tables
+    ]
+    return (*records, *copies)
 
 
 def _snapshot_state(taken: SnapshotProgress | None) -> SnapshotState:

@@ -1,5 +1,7 @@
 """The stream stage: the same loop as sync, with a pause, until it is told to stop or its time is over.
 
+A signal ends a pause, and while a snapshot is read beside the stream there is none.
+
 It keeps a state file beside the result, which whoever supervises it reads::
 
     {"pid": 4711, "host": "...", "name": "...", "started_at": s, "heartbeat_at": s, "rounds": n, "batch": n,
@@ -34,6 +36,7 @@ from airflow_cdc_provider.exceptions import (
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.custom_snapshot import captures
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.signals import busy, waiting
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
 
@@ -122,7 +125,9 @@ def stream(context: JobContext) -> JobResult:
             state.write(path)
             if _all_is_read(context, outcome) and not failures:
                 break
-            _pause(stopping, min(began + interval, deadline))
+            if not failures and busy(context):
+                continue
+            _pause(lambda: stopping() or waiting(context), min(began + interval, deadline))
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
         raise
@@ -149,6 +154,6 @@ def _raise_what_may_pass(outcome: JobResult) -> None:
             raise error
 
 
-def _pause(stopping: Callable[[], bool], until: float) -> None:
-    while not stopping() and (left := until - time.monotonic()) > 0:
+def _pause(ended: Callable[[], bool], until: float) -> None:
+    while not ended() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _STOP_CHECK_SECONDS))

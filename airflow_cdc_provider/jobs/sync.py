@@ -1,4 +1,4 @@
-"""The sync stage: snapshot what is new, capture to the head, merge what is due; in one application."""
+"""The sync stage: snapshot what is new, capture to the head, do what signals ask for, merge what is due."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshot import due_tables, snapshot
 from airflow_cdc_provider.jobs.spec import JobResult
 
@@ -17,7 +18,7 @@ def sync(context: JobContext) -> JobResult:
     """Run all parts once.
 
     The snapshot comes first: it fixes where the feed begins, so that what is written while it runs is
-    captured after it. With mode ``initial_only`` nothing is captured.
+    captured after it. With mode ``initial_only`` nothing is captured, and no signal is followed.
 
     Raises:
         PositionLost: As :func:`~airflow_cdc_provider.jobs.capture.capture`; not if the tables are to be read
@@ -53,6 +54,9 @@ def sync(context: JobContext) -> JobResult:
         shot = second.joined(shot) if shot else second
     if lost and not context.stopping():
         captured = capture(context)
+    if captured is not None and not context.stopping():
+        followed = follow(context)
+        captured, shot = followed.with_captured(captured), followed.with_shot(shot)
     force = bool(context.spec.options.get("force"))
     merged = [] if context.stopping() else merge_tables(context, force=force)
     skipped = context.snapshot is None

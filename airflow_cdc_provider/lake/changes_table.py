@@ -84,6 +84,27 @@ class OriginChanges:
     last_transaction: str = ""
 
 
+def join_origins(some: Sequence[OriginChanges], others: Sequence[OriginChanges]) -> list[OriginChanges]:
+    """Add up what came of origins; of times the greater ones are taken."""
+    found = {one.origin: one for one in some}
+    for other in others:
+        known = found.get(other.origin)
+        if known is None:
+            found[other.origin] = other
+            continue
+        times = (
+            max((t for t in pair if t is not None), default=None)
+            for pair in (
+                (known.latency_seconds, other.latency_seconds),
+                (known.latency_p50_seconds, other.latency_p50_seconds),
+                (known.latency_p99_seconds, other.latency_p99_seconds),
+            )
+        )
+        changes, apart = known.changes + other.changes, known.quarantined + other.quarantined
+        found[other.origin] = OriginChanges(other.origin, changes, apart, *times)
+    return [found[origin] for origin in sorted(found)]
+
+
 @dataclass(frozen=True)
 class PendingChanges:
     """How many changes of one table and kind wait, for deciding on a merge.

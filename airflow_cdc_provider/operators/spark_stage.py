@@ -33,7 +33,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
-from airflow_cdc_provider.hooks.work_folder import safe_name
+from airflow_cdc_provider.hooks.work_folder import safe_name, signals_folder
 from airflow_cdc_provider.jobs.debezium_metrics import Metrics, metrics_of
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
@@ -301,10 +301,16 @@ class SparkStageOperator(SparkSubmitOperator):
                 result_path=str(self._folder.result_path),
                 connection=reference,
                 tables=to_tables(self.tables),
-                options=dict(self.options()),
+                options=self._job_options(connector),
             )
         )
         return values
+
+    def _job_options(self, connector: Connector) -> dict[str, Any]:
+        """Return the stage's options, with what all stages that capture need."""
+        if self.stage not in ("sync", "capture", "stream"):
+            return dict(self.options())
+        return {**self.options(), "signals_path": str(signals_folder(self.work_folder, connector.name))}
 
     def _fill_submit(self, connector: Connector, *run: str) -> None:
         self.application = self.application or APPLICATION

@@ -252,7 +252,7 @@ class CdcStreamOperator(SparkStageOperator):
         )
 
     def _spec(self, connector: Connector) -> Mapping[str, Any]:
-        return {"connector": connector.without_secrets().to_dict(), "options": dict(self.options())}
+        return {"connector": connector.without_secrets().to_dict(), "options": self._job_options(connector)}
 
     def _health(self) -> Health:
         return self._stream_folder().health(self.heartbeat_timeout_seconds)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.static_columns import StaticColumns
+from airflow_cdc_provider.signals.signal import Arrived
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 Offset = Mapping[str, Any]
@@ -138,6 +139,21 @@ class SnapshotPlan:
     origin: str
     estimated_rows: int | None = None
     read_after_us: int = 0
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """The next chunks of a table that is copied beside the stream.
+
+    Args:
+        ranges: What :meth:`Source.snapshot_reader` reads, in order of the key.
+        next: Where the chunks after them begin, for the next plan.
+        done: Whether they are the last ones.
+    """
+
+    ranges: Sequence[Any]
+    next: str
+    done: bool
 
 
 @dataclass(frozen=True)
@@ -453,4 +469,84 @@ class Rereads(Protocol):
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
         """Return the payload of a snapshot change that contributes just this state."""
+        ...
+
+
+@runtime_checkable
+class ReadsChunks(Protocol):
+    """What a source adds that reads a table in the order of its key, a chunk at a time.
+
+    Without it a snapshot beside the stream reads the ranges of :meth:`Source.plan_snapshot`. Keys are the
+    source's own, as text that can be stored.
+    """
+
+    def maximum_key(self, table: str, where: str) -> str:
+        """Return the largest key of a table now, empty if it has no rows.
+
+        Raises:
+            ConfigurationError: The filter is wrong, or the table can't be read.
+        """
+        ...
+
+    def plan_chunks(
+        self,
+        table: str,
+        where: str,
+        *,
+        start: str,
+        maximum: str,
+        position: Offset,
+        parts: int,
+        chunks: int,
+        chunk_size: int,
+        number: int,
+    ) -> ChunkPlan:
+        """Cut the next chunks off a table.
+
+        What is read shows all changes up to ``position`` and, if it shows later ones, then such as the feed
+        is still to tell: no change stands before it that is newer.
+
+        Args:
+            table: The table.
+            where: A filter in the source's own language, empty for none.
+            start: ``next`` of the plan before, empty for the first one.
+            maximum: From :meth:`maximum_key`; rows beyond it are left to the feed.
+            position: The offset that is committed.
+            parts: How many ranges.
+            chunks: Chunks of each.
+            chunk_size: Rows of a chunk, counted before the filter; so many are asked for at a time.
+            number: Counts the plans of a connector up.
+        """
+        ...
+
+    def show_key(self, key: str) -> str:
+        """Show a key for people, empty for an empty one."""
+        ...
+
+
+@runtime_checkable
+class CarriesSignals(Protocol):
+    """What a source adds in whose feed signals may stand: rows of one table."""
+
+    def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
+        """Read signals from the payloads of changes of that table, in the order of the feed."""
+        ...
+
+
+@runtime_checkable
+class WritesMarks(Protocol):
+    """What a source adds that can write marks around chunks into its feed."""
+
+    def write_marks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
+        """Mark that chunks begin, or that they end.
+
+        Args:
+            table: Where marks are written.
+            chunks: Names of the chunks.
+            strategy: ``insert_insert`` or ``insert_delete``.
+            opening: Whether they begin.
+
+        Raises:
+            ConfigurationError: The user may not write there.
+        """
         ...

@@ -22,7 +22,7 @@ from bson.errors import BSONError
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions, MongodbStream
-from airflow_cdc_provider.sources.mongodb.selection import OF_COLLECTIONS, Selection, event_filter
+from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter, passing
 
 Stages = list[dict[str, Any]]
 
@@ -114,7 +114,7 @@ def _change_stream(options: MongodbOptions) -> dict[str, Any]:
 def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     """Return the built-in filter and the user's stages in the order that is asked for."""
     stream = options.stream
-    own = [_sparing_fences(stage) for stage in user_stages(options)]
+    own = [_sparing(stage, passing(selection)) for stage in user_stages(options)]
     if stream.pipeline_order == "user_only":
         return own
     skipped = [kind for operation in stream.skipped_operations for kind in _KINDS[operation]]
@@ -129,11 +129,11 @@ def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     return [built_in, *own] if stream.pipeline_order == "internal_first" else [*own, built_in]
 
 
-def _sparing_fences(stage: dict[str, Any]) -> dict[str, Any]:
-    """Let drops, renames and the end of a stream pass a filter: it means documents, and mirrors need them."""
+def _sparing(stage: dict[str, Any], always: Stages) -> dict[str, Any]:
+    """Let drops, renames, the end of a stream, and signals pass a filter: it means other documents."""
     if "$match" not in stage:
         return stage
-    return {"$match": {"$or": [{"operationType": {"$in": list(OF_COLLECTIONS)}}, stage["$match"]]}}
+    return {"$match": {"$or": [*always, stage["$match"]]}}
 
 
 def _small_enough(stream: MongodbStream) -> dict[str, Any]:

@@ -65,13 +65,19 @@ class Selection:
     Args:
         tables: Regular expressions, anchored, on ``database.collection``.
         exclude_tables: Likewise, what to leave out.
+        signals: The one namespace that is captured in any case, empty for none.
     """
 
     tables: tuple[str, ...] = (".*",)
     exclude_tables: tuple[str, ...] = ()
+    signals: str = ""
 
     def __call__(self, namespace: str) -> bool:
         """Tell whether a namespace belongs to the capture."""
+        return (bool(namespace) and namespace == self.signals) or self.names(namespace)
+
+    def names(self, namespace: str) -> bool:
+        """Tell whether the patterns take a namespace, so that it is a table with a mirror."""
         return any(re.fullmatch(p, namespace) for p in self.tables) and not any(
             re.fullmatch(p, namespace) for p in self.exclude_tables
         )
@@ -107,7 +113,16 @@ def event_filter(
     if expanded:
         kinds += EXPANDED
     of_rows = {"operationType": {"$in": kinds}, "$and": conditions}
-    return {"$or": [of_rows, {"operationType": {"$in": list(OF_COLLECTIONS)}}]}
+    return {"$or": [of_rows, *passing(selection)]}
+
+
+def passing(selection: Selection | None) -> list[dict[str, Any]]:
+    """Return filters of what no choice of rows may leave out: what ends collections, and signals."""
+    always: list[dict[str, Any]] = [{"operationType": {"$in": list(OF_COLLECTIONS)}}]
+    if selection is not None and selection.signals:
+        database, _, collection = selection.signals.partition(".")
+        always.append({"operationType": {"$in": list(_OF_ROWS)}, "ns.db": database, "ns.coll": collection})
+    return always
 
 
 def server_applies(pattern: str) -> bool:

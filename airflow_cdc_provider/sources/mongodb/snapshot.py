@@ -12,6 +12,9 @@ rows that time as version. The read may see later states; those come again as ch
 later content and a greater version.
 
 A range that is interrupted goes on after its last ``_id``.
+
+Chunks of a snapshot beside the stream are ranges too, read at an exact cluster time where the server can
+(:mod:`.chunks`).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
@@ -53,6 +57,8 @@ from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
 log = logging.getLogger(__name__)
 
+_NO_HISTORY: Final = (72, 239, 246)
+"""An option that isn't known, a snapshot that is too old, one that isn't there: read concern ``snapshot``."""
 _LARGEST_RANGE: Final = 1_000_000
 _SMALLEST_RANGE: Final = 1_000
 
@@ -68,6 +74,9 @@ class SnapshotRange:
         upper: BSON of ``{_id: end}``, exclusive; empty for none.
         where: Filter as Extended JSON, empty for none.
         begun_at: Cluster time of the plan, which each read must have reached.
+        at: Cluster time at which it is read, exactly, as long as the server can; 0: as it is then.
+        last: BSON of ``{_id: last}``, read as well although it is not below ``upper``; empty for none.
+        batch: Documents asked for at a time; 0: as the options say.
     """
 
     table: str
@@ -76,6 +85,9 @@ class SnapshotRange:
     upper: bytes
     where: str
     begun_at: int
+    at: int = 0
+    last: bytes = b""
+    batch: int = 0
 
 
 def parse_filter(where: str | None) -> Mapping[str, Any]:
@@ -203,6 +215,11 @@ def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordB
                 left = pauses(reader.advanced)
                 yield batch
             return
+        except ConfigurationError as error:
+            if not part.at or not history_gone(error):
+                raise
+            log.info("range %d of %s is read as it is now: %s", part.number, part.table, error)
+            part = replace(part, at=0)
         except TransientError as error:
             if reader.lost is not None:
                 reader.lost(1)
@@ -225,9 +242,11 @@ def _read_on(
     client: MongoClient, part: SnapshotRange, progress: _Progress, reader: RangeReader
 ) -> Iterator[tuple[pa.RecordBatch, _Progress]]:
     """Read a range from where it stands; give each batch with the progress after it."""
-    now = cluster_time(client)
-    at = max((now.time << 32) | now.inc, part.begun_at)
-    size = reader.advanced.fetch_size
+    at = part.at
+    if not at:
+        now = cluster_time(client)
+        at = max((now.time << 32) | now.inc, part.begun_at)
+    size = part.batch or reader.advanced.fetch_size
     for command in _finds(part, progress.last or part.lower, at, reader):
         cursor = RawCursor(
             client,
@@ -259,13 +278,15 @@ def _read_on(
 
 def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> Iterator[dict[str, Any]]:
     query = parse_filter(part.where)
+    moment = Timestamp(at >> 32, at & 0xFFFF_FFFF)
+    exactly = {"level": "snapshot", "atClusterTime": moment}
     command: dict[str, Any] = {
         "find": part.table.partition(".")[2],
         "filter": query,
         "hint": {"_id": 1},
-        "batchSize": reader.advanced.fetch_size,
+        "batchSize": part.batch or reader.advanced.fetch_size,
         "noCursorTimeout": reader.advanced.no_cursor_timeout,
-        "readConcern": {"level": "majority", "afterClusterTime": Timestamp(at >> 32, at & 0xFFFF_FFFF)},
+        "readConcern": exactly if part.at else {"level": "majority", "afterClusterTime": moment},
         "comment": f"{reader.comment} snapshot",
     }
     bounds = {}
@@ -273,9 +294,20 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> I
         bounds["min"] = RawBSONDocument(lower)
     if part.upper:
         bounds["max"] = RawBSONDocument(part.upper)
-    yield command | bounds
+    if not part.upper or lower != part.upper:
+        yield command | bounds
+    if part.last:
+        # {_id: value} with its name, which is as long, changed to {$eq: value}: no value is taken apart.
+        equal = RawBSONDocument(part.last[:5] + b"$eq" + part.last[8:])
+        yield command | {"filter": {"$and": [query, {"_id": equal}]}}
     if lower and not part.upper:
         yield command | {"filter": {"$and": [query, {"_id": MaxKey()}]}}
+
+
+def history_gone(error: ConfigurationError) -> bool:
+    """Tell whether the server can't read at the cluster time that was asked for."""
+    cause = error.__cause__
+    return isinstance(cause, OperationFailure) and cause.code in _NO_HISTORY
 
 
 def _without_repeated(reply: RawBatch, progress: _Progress) -> Spans:

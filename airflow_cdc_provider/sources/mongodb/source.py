@@ -12,10 +12,21 @@ import pyarrow as pa
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
-from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.signals.signal import Arrived
+from airflow_cdc_provider.sources.base import (
+    ChunkPlan,
+    Codec,
+    Finding,
+    Lag,
+    Offset,
+    Plan,
+    ReadLimit,
+    SnapshotPlan,
+)
 from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchTaken
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
+from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks, show_key
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
@@ -29,6 +40,7 @@ from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
 from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
@@ -100,7 +112,8 @@ class MongodbSource:
     def tables(self) -> list[str]:
         """List the selected collections, sorted; views and time series are left out."""
         facts = list_collections(self._client, self._options, self._selects)
-        return [f.name for f in facts if f.type == "collection"]
+        named = self._selects.names if isinstance(self._selects, Selection) else self._selects
+        return [f.name for f in facts if f.type == "collection" and named(f.name)]
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a collection. It needs no schema, so dropped collections have one too.
@@ -251,6 +264,54 @@ class MongodbSource:
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
         return range_reader(self._values, self._options)
+
+    def maximum_key(self, table: str, where: str) -> str:
+        """Return the largest ``_id`` of a collection, empty if it has none."""
+        return maximum_key(self._client, table, where)
+
+    def plan_chunks(
+        self,
+        table: str,
+        where: str,
+        *,
+        start: str,
+        maximum: str,
+        position: Offset,
+        parts: int,
+        chunks: int,
+        chunk_size: int,
+        number: int,
+    ) -> ChunkPlan:
+        """Cut the next chunks off a collection, read at the stream's own place (see :mod:`.chunks`)."""
+        return plan_chunks(
+            self._client,
+            table,
+            where,
+            start=start,
+            maximum=maximum,
+            position=position,
+            parts=parts,
+            chunks=chunks,
+            chunk_size=chunk_size,
+            number=number,
+        )
+
+    def show_key(self, key: str) -> str:
+        """Show an ``_id`` as Extended JSON."""
+        return show_key(key)
+
+    def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
+        """Read signals from change events of the signal collection."""
+        return signals_of(payloads)
+
+    def write_marks(self, table: str, chunks: Sequence[str], strategy: str, *, opening: bool) -> None:
+        """Mark that chunks begin or end, by documents in a collection.
+
+        Raises:
+            ConfigurationError: The user may not write there.
+            TransientError: The server doesn't answer.
+        """
+        write_marks(self._client, table, chunks, strategy, opening=opening)
 
     def row_count(self, table: str) -> int | None:
         """Count documents by the collection's metadata: immediate, and off only after an unclean stop."""

@@ -177,7 +177,7 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
         ("transforms", "unwrap"),
         ("heartbeat_interval_ms", "2000"),
         ("source_struct_version", "v1"),
-        ("signal_data_collection", "shop.signals"),
+        ("signal_enabled_channels", "source,kafka"),
     ],
 )
 def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str) -> None:

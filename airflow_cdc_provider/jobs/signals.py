@@ -1,0 +1,230 @@
+"""Signals in a running job: taken in from all channels, made good in the lake, and followed.
+
+Taking in is one commit: what is asked for stands in the offset before a channel lets go of it. Signals in the
+source's own feed need no such care, since their changes are in the changes table: the offset says up to which
+batch it was looked through.
+
+A signal that can't be followed, or a channel that can't be read, is logged and never ends the job.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Final
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.jobs.capture import CaptureCounts, capture
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.failures import explain
+from airflow_cdc_provider.jobs.incremental import copy_chunks, end_request
+from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.snapshot import snapshot
+from airflow_cdc_provider.jobs.snapshot_events import ScanStatus, SnapshotEvent
+from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, received
+from airflow_cdc_provider.jobs.spec import SnapshotResult
+from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.signals.signal import Arrived
+from airflow_cdc_provider.sources.base import CarriesSignals
+
+_MOST_BATCHES_AGAIN: Final = 50
+"""After so many batches without a signal the offset tells that they were looked through."""
+_CAPTURE_SECONDS: Final = 30.0
+"""How long chunks are read, in a run that reads them to the end, before the feed is captured again."""
+
+
+@dataclass
+class Followed:
+    """What came of following signals in one round.
+
+    Args:
+        captured: What was captured meanwhile.
+        shot: What blocking snapshots did.
+    """
+
+    captured: list[CaptureCounts] = field(default_factory=list)
+    shot: SnapshotResult | None = None
+
+    def with_captured(self, first: CaptureCounts) -> CaptureCounts:
+        """Return the capture that the round began with and those meanwhile as one."""
+        return reduce(CaptureCounts.joined, self.captured, first)
+
+    def with_shot(self, first: SnapshotResult | None) -> SnapshotResult | None:
+        """Return the snapshot that the round began with and those meanwhile as one."""
+        if first is None or self.shot is None:
+            return first or self.shot
+        return self.shot.joined(first)
+
+
+def follow(context: JobContext) -> Followed:
+    """Take in what arrived and work on what is asked for, once the feed was captured to its head.
+
+    Blocking snapshots are taken to their end. Incremental ones are read for a while: in a stream as long as
+    its commit interval, else as long as ``snapshot.incremental.seconds_per_run`` says, with the feed captured
+    in between.
+
+    Raises:
+        CommitConflict: Another writer took the changes table.
+        CdcError: A snapshot or a capture failed as these do.
+    """
+    done = Followed()
+    until = time.monotonic() + _seconds(context)
+    captured_at = time.monotonic()
+    progress, state = _take_in(context, *_stored(context))
+    while not context.stopping():
+        if request := progress.signals.blocking:
+            shot = take_blocking(context, request)
+            done.shot = shot if done.shot is None or shot is None else shot.joined(done.shot)
+            progress, state = _stored(context)
+            continue
+        if (request := progress.signals.incremental) is None:
+            break
+        progress, state = copy_chunks(context, request, progress, state)
+        now = time.monotonic()
+        if now > until:
+            break
+        if now - captured_at > _CAPTURE_SECONDS:
+            done.captured.append(capture(context))
+            captured_at = time.monotonic()
+            progress, state = _take_in(context, *_stored(context))
+        elif waiting(context):
+            progress, state = _take_in(context, progress, state)
+    return done
+
+
+def busy(context: JobContext) -> bool:
+    """Tell whether there is more to do at once: an incremental snapshot that isn't paused."""
+    return _stored(context)[0].signals.incremental is not None
+
+
+def waiting(context: JobContext) -> bool:
+    """Tell whether a channel but the source has something; asks no more often than the options say."""
+    now = time.monotonic()
+    if now - context.signals.polled_at < context.connector.signals.poll_interval_seconds:
+        return False
+    context.signals.polled_at = now
+    return bool(_outside(context))
+
+
+def _seconds(context: JobContext) -> float:
+    if context.spec.stage == "stream":
+        return float(context.spec.options.get("commit_interval_seconds", _CAPTURE_SECONDS))
+    return context.connector.snapshot.incremental.seconds_per_run or float("inf")
+
+
+def _take_in(context: JobContext, progress: Progress, state: ChangesState) -> tuple[Progress, ChangesState]:
+    """Take in what channels have; commit it, then let go of it there."""
+    memory, before = context.signals, progress.signals
+    arrived = [*_inside(context, before.read_batch, state), *_outside(context)]
+    result = received(before, arrived, context.tables() if arrived else (), time.time_ns() // 1000)
+    for text in result.warnings:
+        log.warning("%s", text)
+    signals = result.state
+    if context.listens_to_source:
+        late = memory.looked_through - signals.read_batch > _MOST_BATCHES_AGAIN
+        if late or signals != before:
+            signals = replace(signals, read_batch=memory.looked_through)
+    if signals != before:
+        progress = progress.with_signals(signals)
+        state = context.changes.set_offset(progress.to_offset(), state)
+    for channel in context.channels if arrived else ():
+        channel.done()
+    for event in result.events:
+        context.happened(event)
+    for identity, message in result.messages:
+        offset = json.dumps(progress.source, sort_keys=True)
+        log.info("signal %s says: %s", identity, message.replace("{}", offset))
+    return progress, state
+
+
+def _outside(context: JobContext) -> list[Arrived]:
+    """Ask all channels but the source."""
+    arrived: list[Arrived] = []
+    for channel in context.channels:
+        try:
+            arrived += channel.receive()
+        except CdcError as error:
+            log.warning("channel %s is read again later: %s", channel.name, error)
+    return arrived
+
+
+def _inside(context: JobContext, read_batch: int, state: ChangesState) -> Sequence[Arrived]:
+    """Look for signals among the changes of batches that nobody looked through."""
+    source, memory = context.source, context.signals
+    if not context.listens_to_source or not isinstance(source, CarriesSignals):
+        return ()
+    after = max(memory.looked_through, read_batch)
+    memory.looked_through = max(state.batch, after)
+    if after >= state.batch:
+        return ()
+    collection = context.connector.signals.collection
+    rows = context.changes.pending(after, state.batch, [collection], (record.CHANGE,))
+    found = rows.orderBy("batch", "position").select("payload").collect()
+    return source.signals_of([bytes(row["payload"]) for row in found])
+
+
+def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResult | None:
+    """Copy the tables of a request as a first snapshot does, while nothing is captured.
+
+    Rows that the source no longer has leave the mirrors of tables that were asked for without a filter.
+
+    Returns:
+        What it did, None if it was refused. A job that is asked to stop meanwhile leaves the rest to
+        the next.
+    """
+    progress, state = _stored(context)
+    if not request.started:
+        request = replace(request, started=True)
+        signals = progress.signals.with_request(request).with_outcome(request.id, "running")
+        context.changes.set_offset(progress.with_signals(signals).to_offset(), state)
+        context.happened(_event("started", request))
+    known = progress.snapshots
+    left = [
+        copy
+        for copy in request.tables
+        if not ((taken := known.get(copy.table)) and taken.done and taken.began_us >= request.asked_us)
+    ]
+    shot: SnapshotResult | None = None
+    try:
+        for some in ([c for c in left if not c.where], [c for c in left if c.where]):
+            if some and not context.stopping():
+                filters = {copy.table: copy.where for copy in some if copy.where}
+                tables = [copy.table for copy in some]
+                one = snapshot(context, tables, again=True, replacing=not filters, filters=filters)
+                shot = one if shot is None else one.joined(shot)
+                context.snapshot = shot
+    except Exception as error:
+        refused = explain(error)
+        if not isinstance(refused, ConfigurationError):
+            raise
+        end_request(context, request, refused, known)
+        return None
+    if context.stopping() and (shot is None or not shot.completed):
+        return shot
+    progress, state = _stored(context)
+    signals = progress.signals.with_request(replace(request, tables=()))
+    signals = signals.with_outcome(request.id, "done")
+    context.changes.set_offset(progress.with_signals(signals).to_offset(), state)
+    for copy in request.tables:
+        rows = shot.rows_by_table.get(copy.table) if shot else None
+        status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
+        context.happened(
+            replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
+        )
+    context.happened(_event("completed", request))
+    return shot
+
+
+def _event(kind: str, request: SnapshotRequest) -> SnapshotEvent:
+    tables = tuple(copy.table for copy in request.tables)
+    at_us = time.time_ns() // 1000
+    return SnapshotEvent(kind, "blocking", request.id, tables=tables, at_us=at_us)  # type: ignore[arg-type]
+
+
+def _stored(context: JobContext) -> tuple[Progress, ChangesState]:
+    state = context.changes.state()
+    return Progress.from_offset(state.offset), state

@@ -1,0 +1,148 @@
+r"""The operator that tells a running connector what to do: signals, put where its job looks for them.
+
+Example::
+
+    again = CdcSignalOperator(
+        task_id="again",
+        connector="/opt/cdc/shop.yaml",
+        signal="execute-snapshot",
+        data={"data-collections": ["shop\\.orders"], "type": "incremental"},
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.hooks.failures import for_airflow
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.hooks.work_folder import signals_folder
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators.parameters import one_of, to_mapping, to_tables
+from airflow_cdc_provider.signals import names
+from airflow_cdc_provider.signals.files import send
+from airflow_cdc_provider.signals.signal import EXECUTE, STOP, TYPES
+from airflow_cdc_provider.signals.wishes import Unclear, read_execute, read_stop
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+
+class CdcSignalOperator(BaseOperator):
+    """Hands a signal to a connector, whether its stream runs now or its next sync comes later.
+
+    The task ends when the signal lies in the work folder; the connector's next round takes it in.
+    ``airflow cdc status`` tells what became of it. A retry hands over the same signal, which is followed
+    once.
+
+    XCom: the signal's id.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        signal: ``execute-snapshot``, ``stop-snapshot``, ``pause-snapshot``, ``resume-snapshot`` or ``log``
+            (templated).
+        data: The signal's data, a mapping or its JSON (templated).
+        tables: Tables for ``data-collections`` in place of those in ``data``: a list, or text with commas or
+            a JSON list (templated).
+        signal_id: The signal's id (templated); default: one of this task in this run.
+        work_folder: What the connector's operators have (templated); default ``[cdc] work_folder``.
+    """
+
+    template_fields: Sequence[str] = ("connector", "signal", "data", "tables", "signal_id", "work_folder")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json", "data": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        signal: str,
+        data: Mapping[str, Any] | str | None = None,
+        tables: Sequence[str] | str = (),
+        signal_id: str | None = None,
+        work_folder: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.connector = connector
+        self.signal = signal
+        self.data = data
+        self.tables = tables
+        self.signal_id = signal_id
+        self.work_folder = work_folder
+
+    def execute(self, context: Context) -> str:
+        """Hand it over.
+
+        Raises:
+            AirflowFailException: The signal can't be followed, or the work folder can't be written to.
+        """
+        run, instance = context["dag_run"], context["ti"]
+        own = f"{run.dag_id}.{instance.task_id}.{instance.map_index}.{run.run_id}"
+        try:
+            connector = to_connector(self.connector)
+            data = to_mapping("data", self.data) or {}
+            sent = send_signal(
+                connector,
+                self.work_folder,
+                self.signal,
+                data,
+                tables=to_tables(self.tables),
+                identity=self.signal_id or own,
+            )
+        except CdcError as error:
+            raise for_airflow(error) from None
+        self.log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
+        return sent
+
+
+def send_signal(
+    connector: Connector,
+    work_folder: str | None,
+    signal: str,
+    data: Mapping[str, Any],
+    *,
+    tables: Sequence[str] = (),
+    identity: str = "",
+) -> str:
+    """Put a signal where the connector's jobs look for it.
+
+    Args:
+        connector: The declaration.
+        work_folder: The work folder, None for the configured one.
+        signal: Its type.
+        data: Its data.
+        tables: ``data-collections``, in place of those in ``data``.
+        identity: Its id, by default one of its own.
+
+    Returns:
+        Its id.
+
+    Raises:
+        ConfigurationError: It can't be followed, or the folder can't be written to.
+    """
+    one_of("signal", signal, TYPES)
+    if names.AIRFLOW not in connector.signals.channels:
+        raise ConfigurationError(
+            f"connector {connector.name} does not listen to Airflow",
+            expected=f"{names.AIRFLOW} among signals.channels",
+            found=", ".join(connector.signals.channels) or "none",
+        )
+    if tables:
+        data = {**data, "data-collections": list(tables)}
+    if signal == STOP:
+        data = {"type": "incremental", **data}
+    try:
+        if signal == EXECUTE:
+            read_execute(data)
+        elif signal == STOP:
+            read_stop(data)
+    except Unclear as error:
+        raise ConfigurationError(f"the signal {signal} can't be followed", found=str(error)) from error
+    return send(signals_folder(work_folder, connector.name), signal, data, identity)

@@ -1,0 +1,181 @@
+"""Signals in files: one file that anybody appends lines to, and a folder with a file for each signal.
+
+``file`` is Debezium's: one JSON object a line, and the file is emptied when it is read. It is taken by
+renaming it first, so that a line written meanwhile goes into a new file (a writer should open, append and
+close; one that keeps the file open writes into what was taken, which is read once more before it goes). What
+was taken stays under its new name until the signals are committed, so a job that dies loses none and, as its
+lines have the same ids again, does none twice.
+
+``airflow`` is what operators and the command line write: a file of its own for each signal, whole or not
+there at all, named so that names sort by time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.signals.signal import Arrived, signal_of_text
+
+_LARGEST_BYTES: Final = 1 << 20
+"""A signal has a few hundred; a larger file is no file of signals."""
+_TAKEN: Final = ".taken-"
+
+
+class FileChannel:
+    """Lines of one file.
+
+    Args:
+        path: The file. It need not exist; its folder must once there is one.
+    """
+
+    name = "file"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[Path, int] = {}
+
+    def receive(self) -> Sequence[Arrived]:
+        """Take the file and read what was taken and not committed, with what it had before.
+
+        Raises:
+            TransientError: It can't be read now.
+            ConfigurationError: It has more than 1 MiB.
+        """
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if self._path.stat().st_size:
+                    self._path.rename(self._path.with_name(f"{self._path.name}{_TAKEN}{_stamp()}"))
+            self._read = {}
+            arrived: list[Arrived] = []
+            for taken in self._taken():
+                text = _read(taken)
+                self._read[taken] = len(text)
+                stamp = taken.name.rpartition(_TAKEN)[2]
+                for number, line in enumerate(text.decode(errors="replace").splitlines(), start=1):
+                    if line.strip():
+                        arrived.append(signal_of_text(line, self.name, otherwise=f"{stamp}-{number}"))
+        except OSError as error:
+            raise TransientError(f"signals in {self._path} can't be read", found=str(error)) from error
+        return arrived
+
+    def done(self) -> None:
+        """Remove what was read, unless somebody went on writing to it: then it is read again."""
+        for taken, size in self._read.items():
+            with contextlib.suppress(FileNotFoundError):
+                if taken.stat().st_size == size:
+                    taken.unlink()
+        self._read = {}
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+    def _taken(self) -> list[Path]:
+        if not self._path.parent.is_dir():
+            return []
+        return sorted(self._path.parent.glob(f"{_escaped(self._path.name)}{_TAKEN}*"))
+
+
+class FolderChannel:
+    """A folder with one file for each signal.
+
+    Args:
+        folder: The folder; it need not exist.
+    """
+
+    name = "airflow"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: list[Path] = []
+
+    def receive(self) -> Sequence[Arrived]:
+        """Read all files that are there.
+
+        Raises:
+            TransientError: One can't be read now.
+            ConfigurationError: One has more than 1 MiB.
+        """
+        try:
+            self._read = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
+            return [
+                signal_of_text(_read(path).decode(errors="replace"), self.name, otherwise=path.stem)
+                for path in self._read
+            ]
+        except OSError as error:
+            raise TransientError(f"signals in {self._folder} can't be read", found=str(error)) from error
+
+    def done(self) -> None:
+        """Remove the files that were read."""
+        for path in self._read:
+            path.unlink(missing_ok=True)
+        self._read = []
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+
+def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -> str:
+    """Put a signal into a folder that a :class:`FolderChannel` reads.
+
+    Args:
+        folder: The folder; it is created.
+        kind: The signal's type.
+        data: Its data.
+        identity: Its id, by default one of its own.
+
+    Returns:
+        Its id.
+
+    Raises:
+        ConfigurationError: The folder can't be written to.
+    """
+    stamp = _stamp()
+    identity = identity or stamp
+    path = folder / f"{stamp}.json"
+    temporary = path.with_suffix(".part")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"id": identity, "type": kind, "data": dict(data)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise ConfigurationError(
+            f"no signal can be put into {folder}",
+            expected="a folder that this process may write to and the connector's job may read",
+            found=error.strerror or str(error),
+            remedy="change its owner or mode, or set [cdc] work_folder to another one",
+        ) from error
+    return identity
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        text = file.read(_LARGEST_BYTES + 1)
+    if len(text) > _LARGEST_BYTES:
+        raise ConfigurationError(
+            f"{path} is too large for signals", expected=f"at most {_LARGEST_BYTES} bytes", remedy="remove it"
+        )
+    return text
+
+
+def _stamp() -> str:
+    """Return a name that no other one equals and that sorts by time."""
+    return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?\[\]])", r"[\1]", name)

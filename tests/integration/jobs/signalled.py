@@ -1,0 +1,132 @@
+"""A MongoDB database whose connector is told what to do by signals; each stage is a job of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bson
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.application import STAGES
+from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.snapshot_events import SnapshotEvent
+from airflow_cdc_provider.jobs.snapshot_requests import SignalState
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.signals.files import send
+from tests.integration.jobs.equality import assert_mirror_equals_collection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Signalled:
+    """The database and its connector.
+
+    Args:
+        spark: The session.
+        database: The database, of pymongo.
+        connection: The connection's values.
+        folder: A folder for signals.
+    """
+
+    def __init__(
+        self, spark: SparkSession, database: Any, connection: Mapping[str, Any], folder: Path
+    ) -> None:
+        self.spark = spark
+        self.database = database
+        self.connection = connection
+        self.folder = folder / "signals"
+        self.events: list[SnapshotEvent] = []
+        self.declaration: dict[str, Any] = {
+            "name": f"mongo_{database.name}",
+            "source": {"type": "mongodb"},
+            "tables": [rf"{database.name}\..*"],
+            "snapshot": {"mode": "never"},
+            "lake": {"catalog": "lake", "namespace": database.name},
+        }
+
+    @property
+    def signals_path(self) -> str:
+        """Where Airflow's channel is."""
+        return str(self.folder)
+
+    def declare(self, section: str, **options: Any) -> None:
+        """Change options of a section."""
+        self.declaration[section] = {**self.declaration.get(section, {}), **options}
+
+    def run(self, stage: str = "sync", **options: Any) -> JobResult:
+        """Run a stage as a job of its own; what happened to snapshots is added to ``events``."""
+        connector = Connector.from_dict(self.declaration)
+        lake = build_lake(self.spark, connector)
+        lake.create_namespace(connector.namespace)
+        options = {"signals_path": self.signals_path, **options}
+        spec = JobSpec(stage, self.declaration, "", options=options)  # type: ignore[arg-type]
+        with closing(build_source(connector, self.connection)) as source:
+            changes = ChangesTable(lake, connector)
+            context = JobContext(spec, connector, self.spark, lake, changes, source)
+            try:
+                return STAGES[stage](context)
+            finally:
+                context.close()
+                self.events += context.snapshot_events
+
+    def send(self, signal: str, identity: str = "", **data: Any) -> str:
+        """Hand over a signal as Airflow does; ``tables`` are names in this database."""
+        if (tables := data.pop("tables", None)) is not None:
+            data["data-collections"] = [rf"{self.database.name}\.{name}" for name in tables]
+        return send(self.folder, signal, data, identity)
+
+    def copy(self, *tables: str, identity: str = "", **data: Any) -> str:
+        """Ask for a snapshot of tables."""
+        return self.send("execute-snapshot", identity, tables=tables, **data)
+
+    @property
+    def state(self) -> SignalState:
+        """What is asked for, as it is committed."""
+        connector = Connector.from_dict(self.declaration)
+        changes = ChangesTable(build_lake(self.spark, connector), connector)
+        return Progress.from_offset(changes.state().offset).signals
+
+    def outcome(self, identity: str) -> str:
+        """Return what became of a signal."""
+        return next(record.outcome for record in self.state.records if record.id == identity)
+
+    def told(self, identity: str) -> list[str]:
+        """List the kinds of what happened by a signal, repeated ones once."""
+        kinds = [event.kind for event in self.events if event.request_id == identity]
+        return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
+
+    def records(self, table: str, kinds: Sequence[str] = ("change", "snapshot")) -> list[Any]:
+        """List a table's records in the order in which its events are published."""
+        rows = self.spark.table(f"lake.{self.database.name}.mongo_{self.database.name}_changes")
+        of_table = rows.where(rows["source_table"] == f"{self.database.name}.{table}")
+        wanted = of_table.where(of_table["kind"].isin(list(kinds)))
+        return wanted.orderBy("batch", "origin", "position").collect()
+
+    def copied(self, table: str) -> Counter[bytes]:
+        """Count how often each row was read by snapshots, by its key."""
+        return Counter(bytes(row["key"]) for row in self.records(table, ["snapshot"]))
+
+    def copied_ids(self, table: str) -> list[Any]:
+        """List the ``_id`` of each document that snapshots read, in their order."""
+        return [bson.decode(row["payload"])["_id"] for row in self.records(table, ["snapshot"])]
+
+    def mirror_equals(self, table: str) -> int:
+        """Compare a mirror with its collection; return the number of documents."""
+        mirror = f"{self.database.name}.{self.database.name}_{table}"
+        return assert_mirror_equals_collection(self.spark, self.database[table], mirror)
+
+    def assert_no_read_is_behind(self, table: str) -> None:
+        """Require that no row that a snapshot read stands behind, or beside, a newer change of its key."""
+        newest: dict[bytes, bytes] = {}
+        for row in self.records(table):
+            key, version = bytes(row["key"]), bytes(row["version"])
+            assert version > newest.get(key, b""), (row["kind"], row["batch"], key)
+            newest[key] = version
