@@ -396,6 +396,7 @@ def test_a_resting_cursor_outlives_the_servers_limits() -> None:
         "localLogicalSessionTimeoutMinutes=1",
         "logicalSessionRefreshMillis=2000",
         "clientCursorMonitorFrequencySecs=1",
+        "enableTimeoutOfInactiveSessionCursors=true",
     )
     options = [part for setting in short for part in ("--setParameter", setting)]
     with MongoServer(options=options) as server, server.client() as client:
