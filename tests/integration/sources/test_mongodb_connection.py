@@ -264,6 +264,7 @@ def stand_in_dns(monkeypatch: pytest.MonkeyPatch, server: MongoServer) -> Iterat
         names.close()
 
 
+@pytest.mark.covers("MDB-TOP-07")
 def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
     demanding: MongoServer, stores: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
