@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-PLACE: Final = "package.module:name"
+PLACE: Final = "package.module:function or package.module:Class"
 _PLACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def wrong_place(value: str) -> str:
     """Return what was expected instead, if a text is neither empty nor a place; for checks of options."""
-    return "" if not value or _PLACE.fullmatch(value) else f"{PLACE} of a Python class or function"
+    return "" if not value or _PLACE.fullmatch(value) else f"{PLACE}, in Python"
 
 
 def load_plugin(what: str, place: str) -> Callable[..., Any]:

@@ -146,15 +146,15 @@ def _import_debeziums(connector: Connector, content: bytes, *, allow_invalidatio
         _print(_offsets(connector, {"action": "set", "offset": place.to_offset()}).offset)
 
 
-def _shards(connector: Connector) -> list[str]:
+def _shards(connector: Connector) -> list[str] | None:
     from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
     from airflow_cdc_provider.hooks.source import hook_for
-    from airflow_cdc_provider.sources.mongodb.connection import translated
+    from airflow_cdc_provider.sources.mongodb.shards import shard_names
 
     hook = hook_for(connector)
     assert isinstance(hook, MongodbCdcHook)
-    with hook as client, translated("the cluster's shards can't be listed"):
-        return [str(shard["_id"]) for shard in client.admin.command("listShards")["shards"]]
+    with hook as client:
+        return shard_names(client)
 
 
 def _store(args: Namespace, offset: dict[str, Any]) -> None:

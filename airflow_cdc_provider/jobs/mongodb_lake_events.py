@@ -31,6 +31,7 @@ from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
 from airflow_cdc_provider.jobs.offline import Damage
 from airflow_cdc_provider.jobs.offline_mongodb import selector
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.mongodb.arrow import binary_buffer
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 
@@ -137,8 +138,8 @@ def _decode(maker: MongodbRecords, piece: _Piece, damage: Damage) -> pa.RecordBa
 
 def _at_their_positions(events: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Give decoded rows the cluster time that they were read at: its second and increment."""
-    place = [rows["position"][row].as_py()[:8] for row in events["row"].to_pylist()]
-    times = np.frombuffer(b"".join(place), ">u4").reshape(-1, 2).astype(np.int64)
+    data, starts, _ = binary_buffer(rows["position"].take(events["row"]))
+    times = data[starts[:, None] + np.arange(8)].view(">u4").astype(np.int64)
     names = events.schema.names
     events = events.set_column(names.index("source_ms"), "source_ms", pa.array(times[:, 0] * 1000))
     return events.set_column(names.index("ord"), "ord", pa.array(times[:, 1].astype(np.int32)))

@@ -93,7 +93,7 @@ def place_of(
     offsets: Sequence[StoredOffset],
     topic_prefix: str,
     *,
-    shards: Callable[[], Sequence[str]],
+    shards: Callable[[], Sequence[str] | None],
     allow_invalidation: bool,
 ) -> StreamPlace | None:
     """Choose the place to go on after.
@@ -101,7 +101,8 @@ def place_of(
     Args:
         offsets: From :func:`read_offsets`.
         topic_prefix: Whose offset it is, where there are those of several.
-        shards: Gives the names of the deployment's shards; asked only for offsets of single shards.
+        shards: Gives the names of the deployment's shards, None if they are unknown; asked only for offsets
+            of single shards that may be given up.
         allow_invalidation: Whether offsets of single shards may be given up for the oldest one's time.
 
     Returns:
@@ -121,7 +122,7 @@ def place_of(
             expected=f"{INVALIDATION}, here --allow-offset-invalidation, to go on from the oldest one's time",
             found=", ".join(sorted(o.replica_set for o in own)),
         )
-    if set(shards()) - {o.replica_set for o in own}:
+    if set(shards() or ()) - {o.replica_set for o in own}:
         return None
     oldest = min((_place(o.value) for o in own), key=lambda place: place.time)
     if not oldest.token:

@@ -179,6 +179,7 @@ def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
         behind.close()
 
 
+@pytest.mark.covers("MDB-PERM-02")
 def test_a_snapshot_and_its_stream_send_hello_and_reads_alone(
     secured: tuple[MongoServer, MongoClient],
 ) -> None:

@@ -264,6 +264,7 @@ def stand_in_dns(monkeypatch: pytest.MonkeyPatch, server: MongoServer) -> Iterat
         names.close()
 
 
+@pytest.mark.covers("MDB-TOP-07")
 def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
     demanding: MongoServer, stores: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +397,7 @@ def test_a_resting_cursor_outlives_the_servers_limits() -> None:
         "localLogicalSessionTimeoutMinutes=1",
         "logicalSessionRefreshMillis=2000",
         "clientCursorMonitorFrequencySecs=1",
+        "enableTimeoutOfInactiveSessionCursors=true",
     )
     options = [part for setting in short for part in ("--setParameter", setting)]
     with MongoServer(options=options) as server, server.client() as client:

@@ -78,7 +78,7 @@ def test_set_and_import_store_the_same_offset(
     assert [s.options for s in recorded.specs[1:]] == [{"action": "set", "offset": OFFSET}] * 2
 
 
-@pytest.mark.covers("MDB-OFF-01", "MDB-OFF-04")
+@pytest.mark.covers("MDB-OFF-01", "MDB-OFF-03", "MDB-OFF-04")
 def test_an_offset_of_debezium_is_imported(
     connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,7 +122,7 @@ def test_what_is_no_snapshotter_is_refused() -> None:
     for wrong in ({"mode": "custom"}, {"custom": f"{HERE}:Choosing"}, {"custom_settings": {"a": 1}}):
         with pytest.raises(ConfigurationError, match="go together"):
             declared(**wrong)
-    with pytest.raises(ConfigurationError, match=r"package\.module:name"):
+    with pytest.raises(ConfigurationError, match=r"package\.module:Class"):
         declared(mode="custom", custom="io.debezium.Own")
 
 

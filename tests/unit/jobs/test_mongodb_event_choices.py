@@ -150,7 +150,7 @@ def decoded(*events: bytes) -> pa.RecordBatch:
     return decode_stream(pa.array(events, pa.binary()), full_document="lookup", pre_images=False).events
 
 
-@pytest.mark.covers("MDB-TX-04")
+@pytest.mark.covers("MDB-TX-04", "MDB-SRC-08")
 def test_a_transactions_id_is_the_session_and_the_number_or_the_one_that_there_is() -> None:
     session = {"id": bson.Binary(b"\1" * 16, 4), "uid": b"u"}
     uuid = '{"$binary": "AQEBAQEBAQEBAQEBAQEBAQ==","$type": "04"}'

@@ -337,3 +337,34 @@ def test_updates_without_a_document_are_told(tmp_path: Path) -> None:
     list(row_lines(connector_of("cs"), recording(tmp_path, "default"), damage))
     assert damage.places
     assert all("NO-DOCUMENT" in place for place in damage.places)
+
+
+@pytest.mark.covers("MDB-XS-05")
+def test_a_document_that_another_shard_key_moves_is_deleted_and_inserted_and_is_there(
+    tmp_path: Path,
+) -> None:
+    # As mongos sends it: both at the time of one transaction, the delete first; the ids are the same.
+    def moved(operation: str, region: str, **more: Any) -> bytes:
+        return bson.encode(
+            {
+                "_id": {"_data": f"82{region.encode().hex()}"},
+                "operationType": operation,
+                "clusterTime": bson.Timestamp(9, 4),
+                "ns": {"db": "shop", "coll": "orders"},
+                "documentKey": {"region": region, "_id": 1},
+                **more,
+            }
+        )
+
+    before, after = ({"_id": 1, "region": region, "n": 5} for region in ("eu", "us"))
+    (tmp_path / "snapshot.shop.orders.bson").write_bytes(bson.encode(before))
+    (tmp_path / "stream.bson").write_bytes(
+        moved("delete", "eu")
+        + moved("insert", "us", fullDocument=after, lsid={"id": 1}, txnNumber=bson.Int64(1))
+    )
+    connector = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
+    source = Recording(tmp_path, "", NOW_NS)
+    told = [json.loads(r["value"])["op"] if r["value"] else None for r in printed(connector, source)]
+    assert told == ["r", "d", None, "c"]
+    (row,) = b"".join(text_of(c) for c in row_lines(connector, source, Damage(strict=True))).splitlines()
+    assert json_util.loads(json.dumps(json.loads(row)["row"])) == after

@@ -152,8 +152,8 @@ def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pyt
     stream._open = refuse  # type: ignore[method-assign,assignment]  # a server that stays away
     with pytest.raises(TransientError):
         stream._next(1)
-    assert pauses == [0.2, 0.4, 0.8, 1.6]
-    assert opened == [place] * 5
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
+    assert opened == [place] * 17
 
 
 @pytest.mark.parametrize(

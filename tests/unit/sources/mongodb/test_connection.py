@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
+from bson.timestamp import Timestamp
 from pymongo import errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
@@ -186,3 +187,27 @@ def test_a_server_that_does_not_answer_is_tried_again_with_growing_pauses(
         reach(ConnectionValues.read(address, 0.02).client(), advanced)
     told = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert told == [f"tried again in {pause} s" for pause in ("0.1", "0.1", "0.2", "0.4")]
+
+
+class OldServer:
+    """A server before 4.4.2, which has no command hello; it notes what it is asked."""
+
+    read_preference = None
+
+    def __init__(self) -> None:
+        self.admin = self
+        self.asked: list[str] = []
+
+    def command(self, name: str, **_: Any) -> dict[str, Any]:
+        self.asked.append(name)
+        if name != "isMaster":
+            raise errors.OperationFailure("no such command", 59)
+        return {"operationTime": Timestamp(7, 1)}
+
+
+@pytest.mark.covers("MDB-PERM-02")
+def test_a_server_without_hello_is_asked_by_its_old_name_and_nothing_else() -> None:
+    server = OldServer()
+    client: Any = server
+    assert connection.cluster_time(client) == Timestamp(7, 1)
+    assert server.asked == ["hello", "isMaster"]

@@ -137,3 +137,21 @@ def test_unfinished_work_is_told() -> None:
     unfinished = {**OFFSET, "initsync": True, "incremental_snapshot_collections": "[]"}
     assert len(remarks(read_offsets(json.dumps(unfinished).encode()))) == 2
     assert remarks(read_offsets(JAVA_FILE)) == []
+
+
+@pytest.mark.covers("MDB-PERM-03")
+def test_the_shards_are_asked_for_only_where_it_depends_on_them() -> None:
+    asked: list[str] = []
+
+    def unknown() -> None:
+        asked.append("config.shards")
+
+    whole = rest(({"server_id": "shop"}, OFFSET))
+    assert place(whole, shards=unknown, allow_invalidation=True) == AFTER
+    single = [({"server_id": "shop", "replicaSetName": name}, OFFSET) for name in ("s1", "s2")]
+    with pytest.raises(ConfigurationError):
+        place(rest(*single), shards=unknown)
+    assert not asked
+    found = place(rest(*single), shards=unknown, allow_invalidation=True)
+    assert found is not None, "whether there are other shards can't be told, and it goes on"
+    assert asked == ["config.shards"]
