@@ -67,6 +67,12 @@ _INVALIDATION = _argument(
     action="store_true",
     help="MongoDB: give up Debezium's offsets of single shards for the time of the oldest",
 )
+_WORK_FOLDER = _argument(
+    "--work-folder",
+    metavar="PATH",
+    default="",
+    help="The work folder of the operator that started it; default: [cdc] work_folder",
+)
 _ORIGIN = _argument("--origin", metavar="ID", required=True, help="The node's host id, as show prints it")
 _RESET_TABLE = _argument(
     "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
@@ -107,6 +113,12 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                 _live("check", "Look at everything that capture needs of the source", "check"),
                 _live("lag", "Print how far the stored offset is behind the source", "lag"),
                 _live("status", "Print where each table stands, one JSON object a line", "status"),
+                _live(
+                    "metrics",
+                    "Print the metrics of the continuous application by Debezium's names",
+                    "metrics",
+                    _WORK_FOLDER,
+                ),
                 GroupCommand(
                     name="offsets",
                     help="Look at and change where a connector resumes",
