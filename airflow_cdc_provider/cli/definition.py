@@ -70,6 +70,12 @@ _INVALIDATION = _argument(
     action="store_true",
     help="MongoDB: give up Debezium's offsets of single shards for the time of the oldest",
 )
+_WORK_FOLDER = _argument(
+    "--work-folder",
+    metavar="PATH",
+    default="",
+    help="The work folder of the operator that started it; default: [cdc] work_folder",
+)
 _ORIGIN = _argument("--origin", metavar="ID", required=True, help="The node's host id, as show prints it")
 _SIGNAL = _argument(
     "--signal",
@@ -82,12 +88,6 @@ _TABLES = _argument(
     "--tables", metavar="NAMES", default="", help="data-collections, with commas, in place of those in --data"
 )
 _ID = _argument("--id", metavar="ID", default="", help="The signal's id; default: one of its own")
-_WORK_FOLDER = _argument(
-    "--work-folder",
-    metavar="PATH",
-    default=None,
-    help="What the connector's tasks have; default: [cdc] work_folder",
-)
 _RESET_TABLE = _argument(
     "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
 )
@@ -139,6 +139,12 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                     _DATA,
                     _TABLES,
                     _ID,
+                    _WORK_FOLDER,
+                ),
+                _live(
+                    "metrics",
+                    "Print the metrics of the continuous application by Debezium's names",
+                    "metrics",
                     _WORK_FOLDER,
                 ),
                 GroupCommand(

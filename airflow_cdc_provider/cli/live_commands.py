@@ -1,9 +1,9 @@
-"""``airflow cdc check``, ``lag``, ``status`` and ``offsets``: a connector against its source and its lake.
+"""``airflow cdc check``, ``lag``, ``status``, ``metrics`` and ``offsets``: a connector, its source and lake.
 
-``check`` asks the source alone. The others read or change the offset, which lives in the lake, so they run
-the job stage ``offsets`` in a Spark application on this machine (``airflow cdc events --from-lake`` likewise
-the stage ``events``), with the jars of ``[cdc] spark_jars`` and
-whatever ``spark-defaults.conf`` says.
+``check`` asks the source alone, ``metrics`` reads what a continuous application tells. The others read or
+change the offset, which lives in the lake, so they run the job stage ``offsets`` in a Spark application on
+this machine (``airflow cdc events --from-lake`` likewise the stage ``events``), with the jars of ``[cdc]
+spark_jars`` and whatever ``spark-defaults.conf`` says.
 """
 
 from __future__ import annotations
@@ -74,6 +74,25 @@ def signal(args: Namespace) -> None:
         connector, args.work_folder, args.signal, data, tables=to_tables(args.tables), identity=args.id
     )
     sys.stdout.write(f"{sent}\n")
+
+
+@command
+def metrics(args: Namespace) -> None:
+    """Print what the continuous application last told of itself, by Debezium's names."""
+    from airflow_cdc_provider.hooks.work_folder import stream_folder
+
+    connector = read_connector(args.connector)
+    path = stream_folder(args.work_folder, connector.name).state_path
+    try:
+        state = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"there is no continuous application of connector {connector.name}",
+            expected=f"its state, {path}",
+            found=str(error),
+            remedy="runs of CdcSyncOperator have the same in XCom's metrics",
+        ) from error
+    _print({"status": state["status"], "told_at": state["heartbeat_at"], **state["metrics"]})
 
 
 @command

@@ -173,8 +173,9 @@ def _capture(context: JobContext) -> CaptureCounts:
             )
         if plan.at_head:
             break
-    statistics = context.connector.lag_statistics
-    origins = changes.origins(first, state.batch, latencies=statistics) if captured else []
+    origins = (
+        changes.origins(first, state.batch, latencies=context.connector.lag_statistics) if captured else []
+    )
     if reading is not None:
         context.reading.update(reading.value)
     if isinstance(source, LearnsSchemas):

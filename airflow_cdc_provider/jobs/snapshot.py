@@ -122,7 +122,7 @@ def snapshot(
                 last_event_at=scanned.tally.told_at,
             )
             context.snapshot = shot
-            scanned.tally.tell(asdict(shot))
+            scanned.tally.tell(asdict(replace(shot, rows_by_table={})))  # rows are told by themselves
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
                 count = min(4 * count, _MOST_RANGES_PER_CORE * cores)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import bson
 from bson import json_util
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 _MOST_SHOWN: Final = 200
 _RELAXED: Final = json_util.RELAXED_JSON_OPTIONS
-_UNREADABLE: Final = "an event that can't be read"
+_UNREADABLE: Final = "one that can't be read"
+_WHOLE: Final[dict[str, Any]] = {
+    "datetime_conversion": DatetimeConversion.DATETIME_AUTO,
+    "unicode_decode_error_handler": "replace",
+}
+_LAZY: Final[CodecOptions[Any]] = CodecOptions(document_class=RawBSONDocument, **_WHOLE)
+_PLAIN: Final[CodecOptions[Any]] = CodecOptions(**_WHOLE)
 
 
 def in_words(event: bytes) -> str:
     """Say what a change event is: its operation, collection, key and place."""
     try:
-        members = RawBSONDocument(event)
+        members = RawBSONDocument(event, _LAZY)
         namespace = members.get("ns", {})
         key = members.get("documentKey")
         parts = {
             "operation": members.get("operationType", ""),
             "collection": ".".join(filter(None, (namespace.get("db", ""), namespace.get("coll", "")))),
-            "key": "" if key is None else json_util.dumps(bson.decode(key.raw), json_options=_RELAXED),
+            "key": "" if key is None else _as_text(key),
             "position": "{0.time}:{0.inc}".format(members["clusterTime"]),
         }
     except (BSONError, KeyError, AttributeError, ValueError):  # broken, or a fragment without its head
@@ -34,10 +41,15 @@ def in_words(event: bytes) -> str:
 def row_in_words(collection: str, document: bytes) -> str:
     """Say which document a snapshot has read."""
     try:
-        key = json_util.dumps({"_id": bson.decode(document)["_id"]}, json_options=_RELAXED)
+        key = _as_text({"_id": RawBSONDocument(document, _LAZY)["_id"]})
     except (BSONError, KeyError, ValueError):
-        return _UNREADABLE
+        key = _UNREADABLE
     return _joined({"operation": "read", "collection": collection, "key": key})
+
+
+def _as_text(value: Any) -> str:
+    whole = bson.decode(value.raw if isinstance(value, RawBSONDocument) else bson.encode(value), _PLAIN)
+    return json_util.dumps(whole, json_options=_RELAXED)
 
 
 def _joined(parts: dict[str, str]) -> str:

@@ -424,7 +424,7 @@ def test_while_commits_are_slow_reading_stops_at_the_limits_and_nothing_is_dropp
     sent: list[tuple[int, int]] = []
 
     def documents_sent() -> int:
-        stages = [
+        stages: list[dict[str, Any]] = [
             {"$currentOp": {"idleCursors": True, "allUsers": True}},
             {"$match": {"cursor.originatingCommand.comment": f"{comment} capture"}},
         ]

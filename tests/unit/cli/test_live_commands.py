@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from airflow_cdc_provider.cli import live_commands, offline_commands
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, TableStatus
+from airflow_cdc_provider.jobs.stream import StreamState
 from airflow_cdc_provider.sources.base import Finding
 
 OFFSET = {"stream": {"v": 1, "token": "82"}}
@@ -205,3 +207,21 @@ def test_events_of_the_lake_are_what_the_stage_wrote(
     (spec,) = recorded.specs
     assert (spec.stage, list(spec.tables)) == ("events", ["s.a"])
     assert (spec.options["after_batch"], spec.options["now_ns"]) == (7, 5 * 10**9)
+
+
+def test_metrics_are_those_that_the_continuous_application_told(
+    connector: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Namespace(connector=connector, work_folder=str(tmp_path))
+    with pytest.raises(SystemExit):
+        live_commands.metrics(asked)
+    assert "there is no continuous application of connector shop" in capsys.readouterr().err
+    told = {"streaming": {"TotalNumberOfEventsSeen": 7}, "snapshot": {"SnapshotCompleted": True}}
+    folder = tmp_path / "shop" / "stream"
+    folder.mkdir(parents=True)
+    now = time.time()
+    StreamState(1, "here", "shop", now, now, metrics=told).write(folder / "state.json")
+
+    live_commands.metrics(asked)
+
+    assert json.loads(capsys.readouterr().out) == {"status": "running", "told_at": now, **told}

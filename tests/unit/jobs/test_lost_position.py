@@ -25,6 +25,8 @@ from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.snapshot import due_tables
+from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 
 TABLES = ["s.a", "s.b"]
 
@@ -70,6 +72,8 @@ def context(source: Any = None, **snapshot: Any) -> Any:
         source=source or Holes(),
         spec=SimpleNamespace(options={}),
         stopping=lambda: False,
+        snapshot=None,
+        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
     )
 
 

@@ -577,7 +577,7 @@ def test_schema_changes_of_a_real_server_stand_where_they_happened(tmp_path: Pat
 
 @pytest.mark.covers("MDB-XD-28")
 def test_every_kind_of_schema_change_is_told_for_captured_collections_alone(tmp_path: Path) -> None:
-    kinds = ("create", "drop", "modify", "createIndexes", "dropIndexes", "shardCollection")
+    kinds: tuple[str, ...] = ("create", "drop", "modify", "createIndexes", "dropIndexes", "shardCollection")
     kinds += ("reshardCollection", "refineCollectionShardKey", "a kind of a later server")
     gone: dict[str, Any] = {"documentKey": ..., "fullDocument": ...}
     flat, other, own = (

@@ -11,6 +11,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import sync as sync_stage
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.snapshot import due_tables
+from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 
 DONE = SnapshotProgress(True)
 HALF = SnapshotProgress(False, ranges=pack_ranges(["r1", "r2"]), committed=1)
@@ -29,6 +31,8 @@ def context(mode: str) -> Any:
         spec=SimpleNamespace(options={}),
         stopping=lambda: False,
         source=None,
+        snapshot=None,
+        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
     )
 
 

@@ -39,7 +39,7 @@ def streamed(
     return stage.stream(context)
 
 
-@pytest.mark.covers("CAS-D3X-02")
+@pytest.mark.covers("CAS-D3X-02", "MDB-STR-03")
 def test_rounds_begin_at_the_interval_also_below_a_second(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_before_the_first_event_times_are_minus_one() -> None:
 def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_long_it_was_paused() -> None:
     known: IncrementalResult | None = None
     seconds = 1_000_000
-    chunk = {"table": "shop.a", "maximum_key": "99", "rows": 50}
+    chunk: dict[str, Any] = {"table": "shop.a", "maximum_key": "99", "rows": 50}
 
     def told(event: Event, now: float) -> dict[str, object]:
         nonlocal known
