@@ -28,6 +28,7 @@ from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Select
 _OLDEST_SERVER: Final = (4, 4)
 _CAPPED_TOLD_SINCE: Final = (6, 0)
 _IMAGES_SINCE: Final = (6, 0)
+_EXACT_READS_SINCE: Final = (5, 0)
 _SHORT_WINDOW_SECONDS: Final = 3600
 _NAMES_SHOWN: Final = 10
 
@@ -189,6 +190,13 @@ def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
             "version",
             f"MongoDB {text} can't split change events over 16 MB: one such event stops the capture",
             "use MongoDB 6.0.9 or later, or source.stream.oversize: skip",
+        )
+    if version < _EXACT_READS_SINCE and options.full_document == "none":
+        yield Finding(
+            "error",
+            "version",
+            f"MongoDB {text} can't read collections as of a moment: updates can't be applied to what is read",
+            "use MongoDB 5.0 or later, or another full_document than none",
         )
     if version < _IMAGES_SINCE and options.stream.expanded_events:
         yield Finding(

@@ -83,6 +83,7 @@ _TRANSIENT: Final = frozenset(
         234,
         237,
         239,
+        246,
         262,
         9001,
         10107,

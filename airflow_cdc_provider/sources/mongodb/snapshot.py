@@ -9,7 +9,10 @@ that one by itself.)
 
 Each read asks for data no older than the cluster time taken just before it, majority-committed, and gives its
 rows that time as version. The read may see later states; those come again as changes, with the same or a
-later content and a greater version.
+later content and a greater version. Where updates come without documents (``full_document: none``) the read
+is of that very cluster time, for what is applied to a document must be just what it lacks. The server keeps
+past states for some minutes (``minSnapshotHistoryWindowInSeconds``); a read that takes longer goes on as of a
+later time.
 
 A range that is interrupted goes on after its last ``_id``.
 """
@@ -162,7 +165,8 @@ def range_reader(
 
     It holds the connection's values; its text doesn't show them.
     """
-    return partial(_read_range, _Reader(values, options.advanced, options.stream.comment))
+    exact = options.full_document == "none"
+    return partial(_read_range, _Reader(values, options.advanced, options.stream.comment, exact))
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,7 @@ class _Reader:
     values: ConnectionValues = field(repr=False)
     advanced: MongodbAdvanced
     comment: str
+    exact: bool
 
 
 def _read_range(reader: _Reader, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
@@ -241,7 +246,7 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: _Reader) -> Itera
         "hint": {"_id": 1},
         "batchSize": reader.advanced.fetch_size,
         "noCursorTimeout": True,
-        "readConcern": {"level": "majority", "afterClusterTime": Timestamp(at >> 32, at & 0xFFFF_FFFF)},
+        "readConcern": read_concern(at, exact=reader.exact),
         "comment": f"{reader.comment} snapshot",
     }
     bounds = {}
@@ -252,6 +257,16 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: _Reader) -> Itera
     yield command | bounds
     if lower and not part.upper:
         yield command | {"filter": {"$and": [query, {"_id": MaxKey()}]}}
+
+
+def read_concern(at: int, *, exact: bool) -> dict[str, Any]:
+    """Return what asks for majority-committed data of a cluster time: as of it exactly, or of it or later."""
+    time = Timestamp(at >> 32, at & 0xFFFF_FFFF)
+    return (
+        {"level": "snapshot", "atClusterTime": time}
+        if exact
+        else {"level": "majority", "afterClusterTime": time}
+    )
 
 
 def _without_repeated(reply: RawBatch, progress: _Progress) -> Spans:

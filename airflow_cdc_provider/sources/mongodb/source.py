@@ -21,6 +21,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     as_timestamp,
     cluster_time,
+    pinned_client,
     reach,
     translated,
 )
@@ -28,6 +29,7 @@ from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
@@ -104,17 +106,24 @@ class MongodbSource:
 
         Raises:
             SchemaUnknown: ``table`` is no ``database.collection``.
+            ConfigurationError: See :meth:`MongodbCodec.of`.
         """
         if not all(table.partition(".")):
             raise SchemaUnknown("this is no collection", expected="database.collection", found=table)
-        return MongodbCodec.of(table, self._options)
+        return MongodbCodec.of(table, self._options, memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return what the mirror keeps: nothing, since documents name their own fields."""
-        return {}
+        """Return what the mirror keeps: its inferred columns."""
+        assert isinstance(codec, MongodbCodec)
+        return codec.remember()
 
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> None:
-        """Return None: nothing is remembered."""
+    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return inferred columns that are other ones than the mirror's: a type that was chosen stays."""
+        assert isinstance(codec, MongodbCodec)
+        if codec.inferred is None or not codec.inferred.fields:
+            return None
+        wanted = codec.inferred.to_memory()
+        return None if wanted == memory else wanted
 
     def start(self) -> Offset:
         """Return the present head, for what came before is in the snapshots; or the place of ``start_at``.
@@ -248,6 +257,21 @@ class MongodbSource:
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
         return range_reader(self._values, self._options)
+
+    def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Read documents again, a batch each: of one that is gone a record without payload."""
+        client = pinned_client(self._values)
+        try:
+            exact = self._options.full_document == "none"
+            comment = f"{self._options.stream.comment} snapshot"
+            yield from read_keys(client, table, keys, exact=exact, comment=comment)
+        finally:
+            client.close()
+
+    def state_payload(self, codec: Codec, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes just this document: itself."""
+        del codec
+        return state
 
     def row_count(self, table: str) -> int | None:
         """Count documents by the collection's metadata: immediate, and off only after an unclean stop."""
