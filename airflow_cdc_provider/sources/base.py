@@ -444,6 +444,20 @@ class LearnsColumns(Protocol):
 
 
 @runtime_checkable
+class ReadsInBatches(Protocol):
+    """What a source adds that has tables without a feed of changes."""
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run; a snapshot of it is never done for good."""
+        ...
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long after the begin of one reading the next one may begin."""
+        ...
+
+
+@runtime_checkable
 class FindsGaps(Protocol):
     """What a source adds whose database may drop changes before they are read, and goes on."""
 

@@ -230,23 +230,25 @@ def _collections(
         yield Finding(
             "warning", "collections", f"not there: {', '.join(missing)}", "check the names in tables"
         )
-    others = [f for f in facts if f.type != "collection"]
+    others = [f for f in facts if f.type != "collection" and not options.in_batches(f.name)]
+    if batches := [f for f in facts if options.in_batches(f.name)]:
+        yield Finding("ok", "batches", f"read in full at each run: {_names(batches)}")
     named = [f for f in others if f.name in _literal_names(options, selects)]
     if named:
         yield Finding(
             "error",
             "views",
             f"views and time series have no change streams: {_names(named)}",
-            "capture the collections that views are made of. Time series, and views as they are, can only be "
-            "read in batches, for example by MongoDB's Spark connector",
+            "capture the collections that views are made of; or have views and time series read in full at "
+            "each run: option source.batch",
         )
     if left_out := [f for f in others if f not in named]:
         yield Finding(
             "warning",
             "views",
             f"views and time series have no change streams and are left out: {_names(left_out)}",
-            "name their base collections, or exclude them; they can only be read in batches, for example by "
-            "MongoDB's Spark connector",
+            "name their base collections, exclude them, or have them read in full at each run: option "
+            "source.batch",
         )
     capped = [f for f in captured if f.capped]
     if capped and tuple(client.server_info()["versionArray"][:2]) < _CAPPED_TOLD_SINCE:

@@ -217,9 +217,24 @@ class MongodbOptions:
     columns: Mapping[str, Mapping[str, str]] = option(
         "Declared columns: per collection, column name -> 'dotted.path type' with a Spark SQL type", {}
     )
+    batch: tuple[str, ...] = option(
+        "Anchored regular expressions of views, time series and collections that each run reads in full, in "
+        "place of a change stream, which views and time series have not",
+        (),
+        check=_collections,
+    )
+    batch_seconds: float = option(
+        "How long after the begin of one such reading the next one may begin, for runs that follow closely",
+        60.0,
+        minimum=0.0,
+    )
     infer: MongodbInference = option("Columns by what documents turn out to have", MongodbInference)
     stream: MongodbStream = option("What is asked of the change stream", MongodbStream)
     advanced: MongodbAdvanced = option("Options that few users need", MongodbAdvanced)
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run."""
+        return any(re.fullmatch(pattern, table) for pattern in self.batch)
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together; with scope deployment a target says nothing.

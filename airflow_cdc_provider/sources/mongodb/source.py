@@ -33,6 +33,7 @@ from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
+from airflow_cdc_provider.sources.mongodb.whole_reads import NotInBatches, SnapshotReader, plan_whole_read
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
@@ -97,9 +98,18 @@ class MongodbSource:
         return check_deployment(self._values, self._options, self._selects, place)
 
     def tables(self) -> list[str]:
-        """List the selected collections, sorted; views and time series are left out."""
+        """List the selected collections, sorted; views and time series if they are read in batches."""
         facts = list_collections(self._client, self._options, self._selects)
-        return [f.name for f in facts if f.type == "collection"]
+        return [f.name for f in facts if f.type == "collection" or self.in_batches(f.name)]
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run."""
+        return self._options.in_batches(table)
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long after the begin of one reading of such a table the next one may begin."""
+        return self._options.batch_seconds
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a collection. It needs no schema, so dropped collections have one too.
@@ -243,7 +253,8 @@ class MongodbSource:
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that turns partitions into records."""
         values = self._values if self._connection else None
-        return ChangeReader(values, self._options, self._selects)
+        selects = NotInBatches(self._selects, self._options) if self._options.batch else self._selects
+        return ChangeReader(values, self._options, selects)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Cut a collection into ``_id`` ranges.
@@ -252,11 +263,13 @@ class MongodbSource:
             table: ``database.collection``.
             where: A query in Extended JSON.
         """
+        if self.in_batches(table):
+            return plan_whole_read(self._client, table, where)
         return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
-        return range_reader(self._values, self._options)
+        return SnapshotReader(self._values, self._options, range_reader(self._values, self._options))
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read documents again, a batch each: of one that is gone a record without payload."""
@@ -274,7 +287,12 @@ class MongodbSource:
         return state
 
     def row_count(self, table: str) -> int | None:
-        """Count documents by the collection's metadata: immediate, and off only after an unclean stop."""
+        """Count documents by the collection's metadata: immediate, and off only after an unclean stop.
+
+        What is read in batches has no such metadata, or needs none.
+        """
+        if self.in_batches(table):
+            return None
         database, _, collection = table.partition(".")
         with translated(f"{table} can't be counted"):
             return int(self._client[database][collection].estimated_document_count())
