@@ -27,13 +27,15 @@ PARTITION_DELETION: Final = 2
 RANGE_DELETION: Final = 3
 """Deletes rows with ``clustering <= row < clustering_end`` by memcmp; ``state`` as above."""
 DOUBT: Final = 4
-"""Says nothing of a row but that ``key`` is to be read again at the source (cell-level only).
+"""Says nothing of a row but that ``key`` is to be read again at the source.
 
 ``state`` is null, and it is never reconciled. In the side table its ``generation`` is the batch through which
 the merge went that told it."""
 
 UPSERT: Final = 0
 DELETE: Final = 1
+PATCH: Final = 2
+"""Row-level: ``state`` says what became of the row since the version before; its codec applies it."""
 
 CONTRIBUTION_SCHEMA: Final = pa.schema(
     [
@@ -56,8 +58,9 @@ CONTRIBUTION_SCHEMA: Final = pa.schema(
 ``clustering_end``  range deletion: the exclusive upper end, null when open; else null.
 ``generation``      of the table at this contribution; a lower one no longer counts.
 ``version``         row-level: memcmp-sortable; cell-level: null.
-``op``              row-level: ``UPSERT`` or ``DELETE``; cell-level: always ``UPSERT``.
-``state``           row-level: the native document, null for a delete; cell-level: a cell row.
+``op``              row-level: ``UPSERT``, ``DELETE`` or ``PATCH``; cell-level: always ``UPSERT``.
+``state``           row-level: the native document, null for a delete, of a patch what the codec applies;
+                    cell-level: a cell row.
 """
 
 SPARK_DDL: Final = (

@@ -91,6 +91,18 @@ _ID = _argument("--id", metavar="ID", default="", help="The signal's id; default
 _RESET_TABLE = _argument(
     "--table", metavar="NAME", default="", help="Forget only the finished snapshot of this table"
 )
+_SCHEMA_TABLE = _argument(
+    "--table", metavar="NAME", default="", help="Only this database.collection; may be a view"
+)
+_SAMPLE = _argument(
+    "--sample", metavar="N", type=int, default=1000, help="Documents per collection, at the most"
+)
+_SECONDS = _argument(
+    "--seconds", metavar="S", type=float, default=10.0, help="Seconds per collection, at the most"
+)
+_DEPTH = _argument(
+    "--depth", metavar="N", type=int, default=1, help="2: also fields of documents in documents; and so on"
+)
 
 
 def _offline(name: str) -> Callable[..., Any]:
@@ -125,6 +137,15 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                     args=(_CONNECTOR, _INPUT, _SCHEMA, _AT, _TABLE),
                 ),
                 _live("check", "Look at everything that capture needs of the source", "check"),
+                _live(
+                    "schema",
+                    "Print the columns that a sample of each collection has, as a declaration has them",
+                    "schema",
+                    _SCHEMA_TABLE,
+                    _SAMPLE,
+                    _SECONDS,
+                    _DEPTH,
+                ),
                 _live("lag", "Print how far the stored offset is behind the source", "lag"),
                 _live(
                     "status",

@@ -1,9 +1,9 @@
-"""``airflow cdc check``, ``lag``, ``status``, ``metrics`` and ``offsets``: a connector, its source and lake.
+"""``airflow cdc check``, ``schema``, ``lag``, ``status``, ``metrics``, ``offsets``: a connector at work.
 
-``check`` asks the source alone, ``metrics`` reads what a continuous application tells. The others read or
-change the offset, which lives in the lake, so they run the job stage ``offsets`` in a Spark application on
-this machine (``airflow cdc events --from-lake`` likewise the stage ``events``), with the jars of ``[cdc]
-spark_jars`` and whatever ``spark-defaults.conf`` says.
+``check`` and ``schema`` ask the source alone, ``metrics`` reads what a continuous application tells. The
+others read or change the offset, which lives in the lake, so they run the job stage ``offsets`` in a Spark
+application on this machine (``airflow cdc events --from-lake`` likewise the stage ``events``), with the jars
+of ``[cdc] spark_jars`` and whatever ``spark-defaults.conf`` says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow_cdc_provider.cli.running import command, read_connector
+from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -43,6 +43,36 @@ def check(args: Namespace) -> None:
         sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
     if any(finding.level == "error" for finding in findings):
         raise ConfigurationError(f"connector {connector.name} can't capture", remedy="See the errors above")
+
+
+@command
+def schema(args: Namespace) -> None:
+    """Print what a sample of each collection has, as the option ``source.columns`` takes it."""
+    from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
+    from airflow_cdc_provider.hooks.source import hook_for
+
+    connector = read_connector(args.connector)
+    if connector.type != "mongodb":
+        raise ConfigurationError(
+            "only collections have no schema of their own", expected="a connector of MongoDB"
+        )
+    if args.sample < 1 or args.seconds <= 0 or args.depth < 1:
+        raise wrong_usage("--sample and --depth are at least 1, --seconds is more than 0")
+    hook = hook_for(connector)
+    assert isinstance(hook, MongodbCdcHook)
+    from airflow_cdc_provider.sources.mongodb.schema_sample import describe, sample_schema
+
+    source = hook.source(connector)
+    try:
+        tables = [args.table] if args.table else source.tables()
+    finally:
+        source.close()
+    with hook as client:
+        sys.stdout.write("columns:\n" if tables else "columns: {}\n")
+        for table in tables:
+            found = sample_schema(client, table, size=args.sample, seconds=args.seconds, depth=args.depth)
+            for line in describe(found):
+                sys.stdout.write(f"  {line}\n")
 
 
 @command

@@ -18,6 +18,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import Reread, read_doubts_again
 from airflow_cdc_provider.jobs.due import DueTable, look, unmerged
+from airflow_cdc_provider.jobs.learn import learn
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.quarantine import Quarantine, schemas_awaited
@@ -25,6 +26,7 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
+from airflow_cdc_provider.sources.base import LearnsColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -243,6 +245,8 @@ def _compile(dirty: Sequence[DueTable]) -> None:
     for d in dirty:
         d.codec.decode(nothing, ())
         d.codec.project(no_rows)
+        if isinstance(d.codec, LearnsColumns) and d.codec.learns_columns:
+            d.codec.tally(pa.RecordBatch.from_pylist([], schema=CONTRIBUTION_SCHEMA))
     if any(d.codec.model == "cell" for d in dirty):
         reconcile_cells(no_contributions, 0, pending=pa.chunked_array([], pa.bool_()))
     if any(d.codec.model == "row" for d in dirty):
@@ -250,12 +254,16 @@ def _compile(dirty: Sequence[DueTable]) -> None:
 
 
 def _revisited(d: DueTable) -> tuple[str, str]:
-    """Return which rows of mirror and statics may have lived by columns that are gone.
+    """Return which rows of mirror and statics are merged though nothing pends for them.
+
+    They may have lived by columns that are gone, or are to be shown by other columns.
 
     Returns:
         SQL predicates, empty for none.
     """
     codec = d.codec
+    if isinstance(codec, LearnsColumns):
+        return codec.revisit, ""
     if codec.lived_by is None:
         return "", ""
     statics = codec.static_columns.names if codec.static_columns else ()
@@ -277,6 +285,7 @@ def _merge_one(
     from pyspark.sql import functions as f
 
     own = decoded.where((f.col("source_table") == d.table) & f.col("fault").isNull())
+    d = learn(context, d, own)
     late = d.table in together.late or bool(faults.get(d.table))
     horizon = together.now_seconds - context.connector.lake.tombstone_retention_seconds
     reread = together.reread.get(d.table)
@@ -293,7 +302,7 @@ def _merge_one(
             fences=d.fences,
             memory=context.source.remember(d.codec),
             now_seconds=together.now_seconds,
-            pending_rows=own.count() if d.reread else d.pending.rows,
+            pending_rows=_rows_to_merge(d, own, revisit),
             purge_before_seconds=None if late else horizon,
             unseen_before_us=d.pending.unseen_before_us,
             reread=reread.asked if reread else None,
@@ -326,4 +335,11 @@ def _merge_one(
         merged_through=together.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
+        note="; ".join(d.codec.findings()) if isinstance(d.codec, LearnsColumns) else "",
     )
+
+
+def _rows_to_merge(d: DueTable, own: DataFrame, revisit: str) -> int:
+    """Tell about how many rows a merge handles, to size its shuffle."""
+    pending = own.count() if d.reread else d.pending.rows
+    return pending + d.mirror.row_count(d.state) if revisit else pending

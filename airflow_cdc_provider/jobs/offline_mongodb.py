@@ -30,7 +30,7 @@ from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
-from airflow_cdc_provider.lake.reconcile import reconcile_rows
+from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.bson import Spans
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
@@ -205,7 +205,12 @@ def _live(
     signals = changes.filter(pc.equal(changes["kind"], record.SIGNAL)).to_pylist()
     contributions += [_renamed(signal, records, options, damage, fences) for signal in signals]
     found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
-    return reconcile_rows(found, 0, min_generation=newest_generation(fences)).live
+    codec = MongodbCodec.of(table, options)
+    reconciled = reconcile_patched(found, 0, codec.patch, min_generation=newest_generation(fences))
+    if before is None:
+        for key in reconciled.doubtful_keys.to_pylist():
+            damage.add(f"{table}, key {key.hex()}", "NO-BASE: an update of a document that isn't known whole")
+    return reconciled.live
 
 
 def _renamed(

@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import CountsDisconnects, LearnsSchemas
+from airflow_cdc_provider.sources.base import CountsDisconnects, LearnsSchemas, ReadsInBatches
 
 _RANGES_PER_CORE = 4
 _MOST_RANGES_PER_CORE = 64
@@ -46,9 +46,12 @@ def due_tables(context: JobContext, progress: Progress) -> list[str]:
     """List the tables that the declaration's snapshot mode asks to read now."""
     options = context.connector.snapshot
     mode = options.mode
+    source = context.source
     if mode == "never":
-        return []
-    tables = [t for t in context.tables() if options.includes(t)]
+        batches = source.in_batches if isinstance(source, ReadsInBatches) else lambda _: False
+        tables = [t for t in context.tables() if batches(t)]
+    else:
+        tables = [t for t in context.tables() if options.includes(t)]
     if (own := snapshotter_of(context.connector)) is not None:
         return due_by_class(own, tables, progress)
     if mode == "always":
@@ -60,6 +63,8 @@ def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> 
     if taken is None or taken.due:
         return True
     source = context.source
+    if isinstance(source, ReadsInBatches) and source.in_batches(table):
+        return not taken.done or time.time() - taken.began_us / 1e6 >= source.batch_seconds
     # By the source's clock, where the snapshot asked for it.
     began_us = taken.read_after_us or taken.began_us
     return isinstance(source, LearnsSchemas) and source.resumed_at(table) > began_us

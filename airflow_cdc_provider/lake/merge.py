@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -82,6 +82,20 @@ class RowShape(Protocol):
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Show live rows as those columns."""
+        ...
+
+
+@runtime_checkable
+class KeepsState(Protocol):
+    """What a row-level source's rows add whose native states the mirror keeps beside what it shows."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps them: further columns can be made of them, and patches applied to them."""
+        ...
+
+    def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
+        """Apply patches (see :data:`~airflow_cdc_provider.lake.reconcile.Patch`)."""
         ...
 
 
@@ -189,6 +203,9 @@ def merge(
         column_ids=plan.column_ids,
         statics_apart=state.statics is not None,
         rewrite_statics=state.statics_ahead,
+        keeps_state=isinstance(shape, KeepsState) and shape.keeps_state,
+        patch=shape.patch if isinstance(shape, KeepsState) else None,
+        rewrite=bool(plan.revisit) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
     try:

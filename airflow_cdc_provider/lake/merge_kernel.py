@@ -33,7 +33,13 @@ from airflow_cdc_provider.changes.contribution import (
 )
 from airflow_cdc_provider.changes.contribution import DOUBT as IN_DOUBT
 from airflow_cdc_provider.lake.mirror import CDC_TYPE, fingerprints, mirror_arrow_schema, row_ids
-from airflow_cdc_provider.lake.reconcile import Reconciled, reconcile_cells, reconcile_rows
+from airflow_cdc_provider.lake.reconcile import (
+    Patch,
+    Reconciled,
+    reconcile_cells,
+    reconcile_patched,
+    reconcile_rows,
+)
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 
 LIVE: Final = 0
@@ -78,6 +84,9 @@ class MergeKernel:
         column_ids: Cell-level: ids of the columns that there are, None if none is gone.
         statics_apart: Cell-level: statics have a table of their own; the mirror's rows don't show them.
         rewrite_statics: Write all rows of that table again: what stands there may be shown by other columns.
+        keeps_state: Row-level: the mirror keeps the states of its rows, so they can be shown anew.
+        patch: Row-level: applies patches to states; None for a source that has none.
+        rewrite: Row-level: write all rows that were read again, by what is kept of them.
     """
 
     model: str
@@ -92,6 +101,9 @@ class MergeKernel:
     column_ids: frozenset[int] | None = None
     statics_apart: bool = False
     rewrite_statics: bool = False
+    keeps_state: bool = False
+    patch: Patch | None = None
+    rewrite: bool = False
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -179,6 +191,8 @@ class MergeKernel:
             if self.fence:
                 fence = pa.scalar(self.fence, pa.binary())
                 contributions = contributions.filter(pc.greater(contributions["version"], fence))
+            if self.patch is not None:
+                return reconcile_patched(contributions, self.now_seconds, self.patch)
             return reconcile_rows(contributions, self.now_seconds)
         if self.column_ids is not None:
             place = contributions.schema.get_field_index("state")
@@ -199,6 +213,11 @@ class MergeKernel:
     ) -> pa.Array:
         """Tell which live rows stand in the mirror as they are."""
         place = pc.index_in(live_ids, value_set=prior_ids)
+        if self.rewrite:
+            return pa.array(np.zeros(len(live_ids), np.bool_))
+        if self.model == "row" and self.keeps_state:
+            same = pc.and_(_equal_at(live, prior, place, "version"), _equal_at(live, prior, place, "state"))
+            return pc.and_(same, pc.is_valid(place))
         if self.model == "row":
             # A winner that came from the mirror has no state: only its version was read.
             return pc.and_(pc.is_valid(place), pc.is_null(_flat(live["state"])))
@@ -223,7 +242,7 @@ class MergeKernel:
             rows = pa.RecordBatch.from_arrays(
                 [_flat(part[name]) for name in LIVE_ROW_SCHEMA.names], schema=LIVE_ROW_SCHEMA
             )
-            cell = self.model == "cell"
+            kept = self.model == "cell" or self.keeps_state
             expires = rows["expires_at"]
             cdc = _cdc(
                 rows.num_rows,
@@ -232,7 +251,7 @@ class MergeKernel:
                 clustering=rows["clustering"],
                 generation=rows["generation"],
                 version=rows["version"],
-                state=rows[state] if cell else None,
+                state=rows[state] if kept else None,
                 expires_at=pc.if_else(pc.equal(expires, NEVER), pa.scalar(None, pa.int64()), expires),
             )
             yield self._batch(kind, rows.num_rows, columns=self.project(rows), cdc=cdc)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -438,6 +438,60 @@ class LearnsSchemas(Protocol):
         ...
 
 
+FIELD_COUNTS: Final = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("kind", pa.int64()),
+        pa.field("count", pa.int64()),
+        pa.field("place", pa.int64()),
+        pa.field("whole", pa.bool_()),
+    ]
+)
+"""Fields of documents: name, type by the source's number, how often, at which place at the least; and whether
+the batch tells of all that there are."""
+
+
+@runtime_checkable
+class LearnsColumns(Protocol):
+    """What a codec adds whose columns follow from the rows themselves."""
+
+    @property
+    def learns_columns(self) -> bool:
+        """Whether this table's do."""
+        ...
+
+    def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
+        """Tell what contributions have, as a batch of :data:`FIELD_COUNTS`. Runs on executors."""
+        ...
+
+    def learn(self, counts: pa.Table) -> Codec:
+        """Return the codec that shows them too; the same one if it does."""
+        ...
+
+    def findings(self) -> list[str]:
+        """Tell what columns can't hold, in words."""
+        ...
+
+    @property
+    def revisit(self) -> str:
+        """SQL predicate of the mirror's rows that are to be written again with it, empty for none."""
+        ...
+
+
+@runtime_checkable
+class ReadsInBatches(Protocol):
+    """What a source adds that has tables without a feed of changes."""
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run; a snapshot of it is never done for good."""
+        ...
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long after the begin of one reading the next one may begin."""
+        ...
+
+
 @runtime_checkable
 class FindsGaps(Protocol):
     """What a source adds whose database may drop changes before they are read, and goes on."""
@@ -453,7 +507,10 @@ class FindsGaps(Protocol):
 
 @runtime_checkable
 class Rereads(Protocol):
-    """What a source adds whose snapshots can leave a merge in doubt: a SELECT hides tombstones."""
+    """What a source adds that can leave a merge in doubt.
+
+    A SELECT hides tombstones; an update without its document may be of one that isn't known.
+    """
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a table, as :meth:`Source.codec` does."""

@@ -19,7 +19,7 @@ record needs, :func:`read_states` the documents; all without Python objects per 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,7 @@ _RECORD: Final = Paths(
         ("to", "coll"),
     ]
 )
-_STATE: Final = Paths([("operationType",), ("fullDocument",)])
+_STATE: Final = Paths([("operationType",), ("fullDocument",), ("updateDescription",)])
 _PLACE: Final = Paths(
     [("operationType",), ("clusterTime",), ("splitEvent", "fragment"), ("splitEvent", "of")]
 )
@@ -156,19 +156,32 @@ def read_facts(data: Bytes, spans: Spans, first_index: int) -> Facts:
     )
 
 
-def read_states(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Values, npt.NDArray[np.bool_]]:
-    """Find operation and ``fullDocument`` of events.
+class States(NamedTuple):
+    """What events say of their documents.
+
+    Args:
+        operations: Number of each operation.
+        documents: Places of ``fullDocument``.
+        patches: Places of ``updateDescription``.
+        sound: Whether the event is sound at its top level.
+    """
+
+    operations: Ints
+    documents: Values
+    patches: Values
+    sound: npt.NDArray[np.bool_]
+
+
+def read_states(data: Bytes, starts: Ints, ends: Ints) -> States:
+    """Find operation, ``fullDocument`` and ``updateDescription`` of events.
 
     Args:
         data: The buffer.
         starts: First byte of each event, -1 for none.
         ends: Byte after.
-
-    Returns:
-        Number of each operation; places of the documents; whether the event is sound at its top level.
     """
     found = _STATE.find(data, starts, ends)
-    return operation_numbers(data, found.values(0)), found.values(1), found.sound
+    return States(operation_numbers(data, found.values(0)), found.values(1), found.values(2), found.sound)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Select
 _OLDEST_SERVER: Final = (4, 4)
 _CAPPED_TOLD_SINCE: Final = (6, 0)
 _IMAGES_SINCE: Final = (6, 0)
+_EXACT_READS_SINCE: Final = (5, 0)
 _SHORT_WINDOW_SECONDS: Final = 3600
 _NAMES_SHOWN: Final = 10
 
@@ -191,6 +192,13 @@ def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
             f"MongoDB {text} can't split change events over 16 MB: one such event stops the capture",
             "use MongoDB 6.0.9 or later, or source.stream.oversize: skip",
         )
+    if version < _EXACT_READS_SINCE and options.full_document == "none":
+        yield Finding(
+            "error",
+            "version",
+            f"MongoDB {text} can't read collections as of a moment: updates can't be applied to what is read",
+            "use MongoDB 5.0 or later, or another full_document than none",
+        )
     if version < _IMAGES_SINCE and options.stream.expanded_events:
         yield Finding(
             "error",
@@ -223,23 +231,25 @@ def _collections(
         yield Finding(
             "warning", "collections", f"not there: {', '.join(missing)}", "check the names in tables"
         )
-    others = [f for f in facts if f.type != "collection"]
+    others = [f for f in facts if f.type != "collection" and not options.in_batches(f.name)]
+    if batches := [f for f in facts if options.in_batches(f.name)]:
+        yield Finding("ok", "batches", f"read in full at each run: {_names(batches)}")
     named = [f for f in others if f.name in _literal_names(options, selects)]
     if named:
         yield Finding(
             "error",
             "views",
             f"views and time series have no change streams: {_names(named)}",
-            "capture the collections that views are made of. Time series, and views as they are, can only be "
-            "read in batches, for example by MongoDB's Spark connector",
+            "capture the collections that views are made of; or have views and time series read in full at "
+            "each run: option source.batch",
         )
     if left_out := [f for f in others if f not in named]:
         yield Finding(
             "warning",
             "views",
             f"views and time series have no change streams and are left out: {_names(left_out)}",
-            "name their base collections, or exclude them; they can only be read in batches, for example by "
-            "MongoDB's Spark connector",
+            "name their base collections, exclude them, or have them read in full at each run: option "
+            "source.batch",
         )
     capped = [f for f in captured if f.capped]
     if capped and tuple(client.server_info()["versionArray"][:2]) < _CAPPED_TOLD_SINCE:

@@ -6,34 +6,42 @@ The greatest version wins whole (model ``row``): the state of a row is its docum
   recorded.
 * An update whose look-up found nothing (``fullDocument: null``) adds nothing: the document was deleted or
   replaced since, and the change that did it follows.
-* An update without a document can't be applied and is reported as undecodable: no ``fullDocument`` was asked
-  for, or no post-image was recorded. Its row needs to be read again.
+* With ``full_document: none`` an update tells what it did (``updateDescription``): a patch, which the merge
+  applies to the document that the mirror keeps (:mod:`.patches`).
+* Another update without a document is reported as undecodable: no post-image was recorded. Its row needs to
+  be read again.
+* A snapshot's record without a payload says that there is no such document.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, ROW, UPSERT
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, PATCH, ROW, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
-from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.base import FIELD_COUNTS, Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.arrow import binary_buffer, span_column
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, Ints, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
-from airflow_cdc_provider.sources.mongodb.change_event import read_states
-from airflow_cdc_provider.sources.mongodb.columns import DeclaredColumn, read_columns
+from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
+from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_placed
+from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount, tally_fields
+from airflow_cdc_provider.sources.mongodb.inferred import REST, InferredColumns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.patches import apply_patches
+from airflow_cdc_provider.sources.mongodb.rest import places_shown, write_rest
 
 MISFITS: Final = b"cdc.misfits"
 """Metadata of a projected batch's schema: JSON, column -> values that it couldn't hold exactly."""
@@ -44,13 +52,16 @@ LAKE_TYPE: Final = b"cdc.lake_type"
 _NOTHING: Final = 0
 _PUT: Final = 1
 _REMOVE: Final = 2
-_BROKEN: Final = 3
-_NO_DOCUMENT: Final = 4
-_NO_POST_IMAGE: Final = 5
-_NO_KEY: Final = 6
+_PATCHED: Final = 3
+_BROKEN: Final = 4
+_NO_DOCUMENT: Final = 5
+_NO_POST_IMAGE: Final = 6
+_NO_KEY: Final = 7
+_TAKEN: Final = (_PUT, _REMOVE, _PATCHED)
+_OPERATIONS: Final = np.array([0, UPSERT, DELETE, PATCH], np.int8)
 _REASONS: Final = {
-    _NO_DOCUMENT: "NO-DOCUMENT: the change carries no document; "
-    "option full_document must be lookup or post_image",
+    _NO_DOCUMENT: "NO-DOCUMENT: the change carries no document; what an update did is applied with "
+    "full_document: none alone",
     _NO_POST_IMAGE: "NO-POST-IMAGE: no post-image was recorded; turn on changeStreamPreAndPostImages for the "
     "collection, or use full_document: lookup",
     _NO_KEY: "NO-KEY: the change carries no documentKey._id",
@@ -66,30 +77,138 @@ class MongodbCodec:
         full_document: Where documents of updates come from (option ``full_document``).
         document_column: How the mirror holds the exact document (option ``document_column``).
         columns: The collection's declared columns.
+        inferred: What its documents were found to have; None where columns are not inferred.
+        most_inferred: How many inferred columns there may be.
     """
 
     table: str
     full_document: Literal["lookup", "post_image", "none"] = "lookup"
     document_column: Literal["extended_json", "variant", "none"] = "extended_json"
     columns: tuple[DeclaredColumn, ...] = ()
+    inferred: InferredColumns | None = None
+    most_inferred: int = 0
     model: Literal["row", "cell"] = "row"
     rules: str = ""
-    drift: Drift = NO_DRIFT
     created_us: int = 0
     column_ids: frozenset[int] | None = None
     lived_by: tuple[str, ...] | None = None
     static_columns: None = None
 
     @classmethod
-    def of(cls, table: str, options: MongodbOptions) -> MongodbCodec:
+    def of(cls, table: str, options: MongodbOptions, memory: Mapping[str, Any] | None = None) -> MongodbCodec:
         """Build the codec of a collection by the source's options.
 
+        Args:
+            table: ``database.collection``.
+            options: The source's.
+            memory: What :meth:`remember` gave, None for a new mirror.
+
         Raises:
-            ConfigurationError: A declared column is wrong.
+            ConfigurationError: A declared column is wrong; or columns are inferred and the mirror, made
+                without them, doesn't keep the documents that they are made of.
         """
         declared = options.columns.get(table, {})
         columns = tuple(DeclaredColumn.parse(table, name, text) for name, text in declared.items())
-        return cls(table, options.full_document, options.document_column, columns)
+        inferred = None
+        if options.infer.includes(table):
+            if memory is not None and "fields" not in memory:
+                raise ConfigurationError(
+                    f"the mirror of {table} was made without inferred columns",
+                    expected="a mirror made with them: it keeps each document as BSON",
+                    remedy="drop the mirror and take a new snapshot of the collection; or leave the "
+                    "collection out of source.infer.collections",
+                )
+            inferred = InferredColumns() if memory is None else InferredColumns.from_memory(memory)
+            if taken := [column.name for column in columns if column.name == REST]:
+                raise ConfigurationError(
+                    f"option source.columns of {table}, column {taken[0]}: the name is taken",
+                    expected="another name: it holds what inferred columns don't",
+                )
+        return cls(
+            table,
+            options.full_document,
+            options.document_column,
+            columns,
+            inferred,
+            options.infer.max_columns,
+        )
+
+    def remember(self) -> dict[str, Any]:
+        """Return what the mirror keeps for the next codec once all its rows show these columns."""
+        return {} if self.inferred is None else self.inferred.done().to_memory()
+
+    @property
+    def drift(self) -> Drift:
+        """Inferred columns whose type is another one than before."""
+        replaced = self.inferred.replaced if self.inferred is not None else frozenset()
+        return Drift(replaced=replaced) if replaced else NO_DRIFT
+
+    @property
+    def learns_columns(self) -> bool:
+        """Whether columns are inferred."""
+        return self.inferred is not None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the mirror keeps documents as BSON: to make columns of them, or apply patches to them."""
+        return self.inferred is not None or self.full_document == "none"
+
+    def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:
+        """Apply updates to documents (see :func:`.patches.apply_patches`)."""
+        return apply_patches(states, patches, offsets)
+
+    @property
+    def revisit(self) -> str:
+        """SQL predicate of the mirror's rows that must be written again, empty for none."""
+        which = self.inferred.revisit if self.inferred is not None else ""
+        return {"": "", "rest": f"`{REST}` IS NOT NULL", "all": "true"}[which]
+
+    def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
+        """Count the fields of the documents in contributions, as a batch of :data:`FIELD_COUNTS`.
+
+        Of a patch those that it sets count.
+        """
+        data, starts, ends = binary_buffer(contributions.column("state"))
+        is_patch = pc.equal(contributions.column("op"), PATCH).to_numpy(zero_copy_only=False)
+        if is_patch.any():
+            patches = np.where(is_patch, starts, -1)
+            kinds, first, last = find_in_all(data, patches, ends, b"updatedFields")
+            starts = np.where(is_patch, np.where(kinds == DOCUMENT, first, -1), starts)
+            ends = np.where(is_patch, last, ends)
+        found = tally_fields(data, starts, ends)
+        columns = [
+            [one.path[0] for one in found.fields],
+            [one.kind for one in found.fields],
+            [one.count for one in found.fields],
+            [one.place for one in found.fields],
+            [found.whole for _ in found.fields],
+        ]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, field.type) for values, field in zip(columns, FIELD_COUNTS, strict=True)],
+            schema=FIELD_COUNTS,
+        )
+
+    def learn(self, counts: pa.Table) -> MongodbCodec:
+        """Take in fields that :meth:`tally` counted; the same codec if they change nothing."""
+        if self.inferred is None:
+            return self
+        found = [
+            FieldCount((row["name"],), row["kind"], row["count"], row["place"]) for row in counts.to_pylist()
+        ]
+        taken = [*RESERVED, REST, *(column.name for column in self.columns)]
+        whole = all(counts["whole"].to_pylist())
+        learned = self.inferred.learn(found, taken, self.most_inferred, whole=whole)
+        return self if learned == self.inferred else replace(self, inferred=learned)
+
+    def findings(self) -> list[str]:
+        """Tell of fields whose values are of several families, in words."""
+        if self.inferred is None:
+            return []
+        return [
+            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} stand in {REST}"
+            for one in self.inferred.fields
+            if one.strays
+        ]
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot``; rows of other kinds give nothing.
@@ -102,23 +221,25 @@ class MongodbCodec:
         kind = changes.column("kind")
         is_change = pc.equal(kind, CHANGE).to_numpy(zero_copy_only=False)
         is_snapshot = pc.equal(kind, SNAPSHOT).to_numpy(zero_copy_only=False)
-        operations, images, sound = read_states(
-            data, np.where(is_change, starts, -1), np.where(is_change, ends, -1)
-        )
-        what = self._what(operations, images.kinds)
+        found = read_states(data, np.where(is_change, starts, -1), np.where(is_change, ends, -1))
+        what = self._what(found)
         what[~is_change] = _NOTHING
-        what[is_change & ~sound] = _BROKEN
-        what[is_snapshot] = _PUT
+        what[is_change & ~found.sound] = _BROKEN
+        what[is_snapshot] = np.where(starts >= 0, _PUT, _REMOVE)[is_snapshot]
         no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
-        what[no_key & ((what == _PUT) | (what == _REMOVE))] = _NO_KEY
-        has_state = what == _PUT
-        state_starts = np.where(has_state, np.where(is_snapshot, starts, images.starts), -1)
-        state_ends = np.where(is_snapshot, ends, images.ends)
+        what[no_key & np.isin(what, _TAKEN)] = _NO_KEY
+        places_of_state = [(is_snapshot, starts, ends)]
+        places_of_state += [
+            (what == _PUT, found.documents.starts, found.documents.ends),
+            (what == _PATCHED, found.patches.starts, found.patches.ends),
+        ]
+        has_state = [((what == _PUT) | (what == _PATCHED)) & mask for mask, _, _ in places_of_state]
+        state_starts = np.select(has_state, [first for _, first, _ in places_of_state], -1)
+        state_ends = np.select(has_state, [last for _, _, last in places_of_state], -1)
         faults, places = np.zeros((2, len(starts)), np.int64)
         validate_all(data, state_starts, state_ends, faults, places)
         what[faults != 0] = _BROKEN
-        taken = np.flatnonzero((what == _PUT) | (what == _REMOVE))
-        is_put = what[taken] == _PUT
+        taken = np.flatnonzero(np.isin(what, _TAKEN))
         chosen = _only(changes, taken)
         contributions = pa.RecordBatch.from_arrays(
             [
@@ -128,7 +249,7 @@ class MongodbCodec:
                 pa.nulls(len(taken), pa.binary()),
                 _generations(chosen, fences),
                 chosen.column("version"),
-                pa.array(np.where(is_put, UPSERT, DELETE).astype(np.int8)),
+                pa.array(_OPERATIONS[what[taken]]),
                 span_column(pa.binary(), data, state_starts[taken], state_ends[taken]),
             ],
             schema=CONTRIBUTION_SCHEMA,
@@ -143,7 +264,7 @@ class MongodbCodec:
         return Decoded(contributions, tuple(int(row) for row in left_out), tuple(reasons))
 
     def mirror_schema(self) -> pa.Schema:
-        """Return ``_id``, ``document`` unless switched off, and the declared columns."""
+        """Return ``_id``, ``document`` unless switched off, declared and inferred columns, the rest."""
         return self._schema
 
     @cached_property
@@ -152,7 +273,15 @@ class MongodbCodec:
         if self.document_column != "none":
             metadata = {LAKE_TYPE: b"variant"} if self.document_column == "variant" else None
             fields.append(pa.field("document", pa.string(), metadata=metadata))
-        return pa.schema([*fields, *(pa.field(column.name, column.type) for column in self.columns)])
+        fields += [pa.field(column.name, column.type) for column in self._typed]
+        if self.inferred is not None:
+            fields.append(pa.field(REST, pa.string()))
+        return pa.schema(fields)
+
+    @cached_property
+    def _typed(self) -> tuple[DeclaredColumn, ...]:
+        inferred = self.inferred.fields if self.inferred is not None else ()
+        return (*self.columns, *(one.column for one in inferred))
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Show live rows as the mirror's columns.
@@ -161,17 +290,25 @@ class MongodbCodec:
         the batch's schema; it is there only if there are some.
         """
         data, starts, ends = binary_buffer(rows.column("state"))
-        ids = write_values(data, *find_in_all(data, starts, ends, b"_id"), ascii_only=False)
+        id_places = find_in_all(data, starts, ends, b"_id")
+        ids = write_values(data, *id_places, ascii_only=False)
         arrays = [ids.column]
         misfits = {"_id": ids.not_utf8}
         if self.document_column != "none":
             texts = write_values(data, _kinds(starts), starts, ends, ascii_only=False)
             arrays.append(texts.column)
             misfits["document"] = texts.not_utf8
-        declared = read_columns(self.columns, data, starts, ends)
-        for column, (array, count) in zip(self.columns, declared, strict=True):
+        shown = [id_places[1]]
+        typed = read_placed(self._typed, data, starts, ends)
+        for column, (array, count, values) in zip(self._typed, typed, strict=True):
             arrays.append(array)
             misfits[column.name] = count
+            if len(column.path) == 1:
+                shown.append(places_shown(values.starts, array.is_valid().to_numpy(zero_copy_only=False)))
+        if self.inferred is not None:
+            rest = write_rest(data, starts, ends, shown)
+            arrays.append(rest.column)
+            misfits[REST] = rest.not_utf8
         found = {name: count for name, count in misfits.items() if count}
         schema = self._schema.with_metadata({MISFITS: json.dumps(found).encode()}) if found else self._schema
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -181,9 +318,11 @@ class MongodbCodec:
         data, starts, ends = binary_buffer(rows.column("state"))
         yield from write_values(data, _kinds(starts), starts, ends, ascii_only=True).column.to_pylist()
 
-    def _what(self, operation: Ints, document_kinds: Ints) -> Ints:
+    def _what(self, found: States) -> Ints:
         """Decide what each event does to its row."""
+        operation, document_kinds = found.operations, found.documents.kinds
         has_document = document_kinds == DOCUMENT
+        is_told = (found.patches.kinds == DOCUMENT) & (self.full_document == "none")
         is_update = operation == change_event.UPDATE
         is_whole = (operation == change_event.INSERT) | (operation == change_event.REPLACE)
         missing = _NO_POST_IMAGE if self.full_document == "post_image" else _NOTHING
@@ -191,10 +330,11 @@ class MongodbCodec:
             [
                 operation == change_event.DELETE,
                 (is_update | is_whole) & has_document,
+                is_update & is_told,
                 is_update & (document_kinds == NULL),
                 is_update | is_whole,
             ],
-            [_REMOVE, _PUT, missing, _NO_DOCUMENT],
+            [_REMOVE, _PUT, _PATCHED, missing, _NO_DOCUMENT],
             default=_NOTHING,
         )
 

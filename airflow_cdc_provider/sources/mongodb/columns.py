@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -149,6 +149,14 @@ class DeclaredColumn:
         return _READERS[self.type_name](values)
 
 
+class PlacedColumn(NamedTuple):
+    """A column with the number of its misfits and the places of all its values."""
+
+    array: pa.Array
+    misfits: int
+    values: Values
+
+
 def read_columns(
     columns: Sequence[DeclaredColumn], data: Bytes, starts: Ints, ends: Ints
 ) -> list[tuple[pa.Array, int]]:
@@ -160,10 +168,21 @@ def read_columns(
         starts: First byte of each document, -1 for none.
         ends: Byte after each.
     """
+    return [(column.array, column.misfits) for column in read_placed(columns, data, starts, ends)]
+
+
+def read_placed(
+    columns: Sequence[DeclaredColumn], data: Bytes, starts: Ints, ends: Ints
+) -> list[PlacedColumn]:
+    """Read columns as :func:`read_columns` does; also tell where in the buffer their values stand."""
     if not columns:
         return []
     found = Paths([column.path for column in columns]).find(data, starts, ends)
-    return [column._read(_Column(data, found.values(row))) for row, column in enumerate(columns)]
+    placed = []
+    for row, column in enumerate(columns):
+        values = found.values(row)
+        placed.append(PlacedColumn(*column._read(_Column(data, values)), values))
+    return placed
 
 
 def read_values(type_name: str, data: Bytes, kinds: Ints, starts: Ints, ends: Ints) -> pa.Array:
@@ -290,7 +309,8 @@ def _strings(values: _Column) -> tuple[pa.Array, int]:
 
 
 def _json(values: _Column) -> tuple[pa.Array, int]:
-    texts = write_values(values.data, values.kinds, values.starts, values.ends, ascii_only=False)
+    kinds = np.where((values.kinds == NULL) | (values.kinds == UNDEFINED), 0, values.kinds)
+    texts = write_values(values.data, kinds, values.starts, values.ends, ascii_only=False)
     return texts.column, texts.not_utf8
 
 

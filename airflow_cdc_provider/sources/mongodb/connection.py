@@ -86,6 +86,7 @@ _TRANSIENT: Final = frozenset(
         234,
         237,
         239,
+        246,
         262,
         9001,
         10107,

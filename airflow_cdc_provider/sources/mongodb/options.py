@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -113,6 +114,34 @@ class MongodbStream:
             )
 
 
+def _collections(values: tuple[str, ...]) -> str:
+    for value in values:
+        try:
+            re.compile(value)
+        except re.error as error:
+            return f"regular expressions on database.collection ({value!r}: {error})"
+    return ""
+
+
+@dataclass(frozen=True)
+class MongodbInference:
+    """Columns by what documents turn out to have."""
+
+    collections: tuple[str, ...] = option(
+        "Anchored regular expressions of the collections whose mirrors have a column for each top-level "
+        "field, and _rest for what these don't hold; declared columns stand before them",
+        (),
+        check=_collections,
+    )
+    max_columns: int = option(
+        "The most such columns of one mirror; further fields stand in _rest", 200, minimum=1
+    )
+
+    def includes(self, table: str) -> bool:
+        """Tell whether a collection's columns are inferred."""
+        return any(re.fullmatch(pattern, table) for pattern in self.collections)
+
+
 @dataclass(frozen=True)
 class MongodbAdvanced:
     """Options that few users need."""
@@ -218,7 +247,8 @@ class MongodbOptions:
         check=check_moment,
     )
     full_document: Literal["lookup", "post_image", "none"] = option(
-        "Where the whole document of an update comes from: the server's look-up, the post-image, nowhere",
+        "Where the whole document of an update comes from: the server's look-up; the post-image; none: the "
+        "server tells what the update did, and mirrors apply that (5.0)",
         "lookup",
     )
     pre_images: bool = option(
@@ -230,8 +260,24 @@ class MongodbOptions:
     columns: Mapping[str, Mapping[str, str]] = option(
         "Declared columns: per collection, column name -> 'dotted.path type' with a Spark SQL type", {}
     )
+    batch: tuple[str, ...] = option(
+        "Anchored regular expressions of views, time series and collections that each run reads in full, in "
+        "place of a change stream, which views and time series have not",
+        (),
+        check=_collections,
+    )
+    batch_seconds: float = option(
+        "How long after the begin of one such reading the next one may begin, for runs that follow closely",
+        60.0,
+        minimum=0.0,
+    )
+    infer: MongodbInference = option("Columns by what documents turn out to have", MongodbInference)
     stream: MongodbStream = option("What is asked of the change stream", MongodbStream)
     advanced: MongodbAdvanced = option("Options that few users need", MongodbAdvanced)
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run."""
+        return any(re.fullmatch(pattern, table) for pattern in self.batch)
 
     def __post_init__(self) -> None:
         """Refuse options that don't go together; with scope deployment a target says nothing.

@@ -9,7 +9,10 @@ that one by itself.)
 
 Each read asks for data no older than the cluster time taken just before it, majority-committed, and gives its
 rows that time as version. The read may see later states; those come again as changes, with the same or a
-later content and a greater version.
+later content and a greater version. Where updates come without documents (``full_document: none``) the read
+is of that very cluster time, for what is applied to a document must be just what it lacks. The server keeps
+past states for some minutes (``minSnapshotHistoryWindowInSeconds``); a read that takes longer goes on as of a
+later time.
 
 A range that is interrupted goes on after its last ``_id``.
 
@@ -36,7 +39,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
 from airflow_cdc_provider.sources.mongodb.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.mongodb.connection import (
@@ -171,7 +174,8 @@ class _Progress:
 
 def range_reader(values: ConnectionValues, options: MongodbOptions) -> RangeReader:
     """Return what reads ranges. It holds the connection's values; its text doesn't show them."""
-    return RangeReader(values, options.advanced, options.stream.comment)
+    exact = options.full_document == "none"
+    return RangeReader(values, options.advanced, options.stream.comment, exact)
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,7 @@ class RangeReader:
     values: ConnectionValues = field(repr=False)
     advanced: MongodbAdvanced
     comment: str
+    exact: bool
     lost: Callable[[int], None] | None = field(default=None, repr=False)
 
     def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
@@ -215,12 +220,13 @@ def _read_range(reader: RangeReader, part: SnapshotRange) -> Iterator[pa.RecordB
                 left = pauses(reader.advanced)
                 yield batch
             return
-        except ConfigurationError as error:
-            if not part.at or not history_gone(error):
+        except (ConfigurationError, TransientError) as error:
+            if part.at and history_gone(error):
+                log.info("range %d of %s is read as it is now: %s", part.number, part.table, error)
+                part = replace(part, at=0)
+                continue
+            if isinstance(error, ConfigurationError):
                 raise
-            log.info("range %d of %s is read as it is now: %s", part.number, part.table, error)
-            part = replace(part, at=0)
-        except TransientError as error:
             if reader.lost is not None:
                 reader.lost(1)
             pause = next(left, None)
@@ -278,15 +284,13 @@ def _read_on(
 
 def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> Iterator[dict[str, Any]]:
     query = parse_filter(part.where)
-    moment = Timestamp(at >> 32, at & 0xFFFF_FFFF)
-    exactly = {"level": "snapshot", "atClusterTime": moment}
     command: dict[str, Any] = {
         "find": part.table.partition(".")[2],
         "filter": query,
         "hint": {"_id": 1},
         "batchSize": part.batch or reader.advanced.fetch_size,
         "noCursorTimeout": reader.advanced.no_cursor_timeout,
-        "readConcern": exactly if part.at else {"level": "majority", "afterClusterTime": moment},
+        "readConcern": read_concern(at, exact=bool(part.at) or reader.exact),
         "comment": f"{reader.comment} snapshot",
     }
     bounds = {}
@@ -304,10 +308,20 @@ def _finds(part: SnapshotRange, lower: bytes, at: int, reader: RangeReader) -> I
         yield command | {"filter": {"$and": [query, {"_id": MaxKey()}]}}
 
 
-def history_gone(error: ConfigurationError) -> bool:
+def history_gone(error: CdcError) -> bool:
     """Tell whether the server can't read at the cluster time that was asked for."""
     cause = error.__cause__
     return isinstance(cause, OperationFailure) and cause.code in _NO_HISTORY
+
+
+def read_concern(at: int, *, exact: bool) -> dict[str, Any]:
+    """Return what asks for majority-committed data of a cluster time: as of it exactly, or of it or later."""
+    time = Timestamp(at >> 32, at & 0xFFFF_FFFF)
+    return (
+        {"level": "snapshot", "atClusterTime": time}
+        if exact
+        else {"level": "majority", "afterClusterTime": time}
+    )
 
 
 def _without_repeated(reply: RawBatch, progress: _Progress) -> Spans:

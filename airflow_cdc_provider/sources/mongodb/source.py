@@ -32,6 +32,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     as_timestamp,
     cluster_time,
+    pinned_client,
     reach,
     translated,
 )
@@ -39,10 +40,12 @@ from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
+from airflow_cdc_provider.sources.mongodb.whole_reads import NotInBatches, SnapshotReader, plan_whole_read
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
@@ -110,27 +113,44 @@ class MongodbSource:
         return check_deployment(self._values, self._options, self._selects, place)
 
     def tables(self) -> list[str]:
-        """List the selected collections, sorted; views and time series are left out."""
+        """List the selected collections, sorted; views and time series if they are read in batches."""
         facts = list_collections(self._client, self._options, self._selects)
         named = self._selects.names if isinstance(self._selects, Selection) else self._selects
-        return [f.name for f in facts if f.type == "collection" and named(f.name)]
+        found = [f for f in facts if named(f.name)]
+        return [f.name for f in found if f.type == "collection" or self.in_batches(f.name)]
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run."""
+        return self._options.in_batches(table)
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long after the begin of one reading of such a table the next one may begin."""
+        return self._options.batch_seconds
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a collection. It needs no schema, so dropped collections have one too.
 
         Raises:
             SchemaUnknown: ``table`` is no ``database.collection``.
+            ConfigurationError: See :meth:`MongodbCodec.of`.
         """
         if not all(table.partition(".")):
             raise SchemaUnknown("this is no collection", expected="database.collection", found=table)
-        return MongodbCodec.of(table, self._options)
+        return MongodbCodec.of(table, self._options, memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return what the mirror keeps: nothing, since documents name their own fields."""
-        return {}
+        """Return what the mirror keeps: its inferred columns."""
+        assert isinstance(codec, MongodbCodec)
+        return codec.remember()
 
-    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> None:
-        """Return None: nothing is remembered."""
+    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return inferred columns that are other ones than the mirror's: a type that was chosen stays."""
+        assert isinstance(codec, MongodbCodec)
+        if codec.inferred is None or not codec.inferred.fields:
+            return None
+        wanted = codec.inferred.to_memory()
+        return None if wanted == memory else wanted
 
     def start(self) -> Offset:
         """Return the present head, for what came before is in the snapshots; or the place of ``start_at``.
@@ -250,7 +270,8 @@ class MongodbSource:
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that turns partitions into records."""
         values = self._values if self._connection else None
-        return ChangeReader(values, self._options, self._selects)
+        selects = NotInBatches(self._selects, self._options) if self._options.batch else self._selects
+        return ChangeReader(values, self._options, selects)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Cut a collection into ``_id`` ranges.
@@ -259,11 +280,28 @@ class MongodbSource:
             table: ``database.collection``.
             where: A query in Extended JSON.
         """
+        if self.in_batches(table):
+            return plan_whole_read(self._client, table, where)
         return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
-        return range_reader(self._values, self._options)
+        return SnapshotReader(self._values, self._options, range_reader(self._values, self._options))
+
+    def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Read documents again, a batch each: of one that is gone a record without payload."""
+        client = pinned_client(self._values)
+        try:
+            exact = self._options.full_document == "none"
+            comment = f"{self._options.stream.comment} snapshot"
+            yield from read_keys(client, table, keys, exact=exact, comment=comment)
+        finally:
+            client.close()
+
+    def state_payload(self, codec: Codec, state: bytes) -> bytes:
+        """Return the payload of a snapshot change that contributes just this document: itself."""
+        del codec
+        return state
 
     def maximum_key(self, table: str, where: str) -> str:
         """Return the largest ``_id`` of a collection, empty if it has none."""
@@ -314,7 +352,12 @@ class MongodbSource:
         write_marks(self._client, table, chunks, strategy, opening=opening)
 
     def row_count(self, table: str) -> int | None:
-        """Count documents by the collection's metadata: immediate, and off only after an unclean stop."""
+        """Count documents by the collection's metadata: immediate, and off only after an unclean stop.
+
+        What is read in batches has no such metadata, or needs none.
+        """
+        if self.in_batches(table):
+            return None
         database, _, collection = table.partition(".")
         with translated(f"{table} can't be counted"):
             return int(self._client[database][collection].estimated_document_count())

@@ -393,7 +393,7 @@ def test_what_cannot_be_captured_as_asked_is_told(
     try:
         found = findings()
         assert f"{name}.series, {name}.view" in found["views error"].message
-        assert "read in batches" in found["views error"].remedy
+        assert "source.batch" in found["views error"].remedy
         assert "capped collections warning" not in found, "6.0 tells what they drop"
         assert found["collections warning"].message == f"not there: {name}.missing"
         assert "pre- and post-images ok" not in found

@@ -59,6 +59,7 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc events",
         "cdc rows",
         "cdc check",
+        "cdc schema",
         "cdc lag",
         "cdc status",
         "cdc metrics",

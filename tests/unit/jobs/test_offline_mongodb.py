@@ -332,11 +332,23 @@ def test_rows_of_one_table_may_be_asked_for(tmp_path: Path) -> None:
     assert tables == {"shop.orders"}
 
 
-def test_updates_without_a_document_are_told(tmp_path: Path) -> None:
+def test_updates_without_documents_add_up_to_the_same_rows_unless_a_path_is_ambiguous(tmp_path: Path) -> None:
+    def rows(profile: str, stream: str, damage: Damage) -> set[bytes]:
+        folder = tmp_path / stream
+        folder.mkdir()
+        lines = row_lines(connector_of(profile), recording(folder, stream), damage)
+        return set(b"".join(text_of(chunk) for chunk in lines).splitlines())
+
     damage = Damage(strict=False)
-    list(row_lines(connector_of("cs"), recording(tmp_path, "default"), damage))
-    assert damage.places
-    assert all("NO-DOCUMENT" in place for place in damage.places)
+    whole = rows("default", "lookup_pre", Damage(strict=True))
+    by_updates = rows("cs", "default", damage)
+
+    # Of it, {"a.b": 1, "a": {"b": 2}}, an update tells that a.b was set.
+    assert damage.places == [
+        "shop.mixed, key 013ff0000000000000: NO-BASE: an update of a document that isn't known whole"
+    ]
+    (ours,), (theirs,) = by_updates - whole, whole - by_updates
+    assert json.loads(ours)["row"]["_id"] == json.loads(theirs)["row"]["_id"] == {"$numberInt": "1"}
 
 
 @pytest.mark.covers("MDB-XS-05")

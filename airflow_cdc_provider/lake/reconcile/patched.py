@@ -1,0 +1,106 @@
+"""Row-level reconciliation with patches: changes that say what became of a row, not what the row is.
+
+Whole contributions are reconciled first (:mod:`.rows`). Patches that are newer than the winner then change
+its state, in the order of their versions; each once, however many copies there are. A patch that has no row
+to change, or whose row isn't known whole, or that its row refuses, leaves the key in doubt: the row stays as
+it was until the key is read again at the source.
+
+Commutative and idempotent as all reconciliation is, given that versions tell the order of changes and that a
+whole contribution holds exactly the changes up to its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.contribution import LIVE_ROW_SCHEMA, PATCH
+from airflow_cdc_provider.lake.reconcile.flat import one_array, to_table
+from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
+from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+
+Patch = Callable[[pa.Array, pa.Array, npt.NDArray[np.int64]], pa.Array]
+"""Applies patches to states: states, patches one row's after the other's, and offsets of each row's; gives
+the states after them, null where one can't be applied."""
+
+
+def reconcile_patched(
+    contributions: pa.Table, now_seconds: int, patch: Patch, *, min_generation: int = 0
+) -> Reconciled:
+    """Reconcile row-level contributions of one table, patches among them.
+
+    Args:
+        contributions: As for :func:`~airflow_cdc_provider.lake.reconcile.rows.reconcile_rows`.
+        now_seconds: Not needed here.
+        patch: Applies patches.
+        min_generation: Contributions of a lower generation don't count.
+
+    Raises:
+        CorruptInput: A key or generation is null, or the scope is not ``ROW``.
+    """
+    is_patch = pc.equal(contributions["op"], PATCH)
+    whole = reconcile_rows(
+        contributions.filter(pc.invert(is_patch)), now_seconds, min_generation=min_generation
+    )
+    patches = contributions.filter(
+        pc.and_(is_patch, pc.greater_equal(contributions["generation"], min_generation))
+    )
+    return _patched(whole, patches, patch) if patches.num_rows else whole
+
+
+def _patched(whole: Reconciled, patches: pa.Table, patch: Patch) -> Reconciled:
+    live = whole.live
+    rows = {
+        name: pa.concat_arrays([one_array(live[name]), one_array(whole.side[name])])
+        for name in ("key", "generation", "version")
+    }
+    place = pc.index_in(one_array(patches["key"]), value_set=rows["key"])
+    generation, version = one_array(patches["generation"]), one_array(patches["version"])
+    before, known = rows["generation"].take(place), rows["version"].take(place)
+    newer = pc.or_(
+        pc.greater(generation, before),
+        pc.and_(pc.equal(generation, before), pc.greater(version, known)),
+    )
+    outdated = pc.and_(pc.is_valid(place), pc.invert(newer.fill_null(True)))
+    base = pc.less(place, live.num_rows).fill_null(False)  # what stands on the side is deleted
+    lost = one_array(patches["key"]).filter(pc.and_(pc.invert(outdated), pc.invert(base)))
+    chosen = pc.and_(pc.invert(outdated), base)
+    ordered = _in_order(patches.filter(chosen), place.filter(chosen))
+    if not ordered.num_rows:
+        return Reconciled(live, whole.side, pc.unique(lost).cast(pa.binary()))
+    changed, first = np.unique(one_array(ordered["place"]).to_numpy(), return_index=True)
+    offsets = np.append(first, ordered.num_rows).astype(np.int64)
+    states = patch(one_array(live["state"]).take(pa.array(changed)), one_array(ordered["state"]), offsets)
+    applied = states.is_valid().to_numpy(zero_copy_only=False)
+    refused = one_array(live["key"]).take(pa.array(changed[~applied]))
+    last = pa.array(offsets[1:][applied] - 1)
+    new = {
+        "state": states.filter(pa.array(applied)),
+        "version": one_array(ordered["version"]).take(last),
+        "generation": one_array(ordered["generation"]).take(last),
+    }
+    source = np.arange(live.num_rows)
+    source[changed[applied]] = live.num_rows + np.arange(int(applied.sum()))
+    columns = {name: one_array(live[name]) for name in LIVE_ROW_SCHEMA.names}
+    for name, values in new.items():
+        columns[name] = pa.concat_arrays([columns[name], values]).take(pa.array(source))
+    doubtful = pc.unique(pa.concat_arrays([lost, refused])).cast(pa.binary())
+    return Reconciled(to_table(columns, LIVE_ROW_SCHEMA), whole.side, doubtful)
+
+
+def _in_order(patches: pa.Table, place: pa.Array) -> pa.Table:
+    """Sort patches by row and version, and leave out copies."""
+    placed = patches.append_column("place", place)
+    order = [(name, "ascending") for name in ("place", "generation", "version")]
+    placed = placed.take(pc.sort_indices(placed, sort_keys=order))
+    if placed.num_rows < 2:
+        return placed
+    copies = np.ones(placed.num_rows - 1, np.bool_)
+    for name, _ in order:
+        column = one_array(placed[name])
+        copies &= pc.equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
+    return placed.filter(pa.array(np.concatenate([[True], ~copies])))

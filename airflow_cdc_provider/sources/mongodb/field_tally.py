@@ -1,0 +1,189 @@
+"""What fields documents have: each name with each type, how often, and at which place.
+
+One walk over the bytes; the work in Python is per distinct field, not per document. Fields of documents in
+documents are told as far as asked for; those of documents in arrays are not. A binary UUID (subtype 4, 16
+bytes) counts as a type of its own, since columns treat it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.sources.mongodb.bson import (
+    BINARY,
+    DOCUMENT,
+    Bytes,
+    Ints,
+    name_end,
+    value_end,
+)
+
+UUID: Final = 0x20
+"""Stands for a binary UUID. BSON has no such type."""
+
+MOST_FIELDS: Final = 20_000
+"""So many different fields and types are told apart. Documents that are used as maps can have more."""
+
+_FIRST_CAPACITY: Final = 256
+
+
+@dataclass(frozen=True)
+class FieldCount:
+    """One field with one type.
+
+    Args:
+        path: Names on the way to it. Bytes that are no UTF-8 show as U+FFFD.
+        kind: BSON type, or :data:`UUID`.
+        count: How many documents have it; of several members of one name each counts.
+        place: The least number of members before it in its document.
+    """
+
+    path: tuple[str, ...]
+    kind: int
+    count: int
+    place: int
+
+
+@dataclass(frozen=True)
+class FieldTally:
+    """What documents have.
+
+    Args:
+        fields: Each field with each of its types, in the order of their first appearance.
+        whole: Whether these are all; else there were more than :data:`MOST_FIELDS`.
+    """
+
+    fields: Sequence[FieldCount]
+    whole: bool
+
+
+def tally_fields(data: Bytes, starts: Ints, ends: Ints, *, depth: int = 1) -> FieldTally:
+    """Count fields by name and type.
+
+    Args:
+        data: The buffer.
+        starts: First byte of each document, -1 for none. Broken ones count up to the fault.
+        ends: Byte after each.
+        depth: 1: a document's own fields; 2: also those of documents in it; and so on.
+    """
+    capacity = _FIRST_CAPACITY
+    while True:
+        table = np.zeros((capacity, _COLUMNS), np.int64)
+        slots = np.full(4 * capacity, -1, np.int64)
+        frames = np.zeros((depth, 3), np.int64)
+        distinct, whole = _tally(data, starts, ends, depth, table, slots, frames)
+        if whole or capacity >= MOST_FIELDS:
+            break
+        capacity = min(4 * capacity, MOST_FIELDS)
+    paths: list[tuple[str, ...]] = []
+    for owner, start, size in table[:distinct, [_OWNER, _NAME, _SIZE]].tolist():
+        name = data[start : start + size].tobytes().decode(errors="replace")
+        paths.append((*(paths[owner] if owner >= 0 else ()), name))
+    fields = [
+        FieldCount(path, int(kind), int(count), int(place))
+        for path, (kind, count, place) in zip(
+            paths, table[:distinct, [_KIND, _COUNT, _PLACE]].tolist(), strict=True
+        )
+    ]
+    return FieldTally(fields, bool(whole))
+
+
+# Columns of the table of fields.
+_OWNER: Final = 0
+_NAME: Final = 1
+_SIZE: Final = 2
+_KIND: Final = 3
+_COUNT: Final = 4
+_PLACE: Final = 5
+_COLUMNS: Final = 6
+
+# Columns of a frame: a document that is being walked.
+_LIMIT: Final = 0
+_OF: Final = 1
+_MEMBERS: Final = 2
+
+
+@walker
+def _tally(data: Any, starts: Any, ends: Any, depth: int, table: Any, slots: Any, frames: Any) -> Any:
+    """Fill the table; return how many of its rows are used, and whether all had room."""
+    used = np.int64(0)
+    whole = True
+    for row in range(len(starts)):
+        if starts[row] < 0 or value_end(data, DOCUMENT, starts[row], ends[row]) != ends[row]:
+            continue
+        level = 0
+        frames[0, _LIMIT] = ends[row] - 1
+        frames[0, _OF] = -1
+        frames[0, _MEMBERS] = 0
+        pos = starts[row] + 4
+        while True:
+            limit = frames[level, _LIMIT]
+            if pos >= limit:
+                if level == 0:
+                    break
+                level -= 1
+                pos = limit + 1
+                continue
+            stop = name_end(data, pos + 1, limit)
+            after = value_end(data, np.int64(data[pos]), stop + 1, limit) if stop >= 0 else stop
+            if after < 0:
+                break
+            kind = np.int64(data[pos])
+            if kind == BINARY and after - stop == 22 and data[stop + 5] == 4:
+                kind = np.int64(UUID)
+            field, slot = _field(data, pos + 1, stop, frames[level, _OF], kind, table, slots)
+            if field < 0 and used < len(table):
+                field = used
+                slots[slot] = used
+                table[used, _OWNER] = frames[level, _OF]
+                table[used, _NAME] = pos + 1
+                table[used, _SIZE] = stop - pos - 1
+                table[used, _KIND] = kind
+                table[used, _PLACE] = frames[level, _MEMBERS]
+                used += 1
+            if field < 0:
+                whole = False
+            else:
+                table[field, _COUNT] += 1
+                table[field, _PLACE] = min(table[field, _PLACE], frames[level, _MEMBERS])
+            frames[level, _MEMBERS] += 1
+            if kind == DOCUMENT and level + 1 < depth and field >= 0:
+                level += 1
+                frames[level, _LIMIT] = after - 1
+                frames[level, _OF] = field
+                frames[level, _MEMBERS] = 0
+                pos = stop + 5
+            else:
+                pos = after
+    return used, whole
+
+
+@walker
+def _field(data: Any, start: int, stop: int, owner: int, kind: int, table: Any, slots: Any) -> Any:
+    """Return the row of a field, -1 if it has none yet, and its slot."""
+    prime = np.uint64(1099511628211)
+    digest = (np.uint64(14695981039346656037) ^ np.uint64(owner + 1)) * prime
+    digest = (digest ^ np.uint64(kind)) * prime
+    for i in range(start, stop):
+        digest = (digest ^ np.uint64(data[i])) * prime
+    digest ^= digest >> np.uint64(32)
+    slot = np.int64(digest % np.uint64(len(slots)))
+    size = stop - start
+    while slots[slot] >= 0:
+        field = slots[slot]
+        if table[field, _KIND] == kind and table[field, _OWNER] == owner and table[field, _SIZE] == size:
+            first = table[field, _NAME]
+            same = True
+            for i in range(size):
+                if data[start + i] != data[first + i]:
+                    same = False
+                    break
+            if same:
+                return field, slot
+        slot = (slot + 1) % len(slots)
+    return np.int64(-1), slot

@@ -1,0 +1,140 @@
+"""Views, time series and collections that are read in full at each run: batch mode, without a change stream.
+
+Neither a view nor a time series has an index on ``_id`` that could bound ranges, so one task reads all of it
+by an aggregation. Documents are told apart by ``_id`` as everywhere; those without one are set apart. Rows
+have the cluster time before the read as their version. What the next read doesn't see goes from the mirror.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pymongo import MongoClient
+
+from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.mongodb.connection import (
+    ConnectionValues,
+    RawCursor,
+    cluster_time,
+    pinned_client,
+)
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.records import snapshot_records
+from airflow_cdc_provider.sources.mongodb.snapshot import (
+    RangeReader,
+    SnapshotRange,
+    parse_filter,
+    read_concern,
+)
+
+
+@dataclass(frozen=True)
+class WholeRead:
+    """All of a view, time series or collection.
+
+    Args:
+        table: ``database.collection``.
+        where: Filter as Extended JSON, empty for none.
+        begun_at: Cluster time of the plan, which the read must have reached.
+    """
+
+    table: str
+    where: str
+    begun_at: int
+
+
+def plan_whole_read(client: MongoClient, table: str, where: str | None) -> SnapshotPlan:
+    """Plan to read all of a view, time series or collection at once.
+
+    Raises:
+        ConfigurationError: The filter is wrong.
+    """
+    parse_filter(where)
+    begun = cluster_time(client)
+    return SnapshotPlan(
+        table=table,
+        ranges=(WholeRead(table, where or "", (begun.time << 32) | begun.inc),),
+        position=StreamPlace(begun.time, begun.inc, LAST_INDEX - 1).position,
+        origin=ORIGIN,
+    )
+
+
+@dataclass(frozen=True)
+class NotInBatches:
+    """Tells whether a namespace belongs to the change stream. Picklable."""
+
+    selects: Callable[[str], bool]
+    options: MongodbOptions
+
+    def __call__(self, table: str) -> bool:
+        """Tell it of ``database.collection``."""
+        return self.selects(table) and not self.options.in_batches(table)
+
+
+@dataclass(frozen=True)
+class SnapshotReader:
+    """Reads ranges of collections, and what is read whole. Picklable.
+
+    A whole read that is interrupted fails, and its task begins it anew.
+    """
+
+    values: ConnectionValues = field(repr=False)
+    options: MongodbOptions
+    read_range: RangeReader
+
+    def counting(self, lost: Callable[[int], None]) -> SnapshotReader:
+        """Return one that tells of the connections that it loses in ranges."""
+        return replace(self, read_range=self.read_range.counting(lost))
+
+    def row_in_words(self, rows: pa.RecordBatch) -> str:
+        """Say which document the last one of a batch is."""
+        return self.read_range.row_in_words(rows)
+
+    def __call__(self, part: SnapshotRange | WholeRead) -> Iterator[pa.RecordBatch]:
+        """Read one part as snapshot records."""
+        if isinstance(part, SnapshotRange):
+            yield from self.read_range(part)
+            return
+        client = pinned_client(self.values)
+        try:
+            yield from self._read_whole(client, part)
+        finally:
+            client.close()
+
+    def _read_whole(self, client: MongoClient, part: WholeRead) -> Iterator[pa.RecordBatch]:
+        database, _, collection = part.table.partition(".")
+        now = cluster_time(client)
+        at = max((now.time << 32) | now.inc, part.begun_at)
+        size = self.options.advanced.fetch_size
+        query = parse_filter(part.where)
+        command: dict[str, Any] = {
+            "aggregate": collection,
+            "pipeline": [{"$match": query}] if query else [],
+            "cursor": {"batchSize": size},
+            "allowDiskUse": True,
+            "readConcern": read_concern(at, exact=False),
+            "comment": f"{self.options.stream.comment} snapshot",
+        }
+        cursor = RawCursor(client, database, command, size, f"{part.table} can't be read")
+        rows = 0
+        while cursor.alive:
+            reply = cursor.next()
+            if not len(reply.documents):
+                continue
+            records = snapshot_records(
+                reply.data,
+                reply.documents,
+                table=part.table,
+                time=at,
+                number=0,
+                first_row=rows,
+                captured_us=time.time_ns() // 1000,
+            )
+            rows += len(records)
+            yield records
+        cursor.close()

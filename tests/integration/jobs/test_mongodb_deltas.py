@@ -1,0 +1,139 @@
+"""MongoDB: updates without documents, applied by the merge to what the mirror has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pymongo.errors import OperationFailure
+
+from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.equality import assert_mirror_equals_collection
+from tests.integration.jobs.workloads import write_mongodb
+from tests.integration.sources.test_mongodb_patches import Workload
+
+if TYPE_CHECKING:
+    from pymongo import MongoClient
+    from pyspark.sql import SparkSession
+
+    from server_kit import MongoServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def database(mongo_client: MongoClient) -> Iterator[Any]:
+    name = f"m{random.randrange(10**9)}"
+    yield mongo_client[name]
+    mongo_client.drop_database(name)
+
+
+@pytest.fixture
+def connection(mongo_server: MongoServer) -> dict[str, Any]:
+    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
+
+
+def declaration(database: str, snapshot: str = "initial", **source: Any) -> dict[str, Any]:
+    return {
+        "name": f"mongo_{database}",
+        "source": {"type": "mongodb", "full_document": "none", **source},
+        "tables": [rf"{database}\..*"],
+        "snapshot": {"mode": snapshot},
+        "lake": {"catalog": "lake", "namespace": database},
+    }
+
+
+def update_at_random(collection: Any, workload: Workload, count: int) -> None:
+    for _ in range(count):
+        update, options = workload.update()
+        options = {**options, "filter": {"_id": workload.chance.randrange(40), **options.get("filter", {})}}
+        try:
+            collection.update_one(update=update, **options)
+        except OperationFailure:  # it doesn't fit this document
+            continue
+        if workload.chance.random() < 0.05:
+            collection.delete_one({"_id": workload.chance.randrange(40)})
+            collection.replace_one({"_id": workload.chance.randrange(40)}, workload.document(), upsert=True)
+
+
+def test_mirror_equals_collection_after_updates_by_every_operator(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop, workload = declaration(database.name), Workload(11)
+    mirror = f"{database.name}.{database.name}_things"
+    database.things.insert_many([{"_id": n, **workload.document()} for n in range(40)])
+    run_stage("capture", shop, connection)
+    update_at_random(database.things, workload, 100)
+    run_stage("sync", shop, connection)
+    assert_mirror_equals_collection(spark, database.things, mirror)
+
+    for _ in range(2):
+        update_at_random(database.things, workload, 200)
+        write_mongodb(database.things, seed=workload.chance.randrange(99), count=60)
+        (outcome,) = run_stage("sync", shop, connection).tables
+        assert (outcome.snapshot_rows, outcome.undecodable) == (0, 0)
+        assert_mirror_equals_collection(spark, database.things, mirror)
+    assert run_stage("verify", shop, connection).ok
+
+
+def test_documents_that_are_not_known_are_read_again(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name, snapshot="never")
+    identities = [1, 2.5, "three", {"a": 4}, None, True]
+    database.things.insert_many([{"_id": identity, "v": 0} for identity in identities])
+    database.things.insert_one({"_id": "dots", "a": {"b": 1}, "a.b": 1})
+    run_stage("sync", shop, connection)
+    for identity in identities:
+        database.things.update_one({"_id": identity}, {"$inc": {"v": 1}})
+    database.things.delete_one({"_id": "three"})
+    database.things.insert_one({"_id": "gone"})
+    database.things.update_one({"_id": "dots"}, {"$set": {"a.b": 2}})
+
+    (outcome,) = run_stage("sync", shop, connection).tables
+
+    assert outcome.note.endswith("keys in doubt were read again")
+    assert not outcome.doubtful
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 7
+
+    database.things.update_one({"_id": "dots"}, {"$set": {"a.b": 3}})
+    database.things.update_one({"_id": 1}, {"$inc": {"v": 1}})
+    capture = run_stage("capture", shop, connection)
+    assert capture.changes == 2
+    database.things.delete_one({"_id": "dots"})
+    (outcome,) = run_stage("sync", shop, connection).tables
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 6
+
+
+def test_inferred_columns_follow_updates_without_documents(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name, infer={"collections": [".*"]})
+    database.things.insert_many([{"_id": n, "v": n} for n in range(3)])
+    run_stage("sync", shop, connection)
+    database.things.update_one({"_id": 1}, {"$set": {"w": "new", "v": 0.5}})
+    run_stage("sync", shop, connection)
+
+    rows = spark.table(f"lake.{database.name}.{database.name}_things").orderBy("_id").collect()
+    assert [(row["v"], row["w"], row["_rest"]) for row in rows] == [
+        (0.0, None, None),
+        (0.5, "new", None),
+        (2.0, None, None),
+    ]
+
+
+def test_a_mirror_made_with_documents_goes_on_without_them(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    database.things.insert_many([{"_id": n, "v": n} for n in range(5)])
+    run_stage("sync", declaration(database.name, full_document="lookup"), connection)
+    database.things.update_many({"_id": {"$gte": 2}}, {"$inc": {"v": 10}})
+    run_stage("sync", declaration(database.name), connection)
+    database.things.update_many({"_id": {"$gte": 1}}, {"$set": {"w": 1}})
+    (outcome,) = run_stage("sync", declaration(database.name), connection).tables
+    assert outcome.note == "1 keys in doubt were read again", "the others are known by now"
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 5

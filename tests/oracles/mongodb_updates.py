@@ -1,0 +1,74 @@
+"""What MongoDB's server makes of an update, in plain Python: its document diff, as change events tell it.
+
+Written after ``document_diff_calculator.cpp`` (how a difference is found) and
+``change_stream_document_diff_parser.cpp`` (in which order an event tells it) of server 6.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bson
+
+
+def update_description(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe how a document became another one, as an update by a pipeline does."""
+    told: dict[str, Any] = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
+    _documents(before, after, "", told)
+    return told
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return bson.encode({"v": left}) == bson.encode({"v": right})
+
+
+def _documents(before: Mapping[str, Any], after: Mapping[str, Any], place: str, told: dict[str, Any]) -> None:
+    """Compare two documents: what is removed, then what is updated, then what is new, then what is inside."""
+    updated: list[str] = []
+    removed: list[str] = []
+    inner: list[str] = []
+    old, new = list(before), list(after)
+    at = there = 0
+    while at < len(old) and there < len(new):
+        name = old[at]
+        if name == new[there]:
+            if not _equal(before[name], after[name]):
+                (inner if _goes_in(before[name], after[name]) else updated).append(name)
+            there += 1
+        else:
+            removed.append(name)
+        at += 1
+    removed += old[at:]
+    inserted = new[there:]
+    told["removedFields"] += [place + name for name in removed if name not in inserted]
+    for name in (*updated, *inserted):
+        told["updatedFields"][place + name] = after[name]
+    for name in inner:
+        _inside(before[name], after[name], place + name, told)
+
+
+def _goes_in(before: Any, after: Any) -> bool:
+    both = isinstance(before, Mapping) and isinstance(after, Mapping)
+    return (both or (isinstance(before, list) and isinstance(after, list))) and bool(before) and bool(after)
+
+
+def _inside(before: Any, after: Any, place: str, told: dict[str, Any]) -> None:
+    if isinstance(before, Mapping):
+        _documents(before, after, f"{place}.", told)
+    else:
+        _arrays(before, after, place, told)
+
+
+def _arrays(before: Sequence[Any], after: Sequence[Any], place: str, told: dict[str, Any]) -> None:
+    if len(after) < len(before):
+        told["truncatedArrays"].append({"field": place, "newSize": len(after)})
+    for number, value in enumerate(after):
+        where = f"{place}.{number}"
+        if number >= len(before):
+            told["updatedFields"][where] = value
+        elif not _equal(before[number], value):
+            if _goes_in(before[number], value):
+                _inside(before[number], value, where, told)
+            else:
+                told["updatedFields"][where] = value
