@@ -26,7 +26,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ChunkPlan, Offset
 from airflow_cdc_provider.sources.mongodb.connection import RawCursor, as_timestamp, cluster_time
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
@@ -131,7 +131,7 @@ def _ids_at(client: MongoClient, table: str, at: int, options: Mapping[str, Any]
     exactly = {"level": "snapshot", "atClusterTime": as_timestamp(at)}
     try:
         return _ids(client, table, {**options, "readConcern": exactly})
-    except ConfigurationError as error:
+    except (ConfigurationError, TransientError) as error:
         if not history_gone(error):
             raise
         return _ids(client, table, {**options, "readConcern": {"level": "majority"}})
