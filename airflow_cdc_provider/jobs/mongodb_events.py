@@ -78,13 +78,14 @@ class MongodbRecords:
         )
 
     def records(
-        self, events: pa.RecordBatch, *, last_of_snapshot: bool = False
+        self, events: pa.RecordBatch, *, last_of_snapshot: bool = False, incremental: bool = False
     ) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of decoded events, which are all captured.
 
         Args:
             events: Columns of :meth:`form`.
             last_of_snapshot: Whether the batch's last row ends the whole snapshot.
+            incremental: Whether reads among them are of a snapshot beside the stream.
 
         Returns:
             Records in publishing order, whose ``row`` numbers the batch's events; and why events, by their
@@ -118,6 +119,7 @@ class MongodbRecords:
                 last_of_snapshot,
                 blocks,
                 publish.mongodb.envelope_times,
+                incremental,
             ),
         )
         rows = np.arange(events.num_rows)

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
+import pyarrow as pa
 import pytest
 from pymongo.errors import DuplicateKeyError
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import signals
+from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
+from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.integration.jobs.conftest import Application
 from tests.integration.jobs.signalled import Signalled
 
@@ -544,3 +547,42 @@ def test_a_stream_takes_signals_in_while_it_runs(
 def test_a_declaration_says_where_signals_may_come_from(store: Signalled) -> None:
     connector = Connector.from_dict(store.declaration)
     assert connector.signals.channels == ("source", "airflow")
+
+
+@pytest.mark.covers("MDB-INC-08", "MDB-SRC-05")
+def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
+    store.database.things.insert_many([{"_id": n} for n in range(2)])
+    store.declare("snapshot", mode="initial")
+    store.run()
+    store.database.things.insert_one({"_id": 2})
+    store.copy("things", identity="copy")
+    offset = store.run().offset
+    connector = Connector.from_dict(store.declaration)
+    told: list[tuple[str, str, Any]] = []
+    for kind, mark in (("snapshot", None), ("change", None), ("snapshot", "incremental:copy")):
+        rows = [r for r in store.records("things", [kind]) if r["transaction"] == mark]
+        maker = MongodbRecords(connector, now_ns=time.time_ns())
+        payloads = pa.array([bytes(r["payload"]) for r in rows], pa.binary())
+        if kind == "change":
+            events = decode_stream(payloads, maker.form()).events
+        else:
+            versions = pa.array([bytes(r["version"]) for r in rows]) if mark else None
+            form = maker.form(store.database.name, "things")
+            events = decode_snapshot(payloads, store.database.name, "things", form, versions).events
+        last = kind == "snapshot" and mark is None
+        records, reasons = maker.records(events, last_of_snapshot=last, incremental=bool(mark))
+        assert not reasons
+        for value in map(json.loads, records["value"].to_pylist()):
+            assert value["before"] is None
+            told.append((value["op"], value["source"]["snapshot"], value["source"]))
+    assert [(op, snapshot) for op, snapshot, _ in told] == [
+        ("r", "true"),
+        ("r", "last"),
+        ("c", "false"),
+        *[("r", "incremental")] * 3,
+    ]
+    assert offset is not None
+    streamed = told[2][2]
+    for _, _, source in told[3:]:
+        assert streamed["ts_ms"] // 1000 <= source["ts_ms"] // 1000 <= offset["stream"]["t"]
+        assert source["ord"] >= 1
