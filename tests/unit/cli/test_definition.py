@@ -61,6 +61,7 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc check",
         "cdc lag",
         "cdc status",
+        "cdc signal",
         "cdc offsets show",
         "cdc offsets set",
         "cdc offsets reset",
