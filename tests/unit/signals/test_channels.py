@@ -74,7 +74,6 @@ def test_names_of_no_channel_are_refused_with_what_there_is(channel: str) -> Non
         declared(signals={"channels": [channel]})
 
 
-@pytest.mark.covers("MDB-CAP-11")
 def test_the_signal_collection_must_be_in_what_the_stream_watches() -> None:
     scope = {"scope": "database", "target": "shop"}
     assert declared(scope, signals={"collection": "shop.signals"}).signals.collection == "shop.signals"
