@@ -212,6 +212,12 @@ def _sanitize(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.field_names", "avro" if boolean(name, value) else "none")
 
 
+def _signal_collection(draft: Draft, name: str, value: str) -> None:
+    if value and not all(value.partition(".")):
+        raise wrong(name, "database.collection", value)
+    draft.set("signals.collection", value)
+
+
 def _channels(draft: Draft, name: str, value: str) -> None:
     """Take over channels; what Debezium's users do over JMX is done through Airflow."""
     channels = []
@@ -531,7 +537,7 @@ MONGODB: Final[dict[str, Rule]] = {
     "snapshot.max.threads": left_out("Spark divides the work"),
     "snapshot.fetch.size": number("source.advanced.fetch_size", default="0"),
     "snapshot.include.collection.list": taken("`snapshot.include`", _snapshot_include),
-    "signal.data.collection": option("signals.collection"),
+    "signal.data.collection": taken("`signals.collection`", _signal_collection),
     "incremental.snapshot.watermarking.strategy": choice(
         "snapshot.incremental.watermarks",
         {"insert_insert": "insert_insert", "insert_delete": "insert_delete"},

@@ -420,6 +420,7 @@ class JobResult:
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
         values["origins"] = tuple(_read_origin(origin) for origin in values.get("origins", ()))
         values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))
+        values["signals"] = tuple(values.get("signals", ()))
         shot = values.get("snapshot")
         values["snapshot"] = SnapshotResult(**shot) if shot else None
         beside = values.get("incremental")

@@ -27,6 +27,7 @@ CONNECTOR: dict[str, Any] = {
 }
 MONGO: dict[str, Any] = {"name": "shop", "source": {"type": "mongodb", "conn_id": "m"}}
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "CdcSignalOperator": {"signal": "{{ params.signal }}"},
     "CdcSnapshotOperator": {"tables": "{{ params.table }}"},
     "CommitLogTransferOperator": {"cdc_raw": "/raw", "host_id": "h"},
     "MongodbLagSensor": {"max_lag_seconds": 5},
@@ -115,6 +116,7 @@ def test_operators_and_sensors_are_found() -> None:
         "CdcOffsetsOperator",
         "CdcRawNewSegmentsSensor",
         "CdcRawSpaceSensor",
+        "CdcSignalOperator",
         "CdcSnapshotOperator",
         "CdcStreamHealthSensor",
         "CdcStreamOperator",

@@ -48,6 +48,16 @@ def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, stor
     assert "'store.nothing' is not one of ['store.orders', 'store.customers']" in outcome.told["error"]
 
 
+def test_a_signal_is_followed_by_the_next_run_of_the_connector(airflow: Airflow, synced: Outcome) -> None:
+    signal = {"signal": "execute-snapshot", "tables": r"store\.customers", "data": {"type": "incremental"}}
+    airflow.run("signal_a_stream", **signal).succeeded()
+    merged = airflow.run("capture_often").succeeded()
+    assert merged.state == "success"
+    assert not list((airflow.work / "store" / "signals").glob("*"))
+    outcome = airflow.run("merge_at_leisure").succeeded()
+    assert outcome.value("merge")["tables"]["store.customers"]["snapshot_rows"] == 10
+
+
 def test_stages_run_apart(airflow: Airflow, store: Any, synced: Outcome) -> None:
     store["orders"].update_one({"_id": 1}, {"$set": {"amount": -1}})
     captured = airflow.run("capture_often").succeeded()

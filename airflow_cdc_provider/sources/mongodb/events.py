@@ -252,6 +252,7 @@ def decode_snapshot(
     database: str,
     collection: str,
     form: EventForm = EventForm(),
+    versions: pa.Array | None = None,
 ) -> MongodbEvents:
     """Decode documents that a snapshot read.
 
@@ -260,6 +261,8 @@ def decode_snapshot(
         database: Where they come from.
         collection: Likewise.
         form: How events show what they hold.
+        versions: Of rows that were read beside the stream: the versions of their records, which are the place
+            of the stream at which they stand (:mod:`.position`). They tell it as changes do.
     """
     data, starts, ends, _ = binary_slices(documents)
     count = len(starts)
@@ -287,12 +290,23 @@ def decode_snapshot(
         "op": pa.repeat("r", count),
         "id": pc.fill_null(ids, "null"),
         "after": after,
-        "ord": pa.repeat(pa.scalar(-1, pa.int32()), count),
+        **_moments(versions, count),
         **shown.raw,
     }
     schema = form.schema
     batch = pa.record_batch([columns.get(f.name, nothing).cast(f.type) for f in schema], schema=schema)
     return _told(batch, shown.reasons("the document is broken BSON"), shown)
+
+
+def _moments(versions: pa.Array | None, count: int) -> dict[str, pa.Array]:
+    """Return the time and its increment of rows of a snapshot, as far as they have one."""
+    if versions is None:
+        return {"ord": pa.repeat(pa.scalar(-1, pa.int32()), count)}
+    words = np.frombuffer(b"".join(versions.to_pylist()), ">u4").reshape(count, -1)
+    return {
+        "source_ms": pa.array(words[:, 0].astype(np.int64) * 1000),
+        "ord": pa.array(words[:, 1].astype(np.int32)),
+    }
 
 
 class _Shown:

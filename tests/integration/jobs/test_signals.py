@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
+import pyarrow as pa
 import pytest
 from pymongo.errors import DuplicateKeyError
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
+from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
+from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
+from airflow_cdc_provider.signals.files import send
 from tests.integration.jobs.conftest import Application
+from tests.integration.jobs.shop import Shop
 from tests.integration.jobs.signalled import Signalled
 
 if TYPE_CHECKING:
@@ -299,11 +305,15 @@ def test_what_is_asked_for_is_copied_and_nothing_else(
     assert "signal two of channel airflow came before" in caplog.text
 
 
-@pytest.mark.covers("MDB-SIG-01", "MDB-SIG-03", "MDB-SIG-04")
+@pytest.mark.covers("MDB-SIG-01", "MDB-SIG-03", "MDB-SIG-04", "MDB-CAP-11")
 def test_signals_come_as_documents_whatever_filters_say(
     store: Signalled, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = store.database.name
+    store.declare("source", scope="database", target=name)
+    store.declare("signals", collection="elsewhere.signals")
+    with pytest.raises(ConfigurationError, match="outside of what the change stream watches"):
+        store.run()
     store.database.things.insert_many([{"_id": n} for n in range(5)])
     store.database.signals.insert_one({"_id": "before", "type": "execute-snapshot", "data": {}})
     store.declaration["exclude_tables"] = [rf"{name}\.signals", rf"{name}\.hidden"]
@@ -541,6 +551,57 @@ def test_a_stream_takes_signals_in_while_it_runs(
     assert store.mirror_equals("things") == 100
 
 
-def test_a_declaration_says_where_signals_may_come_from(store: Signalled) -> None:
+def test_a_table_of_cassandra_is_copied_beside_its_log_and_by_itself(shop: Shop, tmp_path: Path) -> None:
+    shop.run("CREATE TABLE t (p int PRIMARY KEY, a int) WITH cdc = true")
+    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = false")  # so that no log tells it
+    for number in range(20):
+        shop.run(f"INSERT INTO t (p, a) VALUES ({number}, 1)")
+    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = true")
+    shop.declare(snapshot={"mode": "never"})
+    folder = tmp_path / "signals"
+    shop.sync(signals_path=str(folder))
+    for kind in ("incremental", "blocking"):
+        wish = {"data-collections": [shop.table_name("t")], "type": kind}
+        send(folder, "execute-snapshot", wish, kind)
+        outcome = shop.sync(signals_path=str(folder))
+        assert outcome.tables[0].snapshot_rows == 20
+        assert shop.assert_equal("t") == 20
+
+
+@pytest.mark.covers("MDB-INC-08", "MDB-SRC-05")
+def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
+    store.database.things.insert_many([{"_id": n} for n in range(2)])
+    store.declare("snapshot", mode="initial")
+    store.run()
+    store.database.things.insert_one({"_id": 2})
+    store.copy("things", identity="copy")
+    offset = store.run().offset
     connector = Connector.from_dict(store.declaration)
-    assert connector.signals.channels == ("source", "airflow")
+    told: list[tuple[str, str, Any]] = []
+    for kind, mark in (("snapshot", None), ("change", None), ("snapshot", "incremental:copy")):
+        rows = [r for r in store.records("things", [kind]) if r["transaction"] == mark]
+        maker = MongodbRecords(connector, now_ns=time.time_ns())
+        payloads = pa.array([bytes(r["payload"]) for r in rows], pa.binary())
+        if kind == "change":
+            events = decode_stream(payloads, maker.form()).events
+        else:
+            versions = pa.array([bytes(r["version"]) for r in rows]) if mark else None
+            form = maker.form(store.database.name, "things")
+            events = decode_snapshot(payloads, store.database.name, "things", form, versions).events
+        last = kind == "snapshot" and mark is None
+        records, reasons = maker.records(events, last_of_snapshot=last, incremental=bool(mark))
+        assert not reasons
+        for value in map(json.loads, records["value"].to_pylist()):
+            assert value["before"] is None
+            told.append((value["op"], value["source"]["snapshot"], value["source"]))
+    assert [(op, snapshot) for op, snapshot, _ in told] == [
+        ("r", "true"),
+        ("r", "last"),
+        ("c", "false"),
+        *[("r", "incremental")] * 3,
+    ]
+    assert offset is not None
+    streamed = told[2][2]
+    for _, _, source in told[3:]:
+        assert streamed["ts_ms"] // 1000 <= source["ts_ms"] // 1000 <= offset["stream"]["t"]
+        assert source["ord"] >= 1

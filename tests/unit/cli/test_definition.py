@@ -62,6 +62,7 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc schema",
         "cdc lag",
         "cdc status",
+        "cdc signal",
         "cdc metrics",
         "cdc offsets show",
         "cdc offsets set",

@@ -569,3 +569,29 @@ def test_a_plug_in_for_locks_is_left_out_as_none_are_taken() -> None:
     assert any("no locks are taken" in note for note in imported.notes)
     with pytest.raises(ConfigurationError, match="Java classes"):
         connector(snapshot_query_mode="custom")
+
+
+@pytest.mark.covers("MDB-XD-07")
+def test_properties_of_signals_and_incremental_snapshots_are_taken_over() -> None:
+    imported = from_debezium(
+        {
+            **MONGODB,
+            "signal.data.collection": "shop.signals",
+            "signal.enabled.channels": "source, file, jmx",
+            "signal.file": "/var/cdc/signals.txt",
+            "signal.poll.interval.ms": "2500",
+            "incremental.snapshot.chunk.size": "4096",
+            "incremental.snapshot.watermarking.strategy": "INSERT_DELETE",
+            "read.only": "false",
+        }
+    )
+    signals, incremental = imported.connector.signals, imported.connector.snapshot.incremental
+    assert signals.channels == ("source", "file", "airflow")
+    assert (signals.collection, signals.file) == ("shop.signals", "/var/cdc/signals.txt")
+    assert signals.poll_interval_seconds == 2.5
+    assert (incremental.chunk_size, incremental.watermarks) == (4096, "insert_delete")
+    assert any("jmx is channel airflow" in note for note in imported.notes)
+    plain = from_debezium(MONGODB).connector
+    assert plain.signals.channels == ("source", "airflow")
+    assert plain.snapshot.incremental.watermarks == "none"
+    assert plain.snapshot.incremental.chunk_size == 1024

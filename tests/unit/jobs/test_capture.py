@@ -55,6 +55,7 @@ def test_nodes_of_a_batch_that_cannot_be_committed_are_told(monkeypatch: pytest.
         learn=lambda through: None,
         stopping=lambda: False,
         uncommitted=(),
+        listens_to_source=False,
     )
     with pytest.raises(CommitConflict):
         stage.capture(context)
@@ -79,6 +80,7 @@ def test_stop_before_the_first_batch_is_a_clean_one() -> None:
         spark=SPARK,
         learn=lambda through: None,
         stopping=lambda: True,
+        listens_to_source=False,
     )
     counts = stage.capture(context)
     assert (counts.batches, counts.changes, counts.quarantined) == (0, 0, 0)

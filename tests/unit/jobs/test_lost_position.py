@@ -24,6 +24,7 @@ from airflow_cdc_provider.jobs.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.signals import Followed
 from airflow_cdc_provider.jobs.snapshot import due_tables
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
@@ -194,6 +195,7 @@ def test_a_sync_reads_the_tables_anew_and_captures_on(
     monkeypatch.setattr(sync_stage, "snapshot", snapshot)
     monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: done.append("merge"))
     monkeypatch.setattr(sync_stage, "report", lambda _, **parts: parts)
+    monkeypatch.setattr(sync_stage, "follow", lambda _: Followed())
     if fails:
         with pytest.raises(PositionLost):
             sync_stage.sync(asked)

@@ -1,0 +1,89 @@
+"""Which channels a declaration opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.signals.channels import ChannelPlaces, open_channels
+from airflow_cdc_provider.signals.signal import Arrived, Signal
+
+OWN = f"{__name__}:Mailbox"
+
+
+class Mailbox:
+    """A channel as a user writes one."""
+
+    name = "mailbox"
+
+    def __init__(self, connector: str, settings: Mapping[str, Any]) -> None:
+        self.text = f"{connector} {settings['greeting']}"
+
+    def receive(self) -> Sequence[Arrived]:
+        """Return one signal."""
+        return [Signal("1", "log", {"message": self.text}, self.name)]
+
+    def done(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Wrong:
+    """No channel."""
+
+    def __init__(self, connector: str, settings: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+
+def places(folder: Path | None) -> ChannelPlaces:
+    return ChannelPlaces(folder, "file-signals.txt", "shop", {"greeting": "hello"})
+
+
+def test_a_channel_of_ones_own_is_built_with_its_settings(tmp_path: Path) -> None:
+    channels = open_channels(["source", "file", "airflow", OWN], places(tmp_path))
+    assert [channel.name for channel in channels] == ["file", "airflow", "mailbox"]
+    (signal,) = channels[-1].receive()
+    assert isinstance(signal, Signal)
+    assert signal.data == {"message": "shop hello"}
+
+
+def test_a_job_without_a_folder_has_no_channel_of_airflow() -> None:
+    assert open_channels(["airflow", "source"], places(None)) == []
+
+
+@pytest.mark.parametrize("name", ["no.such:Thing", f"{__name__}:Nothing", f"{__name__}:Wrong"])
+def test_a_class_that_is_no_channel_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="channel"):
+        open_channels([name], places(None))
+
+
+def declared(source: dict[str, Any] | None = None, **sections: Any) -> Connector:
+    return Connector.from_dict({"name": "shop", "source": {"type": "mongodb", **(source or {})}, **sections})
+
+
+@pytest.mark.parametrize("channel", ["kafka", "jmx", "pigeon", "a b:C"])
+def test_names_of_no_channel_are_refused_with_what_there_is(channel: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"signals\.channels"):
+        declared(signals={"channels": [channel]})
+
+
+def test_the_signal_collection_must_be_in_what_the_stream_watches() -> None:
+    scope = {"scope": "database", "target": "shop"}
+    assert declared(scope, signals={"collection": "shop.signals"}).signals.collection == "shop.signals"
+    with pytest.raises(ConfigurationError, match="outside of what the change stream watches"):
+        declared(scope, signals={"collection": "other.signals"})
+    one = {"scope": "collection", "target": "shop.orders"}
+    with pytest.raises(ConfigurationError, match="scope deployment or database"):
+        declared(one, signals={"collection": "shop.signals"})
+    cassandra = {"name": "c", "source": {"type": "cassandra"}, "signals": {"collection": "a.b"}}
+    with pytest.raises(ConfigurationError, match=r"signals\.collection is for source mongodb"):
+        Connector.from_dict(cassandra)
+    with pytest.raises(ConfigurationError, match=r"needs a place to write to"):
+        declared(snapshot={"incremental": {"watermarks": "insert_insert"}})

@@ -1,0 +1,91 @@
+"""Signals in files: none is lost and none is followed twice, whenever a job dies."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.signals.files import FileChannel, FolderChannel, send
+from airflow_cdc_provider.signals.signal import NoSignal, Signal
+
+
+def lines(*messages: str) -> str:
+    return "".join(json.dumps({"type": "log", "data": {"message": m}}) + "\n" for m in messages)
+
+
+def told(channel: FileChannel | FolderChannel) -> list[str]:
+    return [one.data["message"] if isinstance(one, Signal) else "?" for one in channel.receive()]
+
+
+def test_a_file_is_taken_once_its_signals_are_done(tmp_path: Path) -> None:
+    file = tmp_path / "signals.txt"
+    channel = FileChannel(file)
+    assert told(channel) == []
+    file.write_text(lines("a", "b") + "\n{\n")
+    assert told(channel) == ["a", "b", "?"]
+    channel.done()
+    assert told(channel) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_dead_job_took_comes_again_with_the_same_ids_before_what_is_new(tmp_path: Path) -> None:
+    file = tmp_path / "signals[1]*.txt"
+    file.write_text(lines("a", "b"))
+    first = FileChannel(file).receive()
+    file.write_text(lines("c"))
+    again = FileChannel(file).receive()
+    assert [one.id for one in again[:2]] == [one.id for one in first]
+    assert len({one.id for one in again}) == 3
+
+
+def test_a_line_written_to_what_was_taken_is_not_lost(tmp_path: Path) -> None:
+    file = tmp_path / "signals.txt"
+    with file.open("w") as held:
+        held.write(lines("a"))
+        held.flush()
+        channel = FileChannel(file)
+        first = channel.receive()
+        held.write(lines("b"))
+        held.flush()
+        channel.done()
+        again = channel.receive()
+    assert [one.id for one in again][:1] == [one.id for one in first]
+    assert len(again) == 2
+    channel.done()
+    assert channel.receive() == []
+
+
+def test_a_folder_gives_signals_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "yet"
+    channel = FolderChannel(folder)
+    assert told(channel) == []
+    ids = [send(folder, "log", {"message": m}) for m in "abc"]
+    send(folder, "log", {"message": "d"}, "own")
+    (folder / "broken.json").write_text("{")
+    (folder / "half.part").write_text("{")
+    found = channel.receive()
+    assert [one.id for one in found] == [*ids, "own", "broken"]
+    assert isinstance(found[-1], NoSignal)
+    later = send(folder, "log", {})
+    channel.done()
+    assert [one.id for one in channel.receive()] == [later]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="no signal can be put into"):
+        send(tmp_path / "file" / "folder", "log", {})
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "signals.txt"
+    with file.open("wb") as large:
+        large.truncate(1 << 21)
+    with pytest.raises(ConfigurationError, match="too large for signals"):
+        FileChannel(file).receive()
+    assert os.listdir(tmp_path)
