@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 NOW_NS = 1_800_000_000_123_456_789
-IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
+IMAGES: dict[str, Any] = {"changeStreamPreAndPostImages": {"enabled": True}}
 
 
 @pytest.fixture
@@ -109,12 +109,12 @@ def recorded(server: MongoServer, database: Database, since: bson.Timestamp) -> 
             start_at_operation_time=since,
             max_await_time_ms=100,
         ) as stream:
-            events = []
+            events: list[Any] = []
             while not events or events[-1]["clusterTime"] < end:
                 event = stream.try_next()
                 if event is not None:
                     events.append(event)
-                elif token_time(stream.resume_token) >= (end.time << 32 | end.inc):
+                elif token_time(stream.resume_token or {}) >= (end.time << 32 | end.inc):
                     break
     return b"".join(event.raw for event in events)
 

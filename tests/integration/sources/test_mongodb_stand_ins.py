@@ -110,7 +110,7 @@ def test_streams_without_tokens_on_empty_batches_go_on_by_the_servers_time(
 ) -> None:
     name = f"d{random.randrange(10**9)}"
     stand_in = StandIn((mongo_server.host, mongo_server.port), as_documentdb)
-    host = f"mongodb://127.0.0.1:{stand_in.port}/?directConnection=true"
+    host = f"mongodb://127.0.0.1:{stand_in.port}/?directConnection=true&replicaSet=rs0"
     source = MongodbSource(MongodbOptions(), {"host": host}, Selection((rf"{name}\..*",)))
     try:
         mongo_client[name].a.insert_one({"_id": 0})
