@@ -174,7 +174,6 @@ def test_a_mirror_made_without_inferred_columns_is_refused() -> None:
         codec({})
 
 
-@pytest.mark.covers("MDB-XM-04")
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4))
 def test_each_value_is_in_its_column_or_in_the_rest(documents: list[dict[str, Any]]) -> None:
     of = learned(codec(), *documents)
