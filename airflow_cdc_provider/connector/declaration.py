@@ -469,6 +469,8 @@ class Connector:
             _refuse_cassandras(kind, top.publish, top.lake)
         if kind != "mongodb":
             _refuse_mongodbs(kind, top.publish)
+        if isinstance(options, MongodbOptions):
+            _refuse_holes(options, top.snapshot)
         _refuse_clashing_forms(top.publish)
         _refuse_other_envelopes(top.publish)
         refuse_signals_that_cannot_come(options, top.signals, top.snapshot.incremental)
@@ -651,6 +653,15 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
     if chosen:
         raise ConfigurationError(
             f"option {chosen[0]} is for source mongodb", found=f"source {kind}", expected="its default"
+        )
+
+
+def _refuse_holes(options: MongodbOptions, snapshot: SnapshotOptions) -> None:
+    """Refuse to go on after lost changes where each update is applied to what the ones before it left."""
+    if options.full_document == "none" and snapshot.on_lost_position == "go_on":
+        raise ConfigurationError(
+            "option snapshot.on_lost_position: go_on doesn't go with source.full_document: none",
+            expected="snapshot, fail or fail_once: after a hole updates would change outdated documents",
         )
 
 

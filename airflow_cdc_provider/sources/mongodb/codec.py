@@ -118,7 +118,10 @@ class MongodbCodec:
                     remedy="drop the mirror and take a new snapshot of the collection; or leave the "
                     "collection out of source.infer.collections",
                 )
-            inferred = InferredColumns() if memory is None else InferredColumns.from_memory(memory)
+            if memory is None:
+                inferred = InferredColumns(declared=tuple(sorted(declared.items())))
+            else:
+                inferred = InferredColumns.from_memory(memory).beside(declared)
             if taken := [column.name for column in columns if column.name == REST]:
                 raise ConfigurationError(
                     f"option source.columns of {table}, column {taken[0]}: the name is taken",

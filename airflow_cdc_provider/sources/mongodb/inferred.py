@@ -135,12 +135,14 @@ class InferredColumns:
         left_out: Fields were seen that found no room.
         replaced: Columns whose type changed beyond widening: they begin anew.
         revisit: Which rows must be written again: none, those with something in the rest, or all.
+        declared: The columns that stand beside them: name and declaration.
     """
 
     fields: tuple[InferredField, ...] = ()
     left_out: bool = False
     replaced: frozenset[str] = frozenset()
     revisit: Literal["", "rest", "all"] = field(default="")
+    declared: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_memory(cls, memory: Mapping[str, Any]) -> InferredColumns:
@@ -150,6 +152,7 @@ class InferredColumns:
             memory["left_out"],
             frozenset(memory.get("replaced", ())),
             memory.get("revisit", ""),
+            tuple((name, text) for name, text in memory["declared"]),
         )
 
     def to_memory(self) -> dict[str, Any]:
@@ -158,6 +161,7 @@ class InferredColumns:
             "v": 1,
             "fields": [[one.name, one.family, list(one.types)] for one in self.fields],
             "left_out": self.left_out,
+            "declared": [list(one) for one in self.declared],
         }
         if self.replaced:
             found["replaced"] = sorted(self.replaced)
@@ -168,6 +172,27 @@ class InferredColumns:
     def done(self) -> InferredColumns:
         """Return what is left when all rows show these columns."""
         return replace(self, replaced=frozenset(), revisit="")
+
+    def beside(self, declared: Mapping[str, str]) -> InferredColumns:
+        """Return these columns beside others that are declared now: those take their names.
+
+        What was declared otherwise, or is no more, begins anew; a field that was shown by it stands in the
+        rest until a change next has it.
+        """
+        now = tuple(sorted(declared.items()))
+        if now == self.declared:
+            return self
+        names = {name.lower() for name in declared}
+        dropped = {one.name for one in self.fields if one.name.lower() in names}
+        outdated = {name for name, text in self.declared if declared.get(name) != text}
+        return replace(
+            self,
+            fields=tuple(one for one in self.fields if one.name not in dropped),
+            left_out=self.left_out or bool(outdated),
+            replaced=self.replaced | dropped | outdated,
+            revisit="all",
+            declared=now,
+        )
 
     def learn(
         self, found: Iterable[FieldCount], taken: Collection[str], most: int, *, whole: bool = True
@@ -214,7 +239,9 @@ class InferredColumns:
             revisit = "all"
         elif self.left_out and len(fields) > len(known):
             revisit = revisit or "rest"
-        return InferredColumns(tuple(fields), left_out, frozenset(replaced), revisit)
+        return replace(
+            self, fields=tuple(fields), left_out=left_out, replaced=frozenset(replaced), revisit=revisit
+        )
 
 
 def _family_of_most(counts: Mapping[str, int]) -> Family | None:

@@ -298,6 +298,12 @@ class MongodbOptions:
                 expected="database.collection for scope collection",
                 found=self.target or "none",
             )
+        if self.full_document == "none" and self.stream.oversize == "skip":
+            raise ConfigurationError(
+                "option source.stream.oversize: skip leaves out updates, and with source.full_document: none "
+                "those that follow would be applied to outdated documents",
+                expected="oversize: split or fail, or another full_document",
+            )
         if self.full_document == "none" and not self.stream.update_descriptions:
             raise ConfigurationError(
                 "option source.stream.update_descriptions: false leaves nothing of updates",

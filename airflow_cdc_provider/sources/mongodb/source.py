@@ -36,6 +36,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     reach,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -147,7 +148,7 @@ class MongodbSource:
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return inferred columns that are other ones than the mirror's: a type that was chosen stays."""
         assert isinstance(codec, MongodbCodec)
-        if codec.inferred is None or not codec.inferred.fields:
+        if codec.inferred is None or codec.inferred == InferredColumns(declared=codec.inferred.declared):
             return None
         wanted = codec.inferred.to_memory()
         return None if wanted == memory else wanted

@@ -222,3 +222,25 @@ def test_columns_that_get_room_show_what_older_rows_had_in_the_rest(
     rows = mirror_rows(spark, database.name).values()
     assert sorted((row["a"], row["b"]) for row in rows) == [(1, 2), (3, 4)]
     assert {row[REST] for row in rows} == {None}
+
+
+def test_columns_declared_later_are_there_for_older_rows(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    table = f"{database.name}.things"
+    database.things.insert_many([{"_id": 1, "n": 1, "at": {"city": "Kyiv"}}, {"_id": 2, "n": 2}])
+    run_stage("sync", declaration(database.name), connection)
+    declared = {table: {"n": "n decimal(9,2)", "city": "at.city string"}}
+
+    (outcome,) = run_stage("sync", declaration(database.name, columns=declared), connection).tables
+
+    assert outcome.rows_written == 2
+    assert column_types(spark, database.name)["n"] == "decimal(9,2)"
+    rows = mirror_rows(spark, database.name).values()
+    assert sorted((float(row["n"]), row["city"] or "") for row in rows) == [(1.0, "Kyiv"), (2.0, "")]
+
+    database.things.insert_one({"_id": 3, "n": 3})
+    run_stage("sync", declaration(database.name), connection)
+    types = column_types(spark, database.name)
+    assert (types["n"], "city" in types) == ("int", False)
+    assert_no_value_is_lost(spark, database.things)

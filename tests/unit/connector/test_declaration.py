@@ -152,3 +152,18 @@ def test_static_columns_are_cassandras_alone() -> None:
         Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}, "lake": lake})
     with pytest.raises(ConfigurationError, match=r"one of rows, table"):
         Connector.from_dict({**CASSANDRA, "lake": {"statics": "view"}})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"snapshot": {"on_lost_position": "go_on"}},
+        {"source": {"stream": {"oversize": "skip", "skip_over_bytes": 1}}},
+        {"source": {"stream": {"update_descriptions": False}}},
+    ],
+)
+def test_updates_without_documents_must_all_come(other: dict[str, Any]) -> None:
+    source = {"type": "mongodb", "full_document": "none"}
+    assert Connector.from_dict({"name": "shop", "source": source})
+    with pytest.raises(ConfigurationError, match="full_document"):
+        Connector.from_dict({"name": "shop", **other, "source": {**source, **other.get("source", {})}})

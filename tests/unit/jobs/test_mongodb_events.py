@@ -204,7 +204,7 @@ def test_documents_are_unwrapped_as_debezium_does_it(profile: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("profile", ["u_default", "u_doc"])
-@pytest.mark.covers("MDB-XD-31")
+@pytest.mark.covers("MDB-XD-31", "MDB-XM-04")
 def test_unwrapped_documents_have_debeziums_schemas(profile: str, tmp_path: Path) -> None:
     schemas, theirs = schemas_of(profile), debezium_records(profile)
     ours = ours_of(profile, tmp_path, {"key.converter.schemas.enable": "true"})

@@ -14,7 +14,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_
 from airflow_cdc_provider.changes.fence import Fence, generation_at
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.codec import LAKE_TYPE, MISFITS, MongodbCodec
-from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.options import MongodbInference, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from tests.unit.sources.mongodb.documents import READ, mutated
 from tests.unit.sources.mongodb.test_records import event, recorded, records
@@ -63,6 +63,45 @@ def test_an_update_without_its_post_image_is_reported_not_lost() -> None:
 def test_a_delta_without_a_document_is_reported() -> None:
     found = codec(full_document="none").decode(records(event("update", fullDocument=...)), ())
     assert (found.undecodable, found.reasons[0][:12]) == ((0,), "NO-DOCUMENT:")
+
+
+def test_what_an_update_did_is_a_patch_where_no_documents_are_asked_for() -> None:
+    told = {"updatedFields": {"v": 2}, "removedFields": []}
+    update = event("update", fullDocument=..., updateDescription=told)
+    events = (event(), update, event("delete", fullDocument=...))
+    assert decoded(*events, full_document="none") == [(0, {"_id": 1, "x": 2}), (2, told), (1, None)]
+    assert codec().decode(records(update), ()).reasons[0][:12] == "NO-DOCUMENT:"
+
+
+def test_a_broken_patch_is_reported() -> None:
+    broken = bson.Binary(b"\x05\0\0\0\1")  # a document that doesn't end with a zero
+    raw = event("update", fullDocument=..., updateDescription={"updatedFields": {"v": broken}})
+    place = raw.index(bytes(broken)) - 1
+    damaged = raw[: place - 8] + raw[place - 8 : place].replace(b"\x05v\0", b"\x77v\0") + raw[place:]
+    assert damaged != raw
+    found = codec(full_document="none").decode(records(damaged), ())
+    assert (found.contributions.num_rows, found.reasons[0][:12]) == (0, "BROKEN-BSON:")
+
+
+def test_a_snapshot_record_without_payload_says_that_the_document_is_gone() -> None:
+    data = as_bytes(bson.encode({"_id": 1}))
+    spans = split_documents(data)
+    batch = snapshot_records(data, spans, table="shop.a.b", time=1, number=0, first_row=0, captured_us=0)
+    place = batch.schema.get_field_index("payload")
+    (found,) = (
+        codec()
+        .decode(batch.set_column(place, "payload", pa.nulls(1, pa.binary())), ())
+        .contributions.to_pylist()
+    )
+    assert (found["op"], found["state"], found["version"]) == (1, None, batch.column("version")[0].as_py())
+
+
+def test_fields_that_patches_set_are_counted() -> None:
+    told = {"updatedFields": {"v": 2, "d.x": 1}, "removedFields": ["gone"]}
+    update = event("update", fullDocument=..., updateDescription=told)
+    of = codec(full_document="none", infer=MongodbInference((".*",)))
+    counts = of.tally(of.decode(records(event(fullDocument={"_id": 1, "w": "x"}), update), ()).contributions)
+    assert {row["name"] for row in counts.to_pylist()} == {"_id", "w", "v", "d.x"}
 
 
 def test_a_change_without_id_is_reported() -> None:

@@ -163,6 +163,21 @@ def test_declared_columns_stand_first_and_take_their_fields() -> None:
     assert (not_held["n"], json.loads(not_held[REST])) == (None, {"n": {"$numberDouble": "0.125"}})
 
 
+def test_columns_may_be_declared_later_and_no_more() -> None:
+    first = learned(codec(), {"n": 1, "a": {"city": "x"}})
+    declared = {"db.c": {"N": "n bigint", "city": "a.city string"}}
+    second = codec(first.remember(), columns=declared)
+    assert second.mirror_schema().names == ["_id", "document", "N", "city", "a", REST]
+    assert (second.drift.replaced, second.revisit) == ({"n"}, "true")
+    assert codec(second.remember(), columns=declared).revisit == ""
+    third = codec(second.remember(), columns={"db.c": {"city": "a.city json"}})
+    assert (third.drift.replaced, third.revisit) == ({"N", "city"}, "true")
+    assert shown(third, {"n": 1})[0][REST] == '{"n": {"$numberInt": "1"}}'
+    fourth = learned(codec(third.remember(), columns={"db.c": {"city": "a.city json"}}), {"n": 0.5})
+    assert fourth.revisit == "`_rest` IS NOT NULL"
+    assert types(fourth) == {"a": "json", "n": "double"}
+
+
 def test_members_of_one_name_are_all_there() -> None:
     document = raw_document(raw_element(16, "a", b"\1\0\0\0"), raw_element(16, "a", b"\2\0\0\0"))
     (row,) = shown(learned(codec(), document), document)
@@ -174,7 +189,6 @@ def test_a_mirror_made_without_inferred_columns_is_refused() -> None:
         codec({})
 
 
-@pytest.mark.covers("MDB-XM-04")
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4))
 def test_each_value_is_in_its_column_or_in_the_rest(documents: list[dict[str, Any]]) -> None:
     of = learned(codec(), *documents)
