@@ -21,8 +21,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
 from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
-from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from airflow_cdc_provider.signals.files import send
+from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.integration.jobs.conftest import Application
 from tests.integration.jobs.shop import Shop
 from tests.integration.jobs.signalled import Signalled
