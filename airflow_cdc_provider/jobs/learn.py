@@ -15,7 +15,7 @@ from airflow_cdc_provider.jobs.due import DueTable
 from airflow_cdc_provider.sources.base import FIELD_COUNTS, LearnsColumns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _DDL = "name string, kind bigint, count bigint, place bigint, whole boolean"
 
@@ -60,7 +60,7 @@ class _Tally:
                 yield self.codec.tally(batch)
 
 
-def _expressions(*texts: str) -> list[object]:
+def _expressions(*texts: str) -> list[Column]:
     from pyspark.sql.functions import expr
 
     return [expr(text) for text in texts]

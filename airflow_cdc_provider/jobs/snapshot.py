@@ -48,8 +48,7 @@ def due_tables(context: JobContext, progress: Progress) -> list[str]:
     mode = options.mode
     source = context.source
     if mode == "never":
-        batches = source.in_batches if isinstance(source, ReadsInBatches) else lambda _: False
-        tables = [t for t in context.tables() if batches(t)]
+        tables = [t for t in context.tables() if isinstance(source, ReadsInBatches) and source.in_batches(t)]
     else:
         tables = [t for t in context.tables() if options.includes(t)]
     if (own := snapshotter_of(context.connector)) is not None:

@@ -183,8 +183,11 @@ class Codec(Protocol):
     table: str
     model: Literal["row", "cell"]
     rules: str
-    drift: Drift
-    """What became of the table since the memory was taken."""
+
+    @property
+    def drift(self) -> Drift:
+        """What became of the table since the memory was taken."""
+        ...
 
     @property
     def created_us(self) -> int:

@@ -271,7 +271,9 @@ class MongodbSource:
     def reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that turns partitions into records."""
         values = self._values if self._connection else None
-        selects = NotInBatches(self._selects, self._options) if self._options.batch else self._selects
+        selects = self._selects
+        if self._options.batch:
+            selects = NotInBatches(selects, self._options)
         return ChangeReader(values, self._options, selects)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
