@@ -101,7 +101,7 @@ def write(client: MongoClient, events: int) -> TimeSlice:
     for first in range(0, inserts, _AT_A_TIME):
         numbers = range(first, min(first + _AT_A_TIME, inserts))
         collection.insert_many([RawBSONDocument(bson.encode(_document(n))) for n in numbers])
-    changes = [
+    changes: list[UpdateOne | DeleteOne] = [
         *(UpdateOne({"_id": n}, {"$set": {"status": "paid", "total": Int64(n)}}) for n in range(updates)),
         *(DeleteOne({"_id": n}) for n in range(updates, events - inserts)),
     ]
@@ -221,9 +221,9 @@ class Debezium:
         """Let it stream what is written once it does."""
         client = self._server.client()
         with self._start("no_data", events, keep=keep) as process:
-            assert process.stdout is not None
-            printed: list[str] = []
-            waiting = threading.Thread(target=lambda: printed.append(process.stdout.readline()))
+            output = process.stdout
+            assert output is not None
+            waiting = threading.Thread(target=output.readline)
             waiting.start()
             while waiting.is_alive():
                 client[_DATABASE]["marker"].insert_one({})

@@ -85,24 +85,40 @@ class OriginChanges:
 
 
 def join_origins(some: Sequence[OriginChanges], others: Sequence[OriginChanges]) -> list[OriginChanges]:
-    """Add up what came of origins; of times the greater ones are taken."""
+    """Add up what came of origins, the others later; of quantiles the greater ones are taken."""
     found = {one.origin: one for one in some}
     for other in others:
         known = found.get(other.origin)
         if known is None:
             found[other.origin] = other
             continue
-        times = (
-            max((t for t in pair if t is not None), default=None)
-            for pair in (
-                (known.latency_seconds, other.latency_seconds),
-                (known.latency_p50_seconds, other.latency_p50_seconds),
-                (known.latency_p99_seconds, other.latency_p99_seconds),
-            )
+        found[other.origin] = OriginChanges(
+            other.origin,
+            known.changes + other.changes,
+            known.quarantined + other.quarantined,
+            _greater(known.latency_seconds, other.latency_seconds),
+            _greater(known.latency_p50_seconds, other.latency_p50_seconds),
+            _greater(known.latency_p99_seconds, other.latency_p99_seconds),
+            _greater(known.latency_p95_seconds, other.latency_p95_seconds),
+            min(
+                (t for t in (known.latency_min_seconds, other.latency_min_seconds) if t is not None),
+                default=None,
+            ),
+            _mean(known, other),
+            other.last_transaction or known.last_transaction,
         )
-        changes, apart = known.changes + other.changes, known.quarantined + other.quarantined
-        found[other.origin] = OriginChanges(other.origin, changes, apart, *times)
     return [found[origin] for origin in sorted(found)]
+
+
+def _greater(one: float | None, other: float | None) -> float | None:
+    return max((t for t in (one, other) if t is not None), default=None)
+
+
+def _mean(one: OriginChanges, other: OriginChanges) -> float | None:
+    parts = [(p.latency_average_seconds, p.changes) for p in (one, other)]
+    known = [(mean, count) for mean, count in parts if mean is not None and count]
+    total = sum(count for _, count in known)
+    return sum(mean * count for mean, count in known) / total if total else None
 
 
 @dataclass(frozen=True)

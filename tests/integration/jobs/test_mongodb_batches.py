@@ -78,5 +78,5 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     assert run_stage("verify", shop, connection).ok
     third = run_stage("sync", {**shop, "snapshot": {"mode": "never"}}, connection)
     assert {t.snapshot_rows for t in third.tables} == {0, 8, 201, 5}
-    shop["source"]["batch_seconds"] = 3600
+    shop["source"] = {**shop["source"], "batch_seconds": 3600}
     assert {t.snapshot_rows for t in run_stage("sync", shop, connection).tables} == {0}, "it isn't time yet"
