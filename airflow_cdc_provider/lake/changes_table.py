@@ -100,10 +100,7 @@ def join_origins(some: Sequence[OriginChanges], others: Sequence[OriginChanges])
             _greater(known.latency_p50_seconds, other.latency_p50_seconds),
             _greater(known.latency_p99_seconds, other.latency_p99_seconds),
             _greater(known.latency_p95_seconds, other.latency_p95_seconds),
-            min(
-                (t for t in (known.latency_min_seconds, other.latency_min_seconds) if t is not None),
-                default=None,
-            ),
+            _least(known.latency_min_seconds, other.latency_min_seconds),
             _mean(known, other),
             other.last_transaction or known.last_transaction,
         )
@@ -112,6 +109,10 @@ def join_origins(some: Sequence[OriginChanges], others: Sequence[OriginChanges])
 
 def _greater(one: float | None, other: float | None) -> float | None:
     return max((t for t in (one, other) if t is not None), default=None)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return min((t for t in (one, other) if t is not None), default=None)
 
 
 def _mean(one: OriginChanges, other: OriginChanges) -> float | None:
