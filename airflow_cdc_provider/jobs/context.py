@@ -17,12 +17,12 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.incremental_numbers import after
 from airflow_cdc_provider.jobs.notification_table import TableChannel
 from airflow_cdc_provider.jobs.session import build_lake, build_session
-from airflow_cdc_provider.jobs.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobSpec, SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
 from airflow_cdc_provider.notifications import channels as notification_channels
 from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot, incremental_notification
 from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_channels
 from airflow_cdc_provider.signals.names import SOURCE

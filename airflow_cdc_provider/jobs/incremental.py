@@ -27,9 +27,9 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges, unpack_ranges
 from airflow_cdc_provider.jobs.read import Paced, Reader, batches, read_partitions
-from airflow_cdc_provider.jobs.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.sources.base import ReadsChunks, Source, WritesMarks
 
 _PARTS_PER_CORE: Final = 2

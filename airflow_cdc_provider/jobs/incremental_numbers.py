@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from airflow_cdc_provider.jobs.spec import IncrementalResult
-from airflow_cdc_provider.notifications.snapshots import SnapshotEvent
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 
 State = Literal["running", "paused", "aborted", "completed", "skipped"]
 

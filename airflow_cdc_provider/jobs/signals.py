@@ -24,10 +24,10 @@ from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.incremental import copy_chunks, end_request
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.snapshot import snapshot
-from airflow_cdc_provider.jobs.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, received
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.signal import Arrived
 from airflow_cdc_provider.sources.base import CarriesSignals
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from airflow_cdc_provider.jobs.snapshot_events import Happening, ScanStatus, SnapshotEvent
+from airflow_cdc_provider.notifications.snapshot_events import Happening, ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.signal import EXECUTE, LOG, PAUSE, STOP, Arrived, NoSignal, Signal
 from airflow_cdc_provider.signals.wishes import SnapshotKind, Unclear, read_execute, read_stop
 

@@ -21,26 +21,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 
 INITIAL: Final = "Initial Snapshot"
 INCREMENTAL: Final = "Incremental Snapshot"
 
 SUCCEEDED: Final = "SUCCEEDED"
-SCAN_STATUSES: Final = (
-    "EMPTY",
-    "NO_PRIMARY_KEY",
-    "SKIPPED",
-    "SQL_EXCEPTION",
-    SUCCEEDED,
-    "UNKNOWN_SCHEMA",
-)
-"""How the scan of a table of an incremental snapshot may have ended."""
-
 _NO_KEY: Final = '"<null>"'
 
 
@@ -118,51 +109,6 @@ class InitialSnapshot:
                 self._clock(),
             )
         )
-
-
-class SnapshotEvent(Protocol):
-    """What became of a snapshot that was asked for, as whoever takes it tells.
-
-    Attributes:
-        kind: ``started``, ``in_progress``, ``table_scanned``, ``paused``, ``resumed``, ``aborted``,
-            ``completed``, ``skipped``.
-        snapshot: ``incremental``, or another kind.
-        request_id: Id of the signal.
-        table: Of ``in_progress`` and ``table_scanned``: which.
-        tables: Those that are not read to their end.
-        chunk: Number of the chunk; it counts up.
-        chunk_from: First key of it, as text.
-        chunk_to: Where it ends, as text.
-        maximum_key: The greatest key of the table when its reading began, as text; empty if unknown.
-        rows: Of ``in_progress``: rows of the chunk; of ``table_scanned``: of the table.
-        status: Of ``table_scanned``: one of :data:`SCAN_STATUSES`; else empty.
-        at_us: When, µs since 1970.
-    """
-
-    @property
-    def kind(self) -> str: ...  # noqa: D102  see the class
-    @property
-    def snapshot(self) -> str: ...  # noqa: D102
-    @property
-    def request_id(self) -> str: ...  # noqa: D102
-    @property
-    def table(self) -> str: ...  # noqa: D102
-    @property
-    def tables(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def chunk(self) -> int: ...  # noqa: D102
-    @property
-    def chunk_from(self) -> str: ...  # noqa: D102
-    @property
-    def chunk_to(self) -> str: ...  # noqa: D102
-    @property
-    def maximum_key(self) -> str: ...  # noqa: D102
-    @property
-    def rows(self) -> int | None: ...  # noqa: D102
-    @property
-    def status(self) -> str: ...  # noqa: D102
-    @property
-    def at_us(self) -> int: ...  # noqa: D102
 
 
 def incremental_notification(event: SnapshotEvent, connector_name: str) -> Notification | None:

@@ -15,10 +15,10 @@ from airflow_cdc_provider.jobs.application import STAGES
 from airflow_cdc_provider.jobs.context import JobContext, build_source
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.session import build_lake
-from airflow_cdc_provider.jobs.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.jobs.snapshot_requests import SignalState
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.signals.files import send
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 

@@ -7,7 +7,7 @@ import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -20,14 +20,16 @@ from airflow_cdc_provider.jobs.offline import text_of
 from airflow_cdc_provider.notifications.channels import CallbackChannel, FileChannel, LogChannel
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshot_events import Happening, ScanStatus, SnapshotEvent
 from airflow_cdc_provider.notifications.snapshots import (
-    SCAN_STATUSES,
     InitialSnapshot,
     incremental_notification,
 )
 
 EVENTS = Path(__file__).resolve().parents[2] / "fixtures" / "mongodb" / "events"
 PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}
+
+STATUSES = [status for status in get_args(ScanStatus) if status]
 
 called: list[dict[str, Any]] = []
 
@@ -66,22 +68,9 @@ class Broken:
         raise RuntimeError("no way either")
 
 
-@dataclass(frozen=True)
-class Event:
-    """What became of a snapshot that was asked for."""
-
-    kind: str
-    tables: tuple[str, ...] = ()
-    table: str = ""
-    snapshot: str = "incremental"
-    request_id: str = "ad-hoc-1"
-    chunk: int = 0
-    chunk_from: str = ""
-    chunk_to: str = ""
-    maximum_key: str = ""
-    rows: int | None = None
-    status: str = ""
-    at_us: int = 7_000
+def happening(kind: Happening, tables: tuple[str, ...] = (), table: str = "", **more: Any) -> SnapshotEvent:
+    values: dict[str, Any] = {"snapshot": "incremental", "request_id": "ad-hoc-1", "at_us": 7_000, **more}
+    return SnapshotEvent(kind, tables=tables, table=table, **values)
 
 
 def debeziums() -> list[dict[str, Any]]:
@@ -167,15 +156,15 @@ def test_an_initial_snapshot_tells_rows_unless_told_not_to_and_how_it_ended() ->
 def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
     tables = ("shop.orders", "shop.carts")
     events = [
-        Event("started", tables),
-        Event("in_progress", tables, "shop.orders", chunk_to='"b"', maximum_key='"z"', rows=2),
-        Event("paused", tables),
-        Event("resumed", tables),
-        *(Event("table_scanned", tables, "shop.orders", rows=9, status=status) for status in SCAN_STATUSES),
-        Event("in_progress", tables[1:], "shop.carts", chunk_to="1"),
-        Event("aborted", tables[1:]),
-        Event("aborted"),
-        Event("completed"),
+        happening("started", tables),
+        happening("in_progress", tables, "shop.orders", chunk_to='"b"', maximum_key='"z"', rows=2),
+        happening("paused", tables),
+        happening("resumed", tables),
+        *(happening("table_scanned", tables, "shop.orders", rows=9, status=status) for status in STATUSES),
+        happening("in_progress", tables[1:], "shop.carts", chunk_to="1"),
+        happening("aborted", tables[1:]),
+        happening("aborted"),
+        happening("completed"),
     ]
     told = [incremental_notification(event, "shop") for event in events]
 
@@ -206,7 +195,7 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
         ("IN_PROGRESS", orders),
         ("PAUSED", both),
         ("RESUMED", both),
-        *(("TABLE_SCAN_COMPLETED", {**scanned, "status": status}) for status in SCAN_STATUSES),
+        *(("TABLE_SCAN_COMPLETED", {**scanned, "status": status}) for status in STATUSES),
         ("IN_PROGRESS", carts),
         ("ABORTED", {"data_collections": "shop.carts"}),
         ("ABORTED", {}),
@@ -216,8 +205,8 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
 
 
 def test_a_snapshot_of_another_kind_is_told_by_who_takes_it_and_one_without_id_gets_one() -> None:
-    assert incremental_notification(Event("started", snapshot="blocking"), "shop") is None
-    nameless = incremental_notification(Event("completed", request_id="", at_us=0), "shop")
+    assert incremental_notification(happening("started", snapshot="blocking"), "shop") is None
+    nameless = incremental_notification(happening("completed", request_id="", at_us=0), "shop")
     assert nameless is not None
     assert len(nameless.id) == 36
     assert nameless.timestamp_ms > 1_700_000_000_000

@@ -15,6 +15,7 @@ from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 from airflow_cdc_provider.jobs.incremental_numbers import after
 from airflow_cdc_provider.jobs.spec import IncrementalResult, JobResult, OriginResult, SnapshotResult
+from airflow_cdc_provider.notifications.snapshot_events import Happening, SnapshotEvent
 from airflow_cdc_provider.operators.spark_stage import summary
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
@@ -64,20 +65,11 @@ RESULT = JobResult(
 )
 
 
-@dataclass(frozen=True)
-class Event:
-    kind: str
-    at_us: int
-    tables: tuple[str, ...] = ("shop.a", "shop.b")
-    table: str = ""
-    snapshot: str = "incremental"
-    request_id: str = "ad-hoc-1"
-    chunk: int = 0
-    chunk_from: str = ""
-    chunk_to: str = ""
-    maximum_key: str = ""
-    rows: int | None = None
-    status: str = ""
+def happening(
+    kind: Happening, at_us: int, tables: tuple[str, ...] = ("shop.a", "shop.b"), table: str = "", **more: Any
+) -> SnapshotEvent:
+    values: dict[str, Any] = {"snapshot": "incremental", "request_id": "ad-hoc-1", **more}
+    return SnapshotEvent(kind, tables=tables, table=table, at_us=at_us, **values)
 
 
 @dataclass
@@ -188,15 +180,15 @@ def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_lon
     seconds = 1_000_000
     chunk: dict[str, Any] = {"table": "shop.a", "maximum_key": "99", "rows": 50}
 
-    def told(event: Event, now: float) -> dict[str, object]:
+    def told(event: SnapshotEvent, now: float) -> dict[str, object]:
         nonlocal known
         known = after(known, event)
         return dict(metrics_of(replace(RESULT, incremental=known), now=now)["snapshot"])
 
-    begun = told(Event("started", 0 + seconds), 2)
+    begun = told(happening("started", 0 + seconds), 2)
     assert (begun["SnapshotRunning"], begun["TotalTableCount"], begun["RemainingTableCount"]) == (True, 2, 2)
-    told(Event("in_progress", 2 * seconds, chunk=1, chunk_from="1", chunk_to="50", **chunk), 3)
-    running = told(Event("in_progress", 3 * seconds, chunk=2, chunk_from="51", chunk_to="99", **chunk), 3)
+    told(happening("in_progress", 2 * seconds, chunk=1, chunk_from="1", chunk_to="50", **chunk), 3)
+    running = told(happening("in_progress", 3 * seconds, chunk=2, chunk_from="51", chunk_to="99", **chunk), 3)
     assert {name: running[name] for name in ("ChunkId", "ChunkFrom", "ChunkTo", "TableFrom", "TableTo")} == {
         "ChunkId": "ad-hoc-1-2",
         "ChunkFrom": "51",
@@ -205,14 +197,14 @@ def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_lon
         "TableTo": "99",
     }
     assert running["RowsScanned"] == {"shop.a": 100}
-    paused = told(Event("paused", 4 * seconds), 7)
+    paused = told(happening("paused", 4 * seconds), 7)
     assert (paused["SnapshotRunning"], paused["SnapshotPaused"]) == (False, True)
     assert paused["SnapshotPausedDurationInSeconds"] == 3
-    assert told(Event("paused", 6 * seconds), 7)["SnapshotPausedDurationInSeconds"] == 3
-    resumed = told(Event("resumed", 9 * seconds), 20)
+    assert told(happening("paused", 6 * seconds), 7)["SnapshotPausedDurationInSeconds"] == 3
+    resumed = told(happening("resumed", 9 * seconds), 20)
     assert (resumed["SnapshotRunning"], resumed["SnapshotPausedDurationInSeconds"]) == (True, 5)
-    told(Event("table_scanned", 10 * seconds, ("shop.b",), "shop.a", rows=101, status="SUCCEEDED"), 20)
-    ended = told(Event("completed", 12 * seconds, ()), 100)
+    told(happening("table_scanned", 10 * seconds, ("shop.b",), "shop.a", rows=101, status="SUCCEEDED"), 20)
+    ended = told(happening("completed", 12 * seconds, ()), 100)
     assert (ended["SnapshotCompleted"], ended["SnapshotRunning"], ended["RemainingTableCount"]) == (
         True,
         False,
@@ -221,7 +213,7 @@ def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_lon
     assert (ended["SnapshotDurationInSeconds"], ended["SnapshotPausedDurationInSeconds"]) == (11, 5)
     assert ended["RowsScanned"] == {"shop.a": 101}
     assert not any(name.startswith("Chunk") for name in ended), "only while it runs"
-    again = told(Event("started", 20 * seconds, request_id="ad-hoc-2"), 21)
+    again = told(happening("started", 20 * seconds, request_id="ad-hoc-2"), 21)
     assert (again["SnapshotRunning"], again["RowsScanned"]) == (True, {})
-    assert told(Event("aborted", 22 * seconds, request_id="ad-hoc-2"), 23)["SnapshotAborted"]
-    assert after(known, Event("started", 1, snapshot="blocking")) == known
+    assert told(happening("aborted", 22 * seconds, request_id="ad-hoc-2"), 23)["SnapshotAborted"]
+    assert after(known, happening("started", 1, snapshot="blocking")) == known

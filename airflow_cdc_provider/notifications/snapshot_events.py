@@ -12,8 +12,8 @@ from typing import Literal
 Happening = Literal[
     "started", "in_progress", "paused", "resumed", "table_scanned", "completed", "aborted", "skipped"
 ]
-ScanStatus = Literal["", "EMPTY", "SKIPPED", "SQL_EXCEPTION", "SUCCEEDED", "UNKNOWN_SCHEMA"]
-"""How the scan of a table ended, in Debezium's words."""
+ScanStatus = Literal["", "EMPTY", "NO_PRIMARY_KEY", "SKIPPED", "SQL_EXCEPTION", "SUCCEEDED", "UNKNOWN_SCHEMA"]
+"""How the scan of a table ended, in Debezium's words; empty where none ended."""
 
 
 @dataclass(frozen=True)
