@@ -21,8 +21,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
 from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
-from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from airflow_cdc_provider.signals.files import send
+from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.integration.jobs.conftest import Application
 from tests.integration.jobs.shop import Shop
 from tests.integration.jobs.signalled import Signalled
@@ -583,7 +583,7 @@ def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
         maker = MongodbRecords(connector, now_ns=time.time_ns())
         payloads = pa.array([bytes(r["payload"]) for r in rows], pa.binary())
         if kind == "change":
-            events = decode_stream(payloads, maker.form()).events
+            events = decode_stream(payloads, "lookup", pre_images=False, form=maker.form()).events
         else:
             versions = pa.array([bytes(r["version"]) for r in rows]) if mark else None
             form = maker.form(store.database.name, "things")
