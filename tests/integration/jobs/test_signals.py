@@ -583,7 +583,9 @@ def test_events_tell_which_snapshot_read_them(store: Signalled) -> None:
         maker = MongodbRecords(connector, now_ns=time.time_ns())
         payloads = pa.array([bytes(r["payload"]) for r in rows], pa.binary())
         if kind == "change":
-            events = decode_stream(payloads, "lookup", pre_images=False, form=maker.form()).events
+            events = decode_stream(
+                payloads, full_document="lookup", pre_images=False, form=maker.form()
+            ).events
         else:
             versions = pa.array([bytes(r["version"]) for r in rows]) if mark else None
             form = maker.form(store.database.name, "things")
