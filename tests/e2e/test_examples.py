@@ -49,12 +49,12 @@ def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, stor
 
 
 def test_a_signal_is_followed_by_the_next_run_of_the_connector(airflow: Airflow, synced: Outcome) -> None:
-    signal: dict[str, Any] = {
-        "signal": "execute-snapshot",
-        "tables": r"store\.customers",
-        "data": {"type": "incremental"},
-    }
-    airflow.run("signal_a_stream", **signal).succeeded()
+    airflow.run(
+        "signal_a_stream",
+        signal="execute-snapshot",
+        tables=r"store\.customers",
+        data={"type": "incremental"},
+    ).succeeded()
     merged = airflow.run("capture_often").succeeded()
     assert merged.state == "success"
     assert not list((airflow.work / "store" / "signals").glob("*"))
