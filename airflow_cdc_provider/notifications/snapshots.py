@@ -132,7 +132,7 @@ class SnapshotEvent(Protocol):
         tables: Those that are not read to their end.
         chunk: Number of the chunk; it counts up.
         chunk_from: First key of it, as text.
-        chunk_to: Where it ends, as text.
+        chunk_to: Where it ends, as text; empty of the last chunk, which ends with ``maximum_key``.
         maximum_key: The greatest key of the table when its reading began, as text; empty if unknown.
         rows: Of ``in_progress``: rows of the chunk; of ``table_scanned``: of the table.
         status: Of ``table_scanned``: one of :data:`SCAN_STATUSES`; else empty.
@@ -191,7 +191,7 @@ def _data(kind: str, event: SnapshotEvent) -> Mapping[str, str]:
             **collections,
             "current_collection_in_progress": event.table,
             "maximum_key": event.maximum_key or _NO_KEY,
-            "last_processed_key": event.chunk_to,
+            "last_processed_key": event.chunk_to or event.maximum_key,
         }
     if kind == "TABLE_SCAN_COMPLETED":
         return {

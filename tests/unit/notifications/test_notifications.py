@@ -169,6 +169,7 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
     events = [
         Event("started", tables),
         Event("in_progress", tables, "shop.orders", chunk_to='"b"', maximum_key='"z"', rows=2),
+        Event("in_progress", tables, "shop.orders", maximum_key='"z"', rows=1),
         Event("paused", tables),
         Event("resumed", tables),
         *(Event("table_scanned", tables, "shop.orders", rows=9, status=status) for status in SCAN_STATUSES),
@@ -204,6 +205,7 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
     assert found == [
         ("STARTED", both),
         ("IN_PROGRESS", orders),
+        ("IN_PROGRESS", {**orders, "last_processed_key": '"z"'}),
         ("PAUSED", both),
         ("RESUMED", both),
         *(("TABLE_SCAN_COMPLETED", {**scanned, "status": status}) for status in SCAN_STATUSES),
