@@ -58,7 +58,7 @@ def _with_chunk(known: IncrementalResult, event: SnapshotEvent) -> IncrementalRe
         table=event.table,
         chunk_id=f"{event.request_id}-{event.chunk}",
         chunk_from=event.chunk_from,
-        chunk_to=event.chunk_to,
+        chunk_to=event.chunk_to or event.maximum_key,
         table_from=first,
         table_to=event.maximum_key,
         rows_by_table={**known.rows_by_table, event.table: rows},

@@ -137,7 +137,7 @@ def _data(kind: str, event: SnapshotEvent) -> Mapping[str, str]:
             **collections,
             "current_collection_in_progress": event.table,
             "maximum_key": event.maximum_key or _NO_KEY,
-            "last_processed_key": event.chunk_to,
+            "last_processed_key": event.chunk_to or event.maximum_key,
         }
     if kind == "TABLE_SCAN_COMPLETED":
         return {

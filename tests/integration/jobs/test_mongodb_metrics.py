@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
-from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult
+from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg import IcebergTable
 from airflow_cdc_provider.sources.base import Plan
@@ -304,15 +305,26 @@ def test_connections_that_a_snapshot_and_a_stream_lose_are_counted(
 def test_a_continuous_application_keeps_its_metrics_in_its_state(
     run_stage: RunStage, database: Any, connection: dict[str, Any], tmp_path: Path
 ) -> None:
-    path = tmp_path / "state.json"
+    path, stop = tmp_path / "state.json", tmp_path / "stop"
     database.a.insert_one({"_id": 0})
-    shop = declaration(database.name)
-    outcome: JobResult = run_stage(
-        "stream", shop, connection, state_path=str(path), commit_interval_seconds=0.0, max_runtime_seconds=8.0
-    )
+
+    def stop_after_two_rounds() -> None:
+        deadline = time.monotonic() + 180
+        while not (path.exists() and json.loads(path.read_text())["rounds"] >= 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        stop.touch()
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(stop_after_two_rounds)
+        places = {"state_path": str(path), "stop_path": str(stop)}
+        outcome = run_stage(
+            "stream", declaration(database.name), connection, commit_interval_seconds=0.0, **places
+        )
+        watching.result()
+
     assert outcome.ok
     state = json.loads(path.read_text())
-    assert state["rounds"] >= 2
     assert state["metrics"]["snapshot"]["SnapshotCompleted"], "of the whole application, not of a round"
     assert state["metrics"]["streaming"]["MilliSecondsBehindSource"] >= -1
 

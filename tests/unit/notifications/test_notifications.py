@@ -158,6 +158,7 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
     events = [
         happening("started", tables),
         happening("in_progress", tables, "shop.orders", chunk_to='"b"', maximum_key='"z"', rows=2),
+        happening("in_progress", tables, "shop.orders", maximum_key='"z"', rows=1),
         happening("paused", tables),
         happening("resumed", tables),
         *(happening("table_scanned", tables, "shop.orders", rows=9, status=status) for status in STATUSES),
@@ -193,6 +194,7 @@ def test_incremental_snapshots_are_told_with_the_id_of_their_signal() -> None:
     assert found == [
         ("STARTED", both),
         ("IN_PROGRESS", orders),
+        ("IN_PROGRESS", {**orders, "last_processed_key": '"z"'}),
         ("PAUSED", both),
         ("RESUMED", both),
         *(("TABLE_SCAN_COMPLETED", {**scanned, "status": status}) for status in STATUSES),
