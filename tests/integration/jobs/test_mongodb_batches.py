@@ -43,7 +43,7 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     database.orders.insert_many([{"_id": n, "open": n % 2 == 0} for n in range(20)])
     database.metrics.insert_many([{"at": at, "sensor": n % 3, "v": n} for n in range(300)])
     database.small.insert_many([{"_id": n} for n in range(5)])
-    shop = {
+    shop: dict[str, Any] = {
         "name": f"mongo_{database.name}",
         "source": {
             "type": "mongodb",
