@@ -67,7 +67,7 @@ class _RangeUnpickler(pickle.Unpickler):
     """Builds ranges of snapshots and nothing else: who may set an offset may not thereby run code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("airflow_cdc_provider.sources.") and name == "SnapshotRange":
+        if module.startswith("airflow_cdc_provider.sources.") and name in ("SnapshotRange", "WholeRead"):
             return super().find_class(module, name)
         raise OffsetMissing(
             "the stored offset holds what no snapshot wrote",

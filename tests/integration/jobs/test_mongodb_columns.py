@@ -86,8 +86,7 @@ def assert_no_value_is_lost(spark: SparkSession, collection: Any) -> None:
             elif isinstance(value, Decimal128):
                 assert shown == value.to_decimal()
             elif isinstance(value, float) and not isinstance(shown, float):
-                assert shown is not None
-                assert float(shown) == value
+                assert float(str(shown)) == value
             else:
                 assert shown == value
     assert not rows
