@@ -26,12 +26,12 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
 from airflow_cdc_provider.jobs.offline import Damage
 from airflow_cdc_provider.jobs.offline_mongodb import selector
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
-from airflow_cdc_provider.sources.mongodb.arrow import binary_buffer
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 
@@ -65,9 +65,16 @@ def captured_lines(
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
+        ConfigurationError: Schema changes are asked for.
     """
     connector = context.connector
     publish = connector.publish
+    if publish.schema_changes:
+        raise ConfigurationError(
+            "events of schema changes are not told from the lake, which keeps drops and renames alone",
+            expected="publish.schema_changes: false",
+            remedy="leave it out here, or print the events of a recording",
+        )
     shared = context_headers(connector.topic_prefix, publish.task_id, "mongodb", str(uuid.uuid4()))
     headers = shared if publish.headers else ()
     maker = MongodbRecords(connector, now_ns, damage.skipped)
@@ -84,8 +91,6 @@ def captured_lines(
         events = _decode(maker, piece, damage)
         if not events.num_rows:
             continue
-        if piece.beside_stream:
-            events = _at_their_positions(events, piece.rows)
         records, reasons = maker.records(
             events, last_of_snapshot=piece.ends_snapshot, incremental=piece.beside_stream
         )
@@ -126,7 +131,8 @@ def _decode(maker: MongodbRecords, piece: _Piece, damage: Damage) -> pa.RecordBa
     if piece.kind == record.SNAPSHOT:
         database, _, collection = piece.rows["source_table"][0].as_py().partition(".")
         form = maker.form(database, collection)
-        decoded = mongodb_events.decode_snapshot(payloads, database, collection, form)
+        versions = piece.rows["version"] if piece.beside_stream else None
+        decoded = mongodb_events.decode_snapshot(payloads, database, collection, form, versions)
     else:
         decoded = mongodb_events.decode_stream(
             payloads, full_document=options.full_document, pre_images=options.pre_images, form=maker.form()
@@ -134,15 +140,6 @@ def _decode(maker: MongodbRecords, piece: _Piece, damage: Damage) -> pa.RecordBa
     for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
         damage.add(piece.place(row), reason)
     return decoded.events
-
-
-def _at_their_positions(events: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Give decoded rows the cluster time that they were read at: its second and increment."""
-    data, starts, _ = binary_buffer(rows["position"].take(events["row"]))
-    times = data[starts[:, None] + np.arange(8)].view(">u4").astype(np.int64)
-    names = events.schema.names
-    events = events.set_column(names.index("source_ms"), "source_ms", pa.array(times[:, 0] * 1000))
-    return events.set_column(names.index("ord"), "ord", pa.array(times[:, 1].astype(np.int32)))
 
 
 @dataclass(frozen=True, order=True)

@@ -302,10 +302,11 @@ def _moments(versions: pa.Array | None, count: int) -> dict[str, pa.Array]:
     """Return the time and its increment of rows of a snapshot, as far as they have one."""
     if versions is None:
         return {"ord": pa.repeat(pa.scalar(-1, pa.int32()), count)}
-    words = np.frombuffer(b"".join(versions.to_pylist()), ">u4").reshape(count, -1)
+    data, starts, _, _ = binary_slices(versions)
+    times = data[starts[:, None] + np.arange(8)].view(">u4").astype(np.int64)
     return {
-        "source_ms": pa.array(words[:, 0].astype(np.int64) * 1000),
-        "ord": pa.array(words[:, 1].astype(np.int32)),
+        "source_ms": pa.array(times[:, 0] * 1000),
+        "ord": pa.array(times[:, 1].astype(np.int32)),
     }
 
 
