@@ -7,7 +7,9 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import bson
 import pytest
+from bson import json_util
 
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
@@ -33,7 +35,6 @@ def connection(mongo_server: MongoServer) -> dict[str, Any]:
     return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
-@pytest.mark.covers("MDB-XE-01")
 def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:
@@ -57,6 +58,13 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     def assert_equal(**counts: int) -> None:
         for name, count in counts.items():
             mirror = f"{database.name}.{database.name}_{name}"
+            if name == "metrics":  # _id stands last there, and PyMongo would write it first
+                rows = spark.table(f"lake.{mirror}").select("document").collect()
+                shown = {m["_id"]: m for m in (json_util.loads(row[0]) for row in rows)}
+                aware = database.metrics.with_options(codec_options=bson.CodecOptions(tz_aware=True))
+                assert shown == {m["_id"]: m for m in aware.find()}
+                assert len(shown) == len(rows) == count
+                continue
             assert assert_mirror_equals_collection(spark, database[name], mirror) == count
 
     first = run_stage("sync", shop, connection)
