@@ -34,6 +34,7 @@ from airflow_cdc_provider.jobs.offline_mongodb import selector
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured
+from airflow_cdc_provider.sources.mongodb.reread import REREAD_NUMBER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -183,12 +184,16 @@ def _pieces(context: JobContext, after: int, through: int) -> Iterator[_Piece]:
 
 
 def _placed(rows: DataFrame) -> DataFrame:
-    """Add a record's place as columns, and the columns that its place is read in the order of."""
+    """Add a record's place as columns, and the columns that its place is read in the order of.
+
+    What a merge read again for its mirror is no event: the changes that left it in doubt are.
+    """
     from pyspark.sql import functions as f
 
     is_snapshot = f.col("kind") == record.SNAPSHOT
     number = f.substring("position", _RANGE_AT, _RANGE_BYTES)
-    return rows.select(
+    read_again = is_snapshot & (number == f.lit(REREAD_NUMBER.to_bytes(_RANGE_BYTES, "big")))
+    return rows.where(~read_again).select(
         "*",
         f.struct(
             "batch",

@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.mongodb.records import positions, snapshot_rec
 from airflow_cdc_provider.sources.mongodb.snapshot import read_concern
 
 _KEYS_AT_ONCE: Final = 1000
-_RANGE_NUMBER: Final = 2**32 - 1
+REREAD_NUMBER: Final = 2**32 - 1
 """Stands in positions for the number of a snapshot's range; no snapshot has so many."""
 
 _LARGEST_EXPONENT: Final = 6111
@@ -73,7 +73,7 @@ def read_keys(
                 reply.documents,
                 table=table,
                 time=at,
-                number=_RANGE_NUMBER,
+                number=REREAD_NUMBER,
                 first_row=done,
                 captured_us=time.time_ns() // 1000,
             )
@@ -91,7 +91,7 @@ def _gone(table: str, key: bytes, at: int, number: int) -> pa.RecordBatch:
         "source_table": table,
         "kind": SNAPSHOT,
         "origin": ORIGIN,
-        "position": version + struct.pack(">II", _RANGE_NUMBER, number),
+        "position": version + struct.pack(">II", REREAD_NUMBER, number),
         "generation": 0,
         "key": key,
         "version": version,

@@ -257,6 +257,7 @@ def test_rows_read_beside_the_stream_are_incremental(
         "kind": "snapshot",
         "origin": "stream",
         "position": place,
+        "version": place[:12],
         "transaction": "incremental:ad-hoc",
         "payload": bson.encode({"_id": 1}),
     }
@@ -267,6 +268,30 @@ def test_rows_read_beside_the_stream_are_incremental(
     source = source_of(told)
     assert (source["snapshot"], source["ord"]) == ("incremental", 9)
     assert [source[f"ts_{unit}"] for unit in ("ms", "us", "ns")] == [17 * 10**n for n in (11, 14, 17)]
+
+
+def test_what_a_merge_reads_again_is_no_event(
+    run_stage: RunStage, database: Database, connection: dict[str, Any], tmp_path: Path
+) -> None:
+    shop = declaration(database)
+    shop["source"] = {"type": "mongodb", "full_document": "none"}
+    database.things.insert_many(
+        [{"_id": "stays", "a.b": 1, "a": {"b": 2}}, {"_id": "goes", "a.b": 1, "a": {"b": 2}}]
+    )
+    run_stage("sync", shop, connection)
+    database.things.update_many({}, {"$set": {"a.b": 3}})
+    run_stage("capture", shop, connection)
+    database.things.delete_one({"_id": "goes"})
+    (outcome,) = run_stage("merge", shop, connection).tables
+    assert outcome.note == "2 keys in doubt were read again"
+    run_stage("capture", shop, connection)
+
+    told = [
+        json.loads(json.loads(line)["value"] or "{}").get("op")
+        for line in captured(run_stage, shop, tmp_path)
+    ]
+
+    assert told == ["r", "r", "u", "u", "d", None]
 
 
 def test_the_command_prints_events_of_mongodb_without_a_server(
