@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_cdc_provider.connector.declaration import EVERY_TABLE
+from airflow_cdc_provider.connector.snapshot_options import EVERY_TABLE
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.hooks.failures import for_airflow
