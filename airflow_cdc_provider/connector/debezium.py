@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.connector.datastax import from_datastax, is_datastax
-from airflow_cdc_provider.connector.debezium_rules import CASSANDRA, MONGODB
+from airflow_cdc_provider.connector.debezium_cassandra import CASSANDRA
+from airflow_cdc_provider.connector.debezium_mongodb import MONGODB
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, split_list, wrong
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
