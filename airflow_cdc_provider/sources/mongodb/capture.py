@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import bson
 import numpy as np
-import numpy.typing as npt
 from bson import ObjectId
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -34,7 +33,7 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import Bytes, Ints, Spans, as_bytes, find_in_all, gather
+from airflow_cdc_provider.sources.mongodb.bson import Bytes, Spans, as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
@@ -62,96 +61,17 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
 )
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
 from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
-from airflow_cdc_provider.sources.mongodb.records import EventSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.stream_events import Events, Reply, SlicedEvents
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
 
-SLICE_BYTES: Final = 16 * 1024 * 1024
-"""Size at which a slice of events is closed; one reply of the server may exceed it."""
 
 _TOKEN: Final = b"_id"
 _NO_EVENT: Final = (0, -1)
 _PLACES_ALONE: Final[Stages] = [{"$project": {"_id": 1}}]
 _LOOK_FOR_LARGE_SECONDS: Final = 60.0
-
-
-@dataclass(frozen=True)
-class Events:
-    """Whole events that follow each other in the stream.
-
-    Args:
-        data: The buffer that holds them.
-        spans: Where they stand in it.
-        times: Cluster time of each, seconds in the upper half.
-        indexes: Number of each among the events of its cluster time.
-    """
-
-    data: Bytes
-    spans: Spans
-    times: npt.NDArray[np.uint64]
-    indexes: Ints
-
-    def __len__(self) -> int:
-        """Return the number of events."""
-        return len(self.spans)
-
-    def part(self, first: int, end: int) -> Events:
-        """Return those from a number to before another."""
-        rows = slice(first, end)
-        spans = Spans(self.spans.starts[rows], self.spans.ends[rows], self.spans.stopped_at)
-        return Events(self.data, spans, self.times[rows], self.indexes[rows])
-
-    def before(self, time: int) -> Events:
-        """Return those of an earlier cluster time."""
-        return self.part(0, int(np.searchsorted(self.times, np.uint64(time))))
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What one look at the stream brought.
-
-    Args:
-        events: Events that are whole now.
-        took: How many events or fragments of events the server sent.
-        waited: Whether the server waited for news as long as it may.
-    """
-
-    events: Sequence[Events]
-    took: int
-    waited: bool
-
-
-@dataclass
-class _Collected:
-    """The events of a plan on their way into slices."""
-
-    slices: list[EventSlice] = field(default_factory=list)
-    parts: list[bytes] = field(default_factory=list)
-    first_index: int = 0
-    captured_us: int = 0
-    open_bytes: int = 0
-    total_bytes: int = 0
-    changes: int = 0
-
-    def add(self, events: Events) -> None:
-        if not self.parts:
-            self.first_index = int(events.indexes[0])
-            self.captured_us = time.time_ns() // 1000
-        data = gather(events.data, events.spans.starts, events.spans.ends)[0].tobytes()
-        self.parts.append(data)
-        self.open_bytes += len(data)
-        self.total_bytes += len(data)
-        self.changes += len(events)
-        if self.open_bytes >= SLICE_BYTES:
-            self.close()
-
-    def close(self) -> None:
-        if self.parts:
-            self.slices.append(EventSlice(b"".join(self.parts), self.first_index, self.captured_us))
-            self.parts = []
-            self.open_bytes = 0
 
 
 class ChangeStream:
@@ -238,7 +158,7 @@ class ChangeStream:
             raise
 
     def _read_on(self, head: StreamPlace, limit: ReadLimit) -> Plan:
-        collected = _Collected()
+        collected = SlicedEvents()
         while True:
             reply = self.read()
             for events in reply.events:
