@@ -124,7 +124,7 @@ class JobContext:
         notification = incremental_notification(event, self.connector.topic_prefix)
         if notification is not None:
             self.notifier.send(notification)
-            if event.kind in ("completed", "aborted", "skipped"):
+            if event.kind in ("paused", "completed", "aborted", "skipped"):
                 self.notifier.flush()
 
     @property
@@ -150,7 +150,9 @@ class JobContext:
         return SOURCE in options.channels and bool(options.collection)
 
     def close(self) -> None:
-        """End the channels."""
+        """End the channels of signals, and let those of notifications keep what they have."""
+        if "notifier" in vars(self):
+            self.notifier.flush()
         for channel in self._channels or ():
             channel.close()
         self._channels = None

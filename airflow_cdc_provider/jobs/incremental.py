@@ -136,7 +136,8 @@ def _copied(
         step = _next_chunks(context, source, copy, progress, chunks, cores)
     else:
         step = _next_ranges(source, copy, cores)
-    reader: Reader = Marked(source.snapshot_reader(), f"{record.INCREMENTAL}{request.id}")
+    mark = f"{record.INCREMENTAL}{request.id}"
+    reader: Reader = Marked(source.snapshot_reader(), mark)
     if limit := context.connector.snapshot.rows_per_second:
         reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
     frame = read_partitions(context.spark, reader, step.ranges, tasks=cores) if step.ranges else None
@@ -149,13 +150,22 @@ def _copied(
     with _marks(context, step):
         state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
     rows = state.appended - len(ends)
-    # Rows are known once they are committed: the count follows with the next commit.
-    counted = replace(step.after, rows=copy.rows + rows)
+    # Rows are known once they are committed: the count follows with the next commit, and a job that goes on
+    # with another one's copy has not its last one's.
+    total = copy.rows + rows
+    if step.ended:
+        total = max(total, _rows_copied(context, copy.table, mark, state))
+    counted = replace(step.after, rows=total)
     if left and not step.ended:
         after = replace(after, tables=(counted, *left[1:]))
         progress = progress.with_signals(progress.signals.with_request(after))
     _tell(context, request, after, step, counted, rows, signals.chunks + 1)
     return progress, state
+
+
+def _rows_copied(context: JobContext, table: str, mark: str, state: ChangesState) -> int:
+    rows = context.changes.pending(0, state.batch, [table], [record.SNAPSHOT])
+    return rows.where(rows["transaction"] == mark).count()
 
 
 def _next_chunks(

@@ -103,6 +103,11 @@ class Signalled:
         kinds = [event.kind for event in self.events if event.request_id == identity]
         return [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind]
 
+    def notified(self, identity: str) -> list[Any]:
+        """List the notifications with an id that stand in the lake, oldest first."""
+        rows = self.spark.table(f"lake.{self.database.name}.mongo_{self.database.name}_notifications")
+        return rows.where(rows["id"] == identity).orderBy("timestamp").collect()
+
     def records(self, table: str, kinds: Sequence[str] = ("change", "snapshot")) -> list[Any]:
         """List a table's records in the order in which its events are published."""
         rows = self.spark.table(f"lake.{self.database.name}.mongo_{self.database.name}_changes")

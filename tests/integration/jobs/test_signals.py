@@ -20,6 +20,7 @@ from pymongo.errors import DuplicateKeyError
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
+from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
 from airflow_cdc_provider.signals.files import send
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
@@ -183,13 +184,16 @@ def test_strings_are_copied_once_in_the_order_of_their_index(
     assert store.mirror_equals("things") == len(order)
 
 
-@pytest.mark.covers("MDB-INC-05", "MDB-XD-04")
+@pytest.mark.covers("MDB-INC-05", "MDB-XD-04", "MDB-XD-10", "MDB-XD-11")
 def test_a_paused_copy_goes_on_after_a_restart_where_it_was(store: Signalled) -> None:
     store.database.things.insert_many([{"_id": n} for n in range(200)])
+    store.declare("notifications", channels=["table"])
     store.declare("snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 4, "seconds_per_run": 0.01})
     store.run()
     store.copy("things", identity="copy")
-    store.run()
+    shown = metrics_of(store.run())["snapshot"]
+    assert [shown[name] for name in ("ChunkFrom", "ChunkTo", "TableFrom", "TableTo")] == ["", "40", "", "199"]
+    assert (shown["RowsScanned"], shown["SnapshotRunning"]) == ({f"{store.database.name}.things": 40}, True)
     assert len(store.copied("things")) == 40
     (request,) = store.state.requests
     assert (request.id, request.tables[0].table) == ("copy", f"{store.database.name}.things")
@@ -212,6 +216,15 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was(store: Signalled) ->
         "table_scanned",
         "completed",
     ]
+    told = store.notified("copy")
+    assert [one["type"] for one in told if one["type"] != "IN_PROGRESS"] == [
+        *("STARTED", "PAUSED", "RESUMED", "TABLE_SCAN_COMPLETED", "COMPLETED"),
+    ]
+    (scanned,) = (one["additional_data"] for one in told if one["type"] == "TABLE_SCAN_COMPLETED")
+    assert (scanned["status"], scanned["total_rows_scanned"]) == ("SUCCEEDED", "200")
+    progress = [one["additional_data"] for one in told if one["type"] == "IN_PROGRESS"]
+    assert {one["maximum_key"] for one in progress} == {"199"}
+    assert (progress[0]["last_processed_key"], progress[-1]["last_processed_key"]) == ("40", "199")
     assert set(store.copied("things").values()) == {1}
     assert store.mirror_equals("things") == 200
 
