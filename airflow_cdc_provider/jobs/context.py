@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.base import Source
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
-
-KEPT_EVENTS: Final = 10_000
 
 
 @dataclass
@@ -68,8 +66,6 @@ class JobContext:
         source: The source.
         stopping: Tells whether a clean stop was asked for; long loops look at it between steps.
         snapshot: How far the snapshot came that this job makes, None without one; also when it fails.
-        snapshot_events: What happened to snapshots that were asked for, oldest first, the newest
-            :data:`KEPT_EVENTS` of a long job; whoever tells others takes them out.
         uncommitted: Feeds whose segments were in a batch that could not be committed.
         reading: What tasks did to read for all captures of this job.
         last_transactions: By feed, the last transaction that was captured.
@@ -85,7 +81,6 @@ class JobContext:
     source: Source
     stopping: Callable[[], bool] = field(default=lambda: False)
     snapshot: SnapshotResult | None = None
-    snapshot_events: deque[SnapshotEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     uncommitted: Sequence[str] = ()
     reading: ReadingCounts = field(default_factory=Counter)
     last_transactions: dict[str, str] = field(default_factory=dict)
@@ -117,8 +112,7 @@ class JobContext:
         return InitialSnapshot(self.notifier, self.connector.topic_prefix, row_counts=counts)
 
     def happened(self, event: SnapshotEvent) -> None:
-        """Keep what became of a snapshot that was asked for, log it, count it and notify of it."""
-        self.snapshot_events.append(event)
+        """Log what became of a snapshot that was asked for, count it and notify of it."""
         log.info("snapshot %s of signal %s: %s", event.kind, event.request_id, event.table or event.tables)
         self.incremental = after(self.incremental, event)
         notification = incremental_notification(event, self.connector.topic_prefix)

@@ -1,6 +1,6 @@
 """What happens to snapshots that were asked for, for whoever tells others: notifications, metrics, people.
 
-A job appends each happening to :attr:`JobContext.snapshot_events` once the commit that makes it true is done,
+A job tells each happening (``JobContext.happened``) once the commit that makes it true is done,
 so nothing is told that a killed job takes back; one that is killed right then tells it never.
 """
 

@@ -442,14 +442,17 @@ _TOP: Final = (
 )
 _T_OPERATION, _T_NS, _T_KEY, _T_TOKEN, _T_DESCRIPTION = range(5)
 _TOP_NAMES, _TOP_ENDS = as_names(_TOP)
-_KEPT: Final = (
-    (_KEY, _T_KEY),
-    (_FULL, 5),
-    (_BEFORE, 6),
-    (_CLUSTER, 7),
-    (_WALL, 8),
-    (_LSID, 9),
-    (_TXN, 10),
+_KEPT: Final = tuple(
+    (slot, _TOP.index(name))
+    for slot, name in (
+        (_KEY, "documentKey"),
+        (_FULL, "fullDocument"),
+        (_BEFORE, "fullDocumentBeforeChange"),
+        (_CLUSTER, "clusterTime"),
+        (_WALL, "wallTime"),
+        (_LSID, "lsid"),
+        (_TXN, "txnNumber"),
+    )
 )
 """Slots of members that are kept as they are, and their numbers among the names above."""
 _O_INSERT: Final = as_name("insert")

@@ -25,9 +25,11 @@ from tests.conftest import JAVA_OPTIONS
 from tests.integration.jobs.shop import Shop
 
 if TYPE_CHECKING:
+    from pymongo import MongoClient
+    from pymongo.database import Database
     from pyspark.sql import SparkSession
 
-    from server_kit import CassandraServer
+    from server_kit import CassandraServer, MongoServer
 
 APPLICATION = Path(__file__).resolve().parents[3] / "airflow_cdc_provider" / "jobs" / "application.py"
 
@@ -166,6 +168,20 @@ def keyspace(cassandra_server: CassandraServer, cassandra_session: Any) -> Itera
     cassandra_session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
     yield name
     cassandra_session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
+def database(mongo_client: MongoClient) -> Iterator[Database]:
+    """A MongoDB database of one's own."""
+    name = f"m{random.randrange(10**9)}"
+    yield mongo_client[name]
+    mongo_client.drop_database(name)
+
+
+@pytest.fixture
+def connection(mongo_server: MongoServer) -> dict[str, Any]:
+    """The values of an Airflow connection to the shared MongoDB server."""
+    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
 @pytest.fixture

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class _Watched(JobContext):
+    """A job whose happenings are kept too."""
+
+    events: list[SnapshotEvent]
+
+    def happened(self, event: SnapshotEvent) -> None:
+        """Keep it, and do what every job does."""
+        self.events.append(event)
+        super().happened(event)
+
+
 class Signalled:
     """The database and its connector.
 
@@ -70,12 +81,12 @@ class Signalled:
         spec = JobSpec(stage, self.declaration, "", options=options)  # type: ignore[arg-type]
         with closing(build_source(connector, self.connection)) as source:
             changes = ChangesTable(lake, connector)
-            context = JobContext(spec, connector, self.spark, lake, changes, source)
+            context = _Watched(spec, connector, self.spark, lake, changes, source)
+            context.events = self.events
             try:
                 return STAGES[stage](context)
             finally:
                 context.close()
-                self.events += context.snapshot_events
 
     def send(self, signal: str, identity: str = "", **data: Any) -> str:
         """Hand over a signal as Airflow does; ``tables`` are names in this database."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -17,24 +16,10 @@ from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 
 if TYPE_CHECKING:
-    from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import MongoServer
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def database(mongo_client: MongoClient) -> Iterator[Any]:
-    name = f"m{random.randrange(10**9)}"
-    yield mongo_client[name]
-    mongo_client.drop_database(name)
-
-
-@pytest.fixture
-def connection(mongo_server: MongoServer) -> dict[str, Any]:
-    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
 def declaration(database: str, **source: Any) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,24 +13,10 @@ from tests.integration.jobs.workloads import write_mongodb
 from tests.integration.sources.test_mongodb_patches import Workload
 
 if TYPE_CHECKING:
-    from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import MongoServer
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def database(mongo_client: MongoClient) -> Iterator[Any]:
-    name = f"m{random.randrange(10**9)}"
-    yield mongo_client[name]
-    mongo_client.drop_database(name)
-
-
-@pytest.fixture
-def connection(mongo_server: MongoServer) -> dict[str, Any]:
-    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
 def declaration(database: str, snapshot: str = "initial", **source: Any) -> dict[str, Any]:

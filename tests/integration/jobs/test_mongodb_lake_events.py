@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,6 @@ from tests.conftest import ROOT
 from tests.integration.jobs.conftest import RunStage
 
 if TYPE_CHECKING:
-    from pymongo import MongoClient
     from pymongo.database import Database
     from pyspark.sql import SparkSession
 
@@ -37,18 +34,6 @@ pytestmark = pytest.mark.integration
 
 NOW_NS = 1_800_000_000_123_456_789
 IMAGES: dict[str, Any] = {"changeStreamPreAndPostImages": {"enabled": True}}
-
-
-@pytest.fixture
-def database(mongo_client: MongoClient) -> Iterator[Database]:
-    name = f"e{random.randrange(10**9)}"
-    yield mongo_client[name]
-    mongo_client.drop_database(name)
-
-
-@pytest.fixture
-def connection(mongo_server: MongoServer) -> dict[str, Any]:
-    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
 def declaration(database: Database, **more: Any) -> dict[str, Any]:

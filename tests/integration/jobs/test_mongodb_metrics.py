@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import MongoServer
 
 pytestmark = pytest.mark.integration
 
@@ -42,18 +39,6 @@ def note(notification: dict[str, Any]) -> None:
 def fail(notification: dict[str, Any]) -> None:
     """A user's function that can do nothing."""
     raise OSError("nobody listens")
-
-
-@pytest.fixture
-def database(mongo_client: MongoClient) -> Iterator[Any]:
-    name = f"n{random.randrange(10**9)}"
-    yield mongo_client[name]
-    mongo_client.drop_database(name)
-
-
-@pytest.fixture
-def connection(mongo_server: MongoServer) -> dict[str, Any]:
-    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
 def declaration(database: str, **more: Any) -> dict[str, Any]:

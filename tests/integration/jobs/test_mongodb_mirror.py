@@ -25,24 +25,10 @@ from tests.integration.jobs.equality import assert_mirror_equals_collection
 from tests.integration.jobs.workloads import write_mongodb
 
 if TYPE_CHECKING:
-    from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import MongoServer
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def database(mongo_client: MongoClient, request: pytest.FixtureRequest) -> Iterator[Any]:
-    name = f"m{random.randrange(10**9)}"
-    yield mongo_client[name]
-    mongo_client.drop_database(name)
-
-
-@pytest.fixture
-def connection(mongo_server: MongoServer) -> dict[str, Any]:
-    return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
 
 
 def declaration(database: str, **lake: Any) -> dict[str, Any]:
