@@ -55,6 +55,9 @@ features: install ## Write docs/features.md from the tests' covers marks
 bench: install ## Benchmarks, each against a rival on the same input
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(PYTHON) "$$file" || exit 1; done
 
+protocol: install ## Make the descriptors of Vitess's protocol files anew
+	$(PYTHON) -m uv run --no-project --with grpcio-tools==1.85.1 python tools/make_protocol.py
+
 lock: install ## Pin all dependencies anew in requirements.lock
 	$(PYTHON) -m uv pip compile --python-version 3.11 --extra dev pyproject.toml -o requirements.lock \
 		--no-emit-index-url --no-annotate --generate-hashes --upgrade
@@ -63,4 +66,4 @@ clean: ## Remove what jobs made here: .venv, caches, the demo's data (downloads 
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-faults fuzz shipper demo ui features bench lock clean
+.PHONY: help install check format test test-unit test-faults fuzz shipper demo ui features bench protocol lock clean

@@ -40,9 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
-
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
+from airflow_cdc_provider.changes.spans import Bytes, Ints
 
 DOUBLE: Final = 0x01
 STRING: Final = 0x02
@@ -161,26 +159,6 @@ def validate_all(data: Bytes, starts: Ints, ends: Ints, faults: Ints, places: In
     return int(_validate_all(data, starts, ends, faults, places, np.empty(MAX_DEPTH, np.int64)))
 
 
-def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """Copy spans into one buffer, as an Arrow binary column holds them.
-
-    A negative start stands for an absent value and copies nothing.
-
-    Returns:
-        The bytes, and int32 offsets, one more than there are spans.
-
-    Raises:
-        OverflowError: The spans take 2 GiB or more.
-    """
-    offsets = np.empty(len(starts) + 1, np.int64)
-    total = _span_offsets(starts, ends, offsets)
-    if total > np.iinfo(np.int32).max:
-        raise OverflowError(f"{total} bytes don't fit one Arrow binary column")
-    out = np.empty(total, np.uint8)
-    _copy_spans(data, starts, ends, offsets, out)
-    return out, offsets.astype(np.int32)
-
-
 @walker
 def read_i32(data: Any, pos: int) -> Any:
     """Read a signed 32-bit number; the caller has checked the bounds."""
@@ -203,17 +181,6 @@ def read_u64(data: Any, pos: int) -> Any:
     for i in range(8):
         value |= np.uint64(data[at + np.uint64(i)]) << np.uint64(8 * i)
     return value
-
-
-@walker
-def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
-    """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
-    # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
-    first = np.uint64(start)
-    place = np.uint64(at)
-    for i in range(np.uint64(end - start)):
-        out[place + i] = data[first + i]
-    return at + end - start
 
 
 @walker
@@ -486,21 +453,3 @@ def _cut_array(data: Any, start: int, end: int, starts: Any, ends: Any) -> Any:
         count += 1
         pos = stop
     return count, end
-
-
-@walker
-def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
-    total = np.int64(0)
-    offsets[0] = 0
-    for i in range(len(starts)):
-        if starts[i] >= 0:
-            total += ends[i] - starts[i]
-        offsets[i + 1] = total
-    return total
-
-
-@walker
-def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
-    for i in range(len(starts)):
-        if starts[i] >= 0:
-            copy_bytes(data, starts[i], ends[i], out, offsets[i])

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of
 from airflow_cdc_provider.changes.text_kernels import write_base64
-from airflow_cdc_provider.sources.mongodb.arrow import column_of
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BINARY,
@@ -45,8 +45,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     SYMBOL,
     TIMESTAMP,
     UNDEFINED,
-    Bytes,
-    Ints,
     name_end,
     read_i32,
     read_u64,

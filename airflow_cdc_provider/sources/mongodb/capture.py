@@ -31,9 +31,10 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
+from airflow_cdc_provider.changes.spans import Bytes
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import Bytes, Spans, as_bytes, find_in_all
+from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_all
 from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
     DATE,
@@ -32,8 +33,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     INT64,
     STRING,
     TIMESTAMP,
-    Bytes,
-    Ints,
     Spans,
     read_i32,
     read_u64,

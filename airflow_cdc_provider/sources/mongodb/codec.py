@@ -29,11 +29,11 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELET
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
+from airflow_cdc_provider.changes.spans import Ints, binary_buffer, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import FIELD_COUNTS, Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
-from airflow_cdc_provider.sources.mongodb.arrow import binary_buffer, span_column
-from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, Ints, find_in_all, validate_all
+from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values
 from airflow_cdc_provider.sources.mongodb.change_event import States, read_states
 from airflow_cdc_provider.sources.mongodb.columns import RESERVED, DeclaredColumn, read_placed

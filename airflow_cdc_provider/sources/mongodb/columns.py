@@ -32,8 +32,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_column, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.mongodb.arrow import column_of, fixed_column, span_column
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
     BOOLEAN,
@@ -48,8 +48,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     STRING,
     SYMBOL,
     UNDEFINED,
-    Bytes,
-    Ints,
     read_i32,
     read_u64,
 )

@@ -31,6 +31,7 @@ from pymongo.client_session import ClientSession
 from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import parse_uri
 
+from airflow_cdc_provider.changes.spans import Bytes
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.mongodb.authentication import ask_provider
 from airflow_cdc_provider.sources.mongodb.bson import (
@@ -39,7 +40,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     INT32,
     INT64,
     TIMESTAMP,
-    Bytes,
     Spans,
     as_bytes,
     find,

@@ -18,14 +18,8 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.kernels import kernel
 from airflow_cdc_provider.changes.text_kernels import binary_slices
-from airflow_cdc_provider.sources.mongodb.bson import (
-    DOCUMENT as BSON_DOCUMENT,
-)
-from airflow_cdc_provider.sources.mongodb.bson import (
-    MAX_DEPTH,
-    validate,
-    value_end,
-)
+from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT as BSON_DOCUMENT
+from airflow_cdc_provider.sources.mongodb.bson import MAX_DEPTH, validate, value_end
 from airflow_cdc_provider.sources.mongodb.extended_json import BROKEN, render
 from airflow_cdc_provider.sources.mongodb.extended_json_values import CANONICAL, DOCUMENT, KEY, UPDATED
 from airflow_cdc_provider.sources.mongodb.field_rules import FieldRules, Rewritten

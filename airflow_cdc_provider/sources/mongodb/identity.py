@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, copy_bytes
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BROKEN,
@@ -35,9 +36,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     MAX_DEPTH,
     STRING,
     SYMBOL,
-    Bytes,
-    Ints,
-    copy_bytes,
     name_end,
     read_i32,
     read_u64,

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.byte_kernels import load_little32, same, store_little32
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Ints, copy_bytes
 from airflow_cdc_provider.changes.text_kernels import binary_slices, text_array
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
@@ -36,8 +37,6 @@ from airflow_cdc_provider.sources.mongodb.bson import (
     MAX_DEPTH,
     NULL,
     STRING,
-    Ints,
-    copy_bytes,
     find,
     name_end,
     read_i32,

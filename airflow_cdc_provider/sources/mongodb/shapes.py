@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.byte_kernels import copy, same
 from airflow_cdc_provider.changes.kernels import kernel
+from airflow_cdc_provider.changes.spans import fixed_column
 from airflow_cdc_provider.changes.text_kernels import binary_slices, gather_text, text_array
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.mongodb.arrow import fixed_column
 from airflow_cdc_provider.sources.mongodb.bson import (
     ARRAY,
     BINARY,

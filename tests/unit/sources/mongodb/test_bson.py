@@ -12,12 +12,12 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.changes.spans import gather
 from airflow_cdc_provider.sources.mongodb.bson import (
     FAULTS,
     MAX_DEPTH,
     as_bytes,
     find_in_all,
-    gather,
     split_array,
     split_documents,
     validate,

@@ -1,4 +1,4 @@
-"""Arrow columns of what the kernels give: bytes and offsets, spans of a buffer, and back."""
+"""Spans of a buffer and Arrow columns: what kernels of row formats give, gathered, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.sources.mongodb.bson import Bytes, Ints, gather
+from airflow_cdc_provider.changes.kernels import walker
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 
 _LARGEST: Final = int(np.iinfo(np.int32).max)
 
@@ -65,3 +68,52 @@ def _bitmap(valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
     if valid is None or valid.all():
         return None
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def gather(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """Copy spans into one buffer, as an Arrow binary column holds them.
+
+    A negative start stands for an absent value and copies nothing.
+
+    Returns:
+        The bytes, and int32 offsets, one more than there are spans.
+
+    Raises:
+        OverflowError: The spans take 2 GiB or more.
+    """
+    offsets = np.empty(len(starts) + 1, np.int64)
+    total = _span_offsets(starts, ends, offsets)
+    if total > np.iinfo(np.int32).max:
+        raise OverflowError(f"{total} bytes don't fit one Arrow binary column")
+    out = np.empty(total, np.uint8)
+    _copy_spans(data, starts, ends, offsets, out)
+    return out, offsets.astype(np.int32)
+
+
+@walker
+def copy_bytes(data: Any, start: int, end: int, out: Any, at: int) -> Any:
+    """Copy ``data[start:end]`` to ``out`` at a place; return the place after it. Bounds are the caller's."""
+    # Unsigned indexes make this a memory copy: a signed one is asked for each byte whether it is negative.
+    first = np.uint64(start)
+    place = np.uint64(at)
+    for i in range(np.uint64(end - start)):
+        out[place + i] = data[first + i]
+    return at + end - start
+
+
+@walker
+def _span_offsets(starts: Any, ends: Any, offsets: Any) -> Any:
+    total = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(starts)):
+        if starts[i] >= 0:
+            total += ends[i] - starts[i]
+        offsets[i + 1] = total
+    return total
+
+
+@walker
+def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
+    for i in range(len(starts)):
+        if starts[i] >= 0:
+            copy_bytes(data, starts[i], ends[i], out, offsets[i])

@@ -1,0 +1,1 @@
+"""Vitess: VStream, read as raw messages."""

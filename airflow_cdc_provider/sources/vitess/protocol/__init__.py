@@ -1,0 +1,76 @@
+"""Vitess's own protocol definitions, and the messages that this package sends or takes apart.
+
+The ``.proto`` files beside this one are those of Vitess v0.24.2 (Apache License 2.0, header kept), unchanged:
+what VTGate's service needs. ``vitess.descriptors`` is what protoc makes of them (``make protocol``). They are
+read into a pool of their own, so another package with messages of the same names does no harm, and there is
+no generated code that one release of protobuf's runtime would refuse.
+
+Only small messages are taken apart by this way: requests, answers of Execute, fields, positions. Rows are
+walked as bytes (:mod:`..wire`).
+
+``service(name)`` is the full name of a method of VTGate as gRPC calls it.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any, Final
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+
+def _read_pool() -> DescriptorPool:
+    pool = DescriptorPool()
+    found = FileDescriptorSet.FromString(files(__name__).joinpath("vitess.descriptors").read_bytes())
+    for file in found.file:
+        pool.Add(file)
+    return pool
+
+
+_POOL: Final = _read_pool()
+
+
+def _message(name: str) -> Any:
+    return GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+VStreamRequest: Final = _message("vtgate.VStreamRequest")
+VStreamResponse: Final = _message("vtgate.VStreamResponse")
+VStreamFlags: Final = _message("vtgate.VStreamFlags")
+ExecuteRequest: Final = _message("vtgate.ExecuteRequest")
+ExecuteResponse: Final = _message("vtgate.ExecuteResponse")
+VGtid: Final = _message("binlogdata.VGtid")
+ShardGtid: Final = _message("binlogdata.ShardGtid")
+TableLastPK: Final = _message("binlogdata.TableLastPK")
+VEvent: Final = _message("binlogdata.VEvent")
+FieldEvent: Final = _message("binlogdata.FieldEvent")
+RowEvent: Final = _message("binlogdata.RowEvent")
+RowChange: Final = _message("binlogdata.RowChange")
+Journal: Final = _message("binlogdata.Journal")
+Filter: Final = _message("binlogdata.Filter")
+Field: Final = _message("query.Field")
+Row: Final = _message("query.Row")
+QueryResult: Final = _message("query.QueryResult")
+CallerID: Final = _message("vtrpc.CallerID")
+
+TYPES: Final[dict[int, str]] = {
+    value.number: value.name for value in _POOL.FindEnumTypeByName("query.Type").values
+}
+"""Names of MySQL's types by number."""
+
+TABLET_TYPES: Final[dict[str, int]] = {
+    value.name: value.number for value in _POOL.FindEnumTypeByName("topodata.TabletType").values
+}
+"""Numbers of tablet types by name."""
+
+EVENT_TYPES: Final[dict[str, int]] = {
+    value.name: value.number for value in _POOL.FindEnumTypeByName("binlogdata.VEventType").values
+}
+"""Numbers of kinds of events by name."""
+
+
+def service(name: str) -> str:
+    """Return the full name of a method: ``VStream``, ``Execute``."""
+    return f"/vtgateservice.Vitess/{name}"
