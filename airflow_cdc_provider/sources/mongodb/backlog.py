@@ -263,7 +263,17 @@ class Backlog:
             self._given_at = None
             return []
         end = min(start + self._span, head)
-        return [start + (end - start) * number // streams for number in range(1, streams + 1)]
+        cuts = [start + (end - start) * number // streams for number in range(1, streams + 1)]
+        return [min(_whole_second(cut), head) for cut in cuts]
+
+
+def _whole_second(moment: int) -> int:
+    """Return the begin of the next second, or the moment itself if it is one.
+
+    Operations of a second are numbered from 1, so a cut inside it would be after all of them; and from a number
+    above 2^31, which no operation has, the server looks for the place from the oplog's first entry on.
+    """
+    return -(-moment >> 32) << 32
 
 
 def _ascending(cuts: list[int], start: int) -> list[int]:
