@@ -73,8 +73,11 @@ class MongodbCdcHook(CdcHook):
         """Name the release and the kind of deployment."""
         from pymongo import timeout
 
+        from airflow_cdc_provider.sources.mongodb.connection import await_server
+
         try:
             client = self.get_conn()
+            await_server(client)
             with timeout(_VALIDATION_TIMEOUT_SECONDS):
                 release = client.server_info()["version"]
                 hello = client.admin.command("hello")

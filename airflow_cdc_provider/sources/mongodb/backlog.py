@@ -49,6 +49,8 @@ _LARGEST_SHARE: Final = 0.04
 _ENOUGH: Final = 200
 _USABLE: Final = 32
 _DISCARD_SECONDS: Final = 600.0
+_LAST_OPERATION: Final = (1 << 31) - 1
+"""The largest number that an operation can have in its second."""
 
 
 @dataclass(frozen=True)
@@ -264,16 +266,15 @@ class Backlog:
             return []
         end = min(start + self._span, head)
         cuts = [start + (end - start) * number // streams for number in range(1, streams + 1)]
-        return [min(_whole_second(cut), head) for cut in cuts]
+        return [_findable(cut) for cut in cuts]
 
 
-def _whole_second(moment: int) -> int:
-    """Return the begin of the next second, or the moment itself if it is one.
+def _findable(moment: int) -> int:
+    """Return the moment, or the last one before it at which operations can be.
 
-    Operations of a second are numbered from 1, so a cut inside it would be after all of them; and from a number
-    above 2^31, which no operation has, the server looks for the place from the oplog's first entry on.
+    From a number above that, the server looks for the place from the oplog's first entry on.
     """
-    return -(-moment >> 32) << 32
+    return (moment >> 32 << 32) | min(moment & 0xFFFF_FFFF, _LAST_OPERATION)
 
 
 def _ascending(cuts: list[int], start: int) -> list[int]:

@@ -15,6 +15,7 @@ from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
 from airflow_cdc_provider.sources.mongodb.connection import (
     UNAUTHORIZED,
     ConnectionValues,
+    await_server,
     cluster_time,
     translated,
 )
@@ -156,6 +157,8 @@ def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Findi
 def _server(client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
     try:
         limit = options.advanced.validation_timeout_seconds
+        with translated("the MongoDB server can't be used"):
+            await_server(client)
         with translated("the MongoDB server can't be used"), timeout(limit):
             hello = client.admin.command("hello")
             version = tuple(client.server_info()["versionArray"][:3])

@@ -524,6 +524,15 @@ def reach(
             sleep(pause)
 
 
+def await_server(client: MongoClient) -> None:
+    """Wait for a usable server as long as the client does by itself; ``pymongo.timeout`` takes its place.
+
+    Raises:
+        pymongo.errors.PyMongoError: There is none.
+    """
+    client.is_primary  # noqa: B018  # asking selects a server
+
+
 def over_elections(ask: Callable[[], Answer]) -> Answer:
     """Ask a server again that hung up or is no primary any more; the client then waits for the next one.
 

@@ -124,16 +124,24 @@ def test_without_a_sample_batches_span_what_the_first_one_tells_and_then_adapt(
     limit = ReadLimit(bytes=10 * WORTH_BYTES, changes=1 << 40, tasks=2)
     cutter.was_read(taken(span=2 * SECOND, seconds=1.0), limit)
     cuts = cutter.cuts(START, HEAD, limit)
-    assert cuts == [1011 * SECOND, 1021 * SECOND], "begins of seconds: the server finds them by its index"
+    assert cuts == [START.time + 10 * SECOND, START.time + 20 * SECOND]
 
     spans = []
-    at = StreamPlace(1000, 0)
+    at = START
     for seconds in (1, 1, 8, 30, 30):
         clock.now += seconds
         cuts = cutter.cuts(at, HEAD, limit)
         spans.append((cuts[-1] - at.time) // SECOND)
         at = StreamPlace(cuts[-1] >> 32, cuts[-1] & 0xFFFF_FFFF)
     assert spans == [40, 80, 80, 40, 20]
+
+
+@given(span=st.integers(1, 40 * SECOND), streams=st.integers(2, 9))
+def test_cuts_by_time_lie_where_operations_can_be(span: int, streams: int) -> None:
+    cutter = Backlog(MongodbAdvanced(backlog_streams=streams), lambda: None)  # type: ignore[arg-type,return-value]
+    cutter.was_read(taken(span=span), ReadLimit(bytes=10 * WORTH_BYTES))
+    cuts = cutter.cuts(START, HEAD, MUCH)
+    assert all(cut & 0xFFFF_FFFF < 1 << 31 for cut in cuts), "else the server reads its oplog from the begin"
 
 
 @given(
