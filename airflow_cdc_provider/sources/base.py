@@ -509,6 +509,18 @@ class FindsGaps(Protocol):
 
 
 @runtime_checkable
+class TellsArrivals(Protocol):
+    """What a source adds whose tables may get rows without events, as by a rename.
+
+    Its reader makes a record of kind ``signal`` of the table, behind the fence that ended what was there.
+    """
+
+    def arrival(self, payload: bytes) -> str:
+        """Say in words, by the payload of such a record, how the rows came."""
+        ...
+
+
+@runtime_checkable
 class Rereads(Protocol):
     """What a source adds that can leave a merge in doubt.
 

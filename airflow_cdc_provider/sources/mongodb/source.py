@@ -36,6 +36,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
     reach,
     translated,
 )
+from airflow_cdc_provider.sources.mongodb.event_words import renamed_from
 from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
@@ -340,6 +341,10 @@ class MongodbSource:
     def show_key(self, key: str) -> str:
         """Show an ``_id`` as Extended JSON."""
         return show_key(key)
+
+    def arrival(self, payload: bytes) -> str:
+        """Say from which name a collection came, by the event of its rename."""
+        return f"{renamed_from(payload)} was renamed to it, with all its documents"
 
     def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
         """Read signals from change events of the signal collection."""
