@@ -30,6 +30,7 @@ class SnapshotProgress:
         lost_us: When it was last found that the source has lost changes unread, µs since 1970; a snapshot
             that began later has them.
         lost: What was lost, in words.
+        reached: What the next reading of a table in batches goes on from, by its source; empty to read all.
         tolerated: Whether the mirror is to go on without what was lost, until somebody asks for a snapshot.
     """
 
@@ -44,6 +45,7 @@ class SnapshotProgress:
     lost_us: int = 0
     lost: str = ""
     tolerated: bool = False
+    reached: str = ""
 
     @property
     def outdated(self) -> bool:

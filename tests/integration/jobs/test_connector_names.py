@@ -68,5 +68,5 @@ def test_a_second_connector_of_a_name_is_refused_and_another_prefix_is_another_s
         events = [json.loads(line) for line in path.read_text().splitlines()]
         assert events
         assert {event["topic"] for event in events} == {f"{name}.{database.name}.orders"}
-        values = [event["value"].get("payload", event["value"]) for event in events]
-        assert {value["source"]["name"] for value in values} == {name}
+        values = [json.loads(event["value"]) for event in events]
+        assert {value.get("payload", value)["source"]["name"] for value in values} == {name}

@@ -115,3 +115,28 @@ def test_without_snapshots_of_its_own_a_connector_tells_of_the_rename(
     run_stage("snapshot", shop, connection, tables=[f"{database.name}.b"])
     assert equal(spark, database, "b") == 10
     assert not [f for f in run_stage("sync", shop, connection).findings if "renamed" in f]
+
+
+def test_the_mirror_of_a_collection_that_is_gone_becomes_empty(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    for name in "abc":
+        database[name].insert_many([{"_id": n} for n in range(10)])
+    shop = declared(database)
+    run_stage("sync", shop, connection)
+    database.a.insert_one({"_id": "last"})
+    database.a.drop()
+    database.b.rename("elsewhere")
+    done = run_stage("sync", shop, connection)
+    assert {t.table.rpartition(".")[2]: t.rows_removed for t in done.tables} == {
+        "a": 10,
+        "b": 10,
+        "c": 0,
+        "elsewhere": 0,
+    }
+    assert [equal(spark, database, name) for name in ("a", "b", "c", "elsewhere")] == [0, 0, 10, 10]
+    again = run_stage("sync", shop, connection)
+    assert {t.table.rpartition(".")[2] for t in again.tables} == {"c", "elsewhere"}
+    database.a.insert_one({"_id": "anew"})
+    run_stage("sync", shop, connection)
+    assert equal(spark, database, "a") == 1
