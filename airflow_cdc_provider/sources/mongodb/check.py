@@ -284,7 +284,7 @@ def _cursor_indexes(
             yield Finding(
                 "warning",
                 "batches",
-                f"{facts.name} is read by {field}, and no index begins with it: each reading looks at all documents",
+                f"{facts.name} is read by {field}, but no index begins with it: each reading sees all of it",
                 f'db.getCollection("{name}").createIndex({{"{field}": 1}})',
             )
 
