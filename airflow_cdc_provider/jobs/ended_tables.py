@@ -6,7 +6,7 @@ but what ended it waits in the changes table like any other change, and its mirr
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.changes import record
@@ -16,25 +16,22 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.jobs.context import JobContext
 
 
-def ended_tables(context: JobContext, tables: Collection[str]) -> list[str]:
-    """List captured tables that are gone and whose mirrors haven't merged that.
+def ended_tables(context: JobContext, tables: Collection[str]) -> Mapping[str, int]:
+    """Find captured tables that are gone.
 
     Args:
         context: The job.
         tables: Those that the source has.
+
+    Returns:
+        By table, the newest batch that tells of its end.
     """
     source, changes = context.source, context.changes
     if not isinstance(source, EndsTables) or not changes.table.exists():
-        return []
+        return {}
     from pyspark.sql import functions
 
     rows = changes.pending(0, changes.state().batch, kinds=(record.DROP,))
     ended = rows.groupBy("source_table").agg(functions.max("batch").alias("batch")).collect()
-    known = set(tables)
-    return sorted(
-        row["source_table"]
-        for row in ended
-        if row["source_table"] not in known
-        and source.ends(row["source_table"])
-        and 0 <= context.mirror(row["source_table"]).state().merged_through < row["batch"]
-    )
+    found = {row["source_table"]: int(row["batch"]) for row in ended}
+    return {t: batch for t, batch in sorted(found.items()) if t not in tables and source.ends(t)}

@@ -76,7 +76,7 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
     unsettled: set[str] = set()
     tables = context.tables()
     if not context.spec.tables:
-        tables += ended_tables(context, tables)
+        tables = [*tables, *_ended(context, tables)]
     results = _merge_due(context, tables, force=force, reread={}, unsettled=unsettled)
     for _ in range(_MOST_READINGS):
         reread: dict[str, Reread] = {}
@@ -94,6 +94,16 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
         merged = {r.table: r for r in again}
         results = [_joined(r, merged[r.table]) if r.table in merged else r for r in results]
     return [replace(r, unseen=r.table in unsettled and not r.doubtful) for r in results]
+
+
+def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
+    """List the tables that are gone and whose mirrors don't show that yet."""
+    found = []
+    for table, batch in ended_tables(context, tables).items():
+        base = _or_failure(TableResult(table), context.mirror(table).state)
+        if isinstance(base, TableResult) or 0 <= base.merged_through < batch:
+            found.append(table)
+    return found
 
 
 def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:

@@ -16,6 +16,8 @@ from bson.timestamp import Timestamp
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
+from airflow_cdc_provider.sources.mongodb.options import MongodbCopy, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.stages import check_copy_stages
 
 NOW = 1_800_000_000.0
@@ -134,3 +136,23 @@ def test_stages_of_copies_do_not_go_with_updates_without_documents() -> None:
     Connector.from_dict({"name": "shop", "source": source})
     with pytest.raises(ConfigurationError, match=r"source\.copy\.pipeline changes"):
         Connector.from_dict({"name": "shop", "source": {**source, "full_document": "none"}})
+
+
+def test_a_copy_beside_the_stream_would_pass_over_stages_of_copies_and_is_refused() -> None:
+    options = MongodbOptions(copy=MongodbCopy(pipeline=({"$unset": "card"},)))
+    source = MongodbSource(options, {"host": "nowhere"}, lambda _: True)
+    position = {"stream": {"v": 1, "t": 1, "i": 1, "token": ""}}
+    with pytest.raises(
+        ConfigurationError, match=r"source\.copy\.pipeline changes them: expected .* blocking"
+    ):
+        source.plan_chunks(
+            "shop.orders",
+            "",
+            start="",
+            maximum="",
+            position=position,
+            parts=1,
+            chunks=1,
+            chunk_size=10,
+            number=0,
+        )
