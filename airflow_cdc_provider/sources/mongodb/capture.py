@@ -38,15 +38,9 @@ from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_a
 from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
-    EventTooLarge,
-    RawBatch,
-    RawCursor,
-    ServerTimeout,
-    as_timestamp,
     over_elections,
     pauses,
     pinned_client,
-    translated,
 )
 from airflow_cdc_provider.sources.mongodb.event_words import in_words
 from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
@@ -61,8 +55,10 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     target,
 )
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
 from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.stream_events import Events, Reply, SlicedEvents
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 

@@ -30,11 +30,9 @@ from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
-    as_timestamp,
     cluster_time,
     pinned_client,
     reach,
-    translated,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.event_words import renamed_from
@@ -43,8 +41,10 @@ from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice

@@ -18,16 +18,12 @@ from bson import json_util
 from pymongo import MongoClient
 
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.connection import (
-    ConnectionValues,
-    RawCursor,
-    cluster_time,
-    pinned_client,
-)
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField, greatest
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import user_stages
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.snapshot import (
     RangeReader,

@@ -13,12 +13,13 @@ from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.capture import (
     ChangeStream,
 )
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, RawBatch
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import stream_pipeline, target
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
 
 
 @pytest.mark.covers("MDB-CUR-08")
