@@ -11,12 +11,12 @@ from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.base import Finding
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time
 from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import SPLIT_SINCE
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPlace, describe
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
 from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated

@@ -24,7 +24,7 @@ from airflow_cdc_provider.sources.base import (
     SnapshotPlan,
 )
 from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchTaken
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
 from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks, show_key
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
@@ -40,7 +40,7 @@ from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace, describe
 from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
