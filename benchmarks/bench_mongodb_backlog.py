@@ -45,9 +45,9 @@ from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.base import Offset
 from airflow_cdc_provider.sources.mongodb.backlog import OplogSample
-from airflow_cdc_provider.sources.mongodb.connection import as_timestamp
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice

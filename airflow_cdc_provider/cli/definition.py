@@ -186,6 +186,11 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                             "forget_origin",
                             _ORIGIN,
                         ),
+                        _live(
+                            "adopt",
+                            "Go on with what is stored under another connection, scope or topic prefix",
+                            "adopt_offset",
+                        ),
                         _live("export", "Write the stored offset to a file", "export_offset", _FILE),
                         _live(
                             "import", "Store the offset of a file", "import_offset", _IMPORTED, _INVALIDATION

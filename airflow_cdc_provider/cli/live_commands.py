@@ -151,6 +151,12 @@ def forget_origin(args: Namespace) -> None:
 
 
 @command
+def adopt_offset(args: Namespace) -> None:
+    """Take what is stored for this connector's, under another connection, scope or topic prefix."""
+    _print(_offsets(read_connector(args.connector), {"action": "adopt"}).offset)
+
+
+@command
 def export_offset(args: Namespace) -> None:
     """Write the stored offset to a file."""
     offset = _offsets(read_connector(args.connector), {"action": "show"}).offset

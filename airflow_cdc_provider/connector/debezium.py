@@ -89,6 +89,11 @@ def _source_type(properties: Mapping[str, str]) -> str:
 def _finish(draft: Draft) -> None:
     """Put together what several properties say."""
     prefix = draft.values.get("publish", {}).get("topic_prefix")
+    if not prefix and draft.type == "mongodb":
+        raise ConfigurationError(
+            "property topic.prefix is missing",
+            expected="the logical name of the source",
+        )
     draft.values.setdefault("name", prefix or draft.type)
     draft.values.setdefault("source", {})["type"] = draft.type
     if draft.include and draft.exclude:

@@ -87,7 +87,7 @@ async def look(
     """
     from pymongo.errors import OperationFailure
 
-    from airflow_cdc_provider.sources.mongodb.connection import LOST, translated
+    from airflow_cdc_provider.sources.mongodb.server_errors import LOST, translated
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
@@ -173,7 +173,7 @@ async def _opens(client: AsyncMongoClient, feed: Feed, seconds: int) -> bool:
     """Tell whether a stream can start at a cluster time."""
     from bson.timestamp import Timestamp
 
-    from airflow_cdc_provider.sources.mongodb.connection import translated
+    from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
     # Without a filter the first read ends at once: it needs not pass over what isn't selected.
     watched = _watched(client, feed)

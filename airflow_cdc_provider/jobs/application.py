@@ -23,9 +23,11 @@ from airflow_cdc_provider.jobs.context import JobContext, job_context, log
 from airflow_cdc_provider.jobs.custom_snapshot import captures
 from airflow_cdc_provider.jobs.events import events
 from airflow_cdc_provider.jobs.failures import explain
+from airflow_cdc_provider.jobs.identity import require_own
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
+from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.signals import follow
 from airflow_cdc_provider.jobs.snapshot import snapshot
@@ -33,6 +35,8 @@ from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, Sna
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
 from airflow_cdc_provider.jobs.verify import verify
+
+Stage = Callable[[JobContext], JobResult]
 
 
 def _sync(context: JobContext) -> JobResult:
@@ -71,17 +75,26 @@ def _snapshot(context: JobContext) -> JobResult:
     return report(context, shot=shot, tables=merged)
 
 
-STAGES: Mapping[str, Callable[[JobContext], JobResult]] = {
-    "sync": _sync,
-    "capture": _capture,
-    "merge": _merge,
-    "snapshot": _snapshot,
-    "verify": verify,
-    "maintain": maintain,
+def _of_its_own(stage: Stage) -> Stage:
+    def run_stage(context: JobContext) -> JobResult:
+        require_own(context.connector, Progress.from_offset(context.changes.state().offset))
+        return stage(context)
+
+    return run_stage
+
+
+STAGES: Mapping[str, Stage] = {
+    "sync": _of_its_own(_sync),
+    "capture": _of_its_own(_capture),
+    "merge": _of_its_own(_merge),
+    "snapshot": _of_its_own(_snapshot),
+    "verify": _of_its_own(verify),
+    "maintain": _of_its_own(maintain),
     "offsets": offsets,
-    "stream": _stream,
+    "stream": _of_its_own(_stream),
     "events": events,
 }
+"""What a spec may ask for. Each but those that only show refuses another connector's changes table."""
 
 
 def run(spec: JobSpec) -> JobResult:

@@ -12,7 +12,9 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.jobs.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.identity import claimed
 from airflow_cdc_provider.jobs.lost_position import SnapshotsDue, close_gaps, goes_on
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import new_counts, read_partitions
@@ -25,6 +27,7 @@ from airflow_cdc_provider.sources.base import (
     PassedOver,
     ReadingCounts,
     ReadLimit,
+    TellsArrivals,
     TellsReading,
 )
 
@@ -77,9 +80,12 @@ def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
     The feed of a new connector begins where its source says. That is committed before anything is read, so
     changes made while a snapshot runs, or before the next run, are captured. Likewise the batch after which
     signals are looked for in the feed.
+
+    Raises:
+        ConfigurationError: The table is another connector's.
     """
     state = context.changes.state()
-    stored = progress = Progress.from_offset(state.offset)
+    stored = progress = claimed(context, Progress.from_offset(state.offset))
     if progress.source is None and (start := context.source.start()) is not None:
         progress = progress.with_source(start)
     if context.listens_to_source and progress.signals.read_batch < 0:
@@ -120,6 +126,8 @@ def _capture(context: JobContext) -> CaptureCounts:
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
     first = state.batch
+    if isinstance(source, TellsArrivals) and progress.arrivals < 0:
+        progress = progress.with_arrivals(first)
     head = source.head()
     context.learn(first)
     if isinstance(source, FindsGaps):
@@ -173,6 +181,7 @@ def _capture(context: JobContext) -> CaptureCounts:
             )
         if plan.at_head:
             break
+    progress, state = mark_arrivals(context, progress, state)
     origins = (
         changes.origins(first, state.batch, latencies=context.connector.lag_statistics) if captured else []
     )

@@ -18,6 +18,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import Reread, read_doubts_again
 from airflow_cdc_provider.jobs.due import DueTable, look, unmerged
+from airflow_cdc_provider.jobs.ended_tables import ended_tables
 from airflow_cdc_provider.jobs.learn import learn
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.progress import Progress
@@ -67,13 +68,16 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
         force: Merge whatever is pending, whatever the cost and freshness options say.
 
     Returns:
-        One result per table of the job.
+        One result per table of the job, and per table that is gone since its last merge.
 
     Raises:
         Exception: Whatever tells that the lake or Spark is away (:func:`failures.is_of_all_tables`).
     """
     unsettled: set[str] = set()
-    results = _merge_due(context, context.tables(), force=force, reread={}, unsettled=unsettled)
+    tables = context.tables()
+    if not context.spec.tables:
+        tables = [*tables, *_ended(context, tables)]
+    results = _merge_due(context, tables, force=force, reread={}, unsettled=unsettled)
     for _ in range(_MOST_READINGS):
         reread: dict[str, Reread] = {}
         for number, result in enumerate(results):
@@ -90,6 +94,16 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
         merged = {r.table: r for r in again}
         results = [_joined(r, merged[r.table]) if r.table in merged else r for r in results]
     return [replace(r, unseen=r.table in unsettled and not r.doubtful) for r in results]
+
+
+def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
+    """List the tables that are gone and whose mirrors don't show that yet."""
+    found = []
+    for table, batch in ended_tables(context, tables).items():
+        base = _or_failure(TableResult(table), context.mirror(table).state)
+        if isinstance(base, TableResult) or 0 <= base.merged_through < batch:
+            found.append(table)
+    return found
 
 
 def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.identity import identity_of, require_own
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
@@ -23,9 +24,11 @@ def offsets(context: JobContext) -> JobResult:
     and merging them again changes nothing.
     ``forget`` takes the option ``origin`` out of the position: a node that will never come back, whose last
     segments can't be had. What was not captured of it is lost, unless other nodes have copies.
+    ``adopt`` makes what is stored this connector's, under another connection, scope or topic prefix.
 
     Raises:
-        ConfigurationError: An unknown action, an offset of a wrong form, or an unknown origin.
+        ConfigurationError: An unknown action, an offset of a wrong form, an unknown origin, or the offset is
+            another connector's.
         CommitConflict: A capture committed meanwhile.
     """
     action = context.spec.options.get("action", "show")
@@ -35,6 +38,8 @@ def offsets(context: JobContext) -> JobResult:
         return report(context)
     if action == "status":
         return replace(report(context), status=table_status(context), signals=signal_status(context))
+    if action != "adopt":
+        require_own(context.connector, progress)
     if action == "set":
         offset = context.spec.options.get("offset")
         if not isinstance(offset, dict):
@@ -52,9 +57,17 @@ def offsets(context: JobContext) -> JobResult:
         progress = replace(progress, source=source, snapshots=kept)
     elif action == "forget":
         progress = progress.with_source(_without(progress.source or {}, context.spec.options.get("origin")))
+    elif action == "adopt":
+        if state.offset is None:
+            raise ConfigurationError(
+                "there is nothing to adopt",
+                expected=f"a changes table {context.connector.changes_table} with an offset",
+                remedy="the first capture makes it this connector's",
+            )
+        progress = progress.with_identity(identity_of(context.connector))
     else:
         raise ConfigurationError(
-            "unknown action", expected="show, status, set, reset or forget", found=repr(action)
+            "unknown action", expected="show, status, set, reset, forget or adopt", found=repr(action)
         )
     context.changes.set_offset(progress.to_offset(), state)
     log.info("%s: offset %s", context.connector.name, action)

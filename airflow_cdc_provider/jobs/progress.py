@@ -30,6 +30,7 @@ class SnapshotProgress:
         lost_us: When it was last found that the source has lost changes unread, µs since 1970; a snapshot
             that began later has them.
         lost: What was lost, in words.
+        reached: What the next reading of a table in batches goes on from, by its source; empty to read all.
         tolerated: Whether the mirror is to go on without what was lost, until somebody asks for a snapshot.
     """
 
@@ -44,6 +45,7 @@ class SnapshotProgress:
     lost_us: int = 0
     lost: str = ""
     tolerated: bool = False
+    reached: str = ""
 
     @property
     def outdated(self) -> bool:
@@ -99,11 +101,16 @@ class Progress:
         source: The source's offset, None before the first batch.
         snapshots: By table.
         signals: What is asked of the connector by signals.
+        identity: Who the connector is (:mod:`.identity`); None while nobody has said.
+        arrivals: The newest batch that was looked through for tables that got rows without events
+            (:mod:`.arrivals`); -1 before the first capture.
     """
 
     source: Mapping[str, Any] | None = None
     snapshots: Mapping[str, SnapshotProgress] = field(default_factory=dict)
     signals: SignalState = field(default_factory=SignalState)
+    identity: Mapping[str, str] | None = None
+    arrivals: int = -1
 
     def to_offset(self) -> dict[str, Any]:
         """Return the JSON that the changes table stores."""
@@ -114,6 +121,10 @@ class Progress:
         }
         if self.signals != SignalState():
             offset["signals"] = self.signals.to_plain()
+        if self.identity is not None:
+            offset["connector"] = dict(self.identity)
+        if self.arrivals >= 0:
+            offset["arrivals"] = self.arrivals
         return offset
 
     @classmethod
@@ -133,7 +144,10 @@ class Progress:
                 remedy="use the package version that wrote it, or set an offset",
             )
         snapshots = {table: SnapshotProgress(**values) for table, values in offset["snapshots"].items()}
-        return cls(offset["source"], snapshots, SignalState.from_plain(offset.get("signals")))
+        signals = SignalState.from_plain(offset.get("signals"))
+        return cls(
+            offset["source"], snapshots, signals, offset.get("connector"), int(offset.get("arrivals", -1))
+        )
 
     def with_snapshot(self, table: str, progress: SnapshotProgress) -> Progress:
         """Return a copy with one table's snapshot set."""
@@ -162,6 +176,14 @@ class Progress:
     def with_signals(self, signals: SignalState) -> Progress:
         """Return a copy with what is asked for set."""
         return replace(self, signals=signals)
+
+    def with_identity(self, identity: Mapping[str, str]) -> Progress:
+        """Return a copy with who the connector is set."""
+        return replace(self, identity=identity)
+
+    def with_arrivals(self, batch: int) -> Progress:
+        """Return a copy in which the batches up to this one were looked through."""
+        return replace(self, arrivals=batch)
 
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:
         """Return a copy with the source's offset set."""

@@ -94,7 +94,7 @@ def snapshot(
     progress, state = begin_feed(context)
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(context, known.get(table), table)]
-    left = _Ranges(context, due, known, replacing=replacing, filters=filters or {})
+    left = _Ranges(context, due, known, again=again, replacing=replacing, filters=filters or {})
     cores = context.spark.sparkContext.defaultParallelism
     count = _RANGES_PER_CORE * cores
     first, ranges = state.batch, 0
@@ -171,12 +171,15 @@ class _Ranges:
         tables: Iterable[str],
         known: Mapping[str, SnapshotProgress],
         *,
+        again: bool,
         replacing: bool,
         filters: Mapping[str, str],
     ) -> None:
         self._context = context
         self._tables = deque(tables)
         self._running = {table: progress for table, progress in known.items() if not progress.done}
+        self._before = known
+        self._again = again
         self._replacing = replacing
         self._filters = filters
         self._begun: set[str] = set()
@@ -207,16 +210,23 @@ class _Ranges:
 
     def _plan(self, table: str) -> SnapshotProgress:
         where = self._filters.get(table) or filter_of(self._context.connector, table)
-        plan = self._context.source.plan_snapshot(table, where)
+        before = self._before.get(table, SnapshotProgress(True))
+        source = self._context.source
+        if isinstance(source, ReadsInBatches) and source.in_batches(table) and table not in self._filters:
+            plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.reached)
+        else:
+            # A part that somebody asked for doesn't tell up to where the rest was read.
+            plan = replace(source.plan_snapshot(table, where), reached=before.reached)
         log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
         return SnapshotProgress(
             done=False,
             position=plan.position.hex(),
             origin=plan.origin,
-            replace=self._replacing and bool(plan.origin),
+            replace=self._replacing and bool(plan.origin) and not plan.partial,
             ranges=pack_ranges(plan.ranges),
             began_us=time.time_ns() // 1000,
             read_after_us=plan.read_after_us if self._replacing else 0,
+            reached=plan.reached,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.custom_snapshot import captures, go_to, moment_before, told
@@ -45,9 +47,8 @@ def sync(context: JobContext) -> JobResult:
                 raise
             lost = True
             log.warning("%s: the tables are read anew: %s", context.connector.name, error)
-    # What was captured may tell that the capture of a table had paused.
-    now_due = _due(context)
-    late = [table for table in now_due if lost or table not in due]
+    # What was captured may tell that the capture of a table had paused, or that one was renamed.
+    late = _late(context, due, lost=lost)
     if late and not context.stopping():
         with told(context):
             second = snapshot(context, late, again=False, replacing=True)
@@ -63,5 +64,8 @@ def sync(context: JobContext) -> JobResult:
     return report(context, shot=shot, captured=captured, tables=merged, skipped=skipped)
 
 
-def _due(context: JobContext) -> list[str]:
-    return due_tables(context, Progress.from_offset(context.changes.state().offset))
+def _late(context: JobContext, read: Sequence[str], *, lost: bool) -> list[str]:
+    """List the tables that are to be read after the capture, those that were read before it only anew."""
+    progress = Progress.from_offset(context.changes.state().offset)
+    outdated = {table for table, taken in progress.snapshots.items() if taken.outdated}
+    return [t for t in due_tables(context, progress) if lost or t not in read or t in outdated]

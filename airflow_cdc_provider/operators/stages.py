@@ -20,7 +20,7 @@ from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 
 DIFFERENT: Final = "DIFFERENT"
 """Error code of a comparison that found differences."""
-_ACTIONS: Final = ("show", "set", "reset", "forget")
+_ACTIONS: Final = ("show", "set", "reset", "forget", "adopt")
 _MODES: Final = ("replace", "add")
 
 
@@ -155,11 +155,12 @@ class CdcMaintainOperator(SparkStageOperator):
 
 
 class CdcOffsetsOperator(SparkStageOperator):
-    """Shows, sets or resets where a connector resumes, or forgets a feed that is gone.
+    """Shows, sets, resets or takes over where a connector resumes, or forgets a feed that is gone.
 
     Args:
         action: ``show``; ``set`` to ``offset``; ``reset``: capture begins as at a first run, or, with
-            ``tables``, only their snapshots are taken again; ``forget``: take ``origin`` out (templated).
+            ``tables``, only their snapshots are taken again; ``forget``: take ``origin`` out; ``adopt``: go
+            on with what is stored under another connection, scope or topic prefix (templated).
         offset: The source's offset as a mapping or as JSON, for ``set`` (templated).
         origin: Host id of a node that is gone for good, for ``forget`` (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.

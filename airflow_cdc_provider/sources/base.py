@@ -131,6 +131,8 @@ class SnapshotPlan:
         read_after_us: Cell-level sources: what is read bears a time of reading after this, µs by the source's
             clock, and nothing that is there is missed, so what a mirror has from before and the snapshot
             doesn't show must be read again. 0 where it may miss something.
+        reached: What the next reading of a table in batches goes on from (:meth:`ReadsInBatches.plan_batch`).
+        partial: Whether it reads only a part of what there is, and so never replaces.
     """
 
     table: str
@@ -139,6 +141,8 @@ class SnapshotPlan:
     origin: str
     estimated_rows: int | None = None
     read_after_us: int = 0
+    reached: str = ""
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -486,7 +490,17 @@ class ReadsInBatches(Protocol):
     """What a source adds that has tables without a feed of changes."""
 
     def in_batches(self, table: str) -> bool:
-        """Tell whether a table is read in full at each run; a snapshot of it is never done for good."""
+        """Tell whether a table is read at each run; a snapshot of it is never done for good."""
+        ...
+
+    def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
+        """Plan the next reading of such a table: all of it, or what came since the one before.
+
+        Args:
+            table: The table.
+            where: A filter in the source's own language.
+            reached: What the plan before said; empty to read all.
+        """
         ...
 
     @property
@@ -505,6 +519,27 @@ class FindsGaps(Protocol):
         Returns:
             A text per gap, and the offset that takes what is lost for read. Only a snapshot shows it now.
         """
+        ...
+
+
+@runtime_checkable
+class TellsArrivals(Protocol):
+    """What a source adds whose tables may get rows without events, as by a rename.
+
+    Its reader makes a record of kind ``signal`` of the table, behind the fence that ended what was there.
+    """
+
+    def arrival(self, payload: bytes) -> str:
+        """Say in words, by the payload of such a record, how the rows came."""
+        ...
+
+
+@runtime_checkable
+class EndsTables(Protocol):
+    """What a source adds that decodes changes of tables which it no longer has, up to what ended them."""
+
+    def ends(self, table: str) -> bool:
+        """Tell whether the end of a table that is gone is to be seen in its mirror."""
         ...
 
 

@@ -30,9 +30,10 @@ from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.mongodb.connection import over_elections, translated
+from airflow_cdc_provider.sources.mongodb.connection import over_elections
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
 log = logging.getLogger(__name__)
 

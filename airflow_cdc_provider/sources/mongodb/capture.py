@@ -19,37 +19,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import bson
-import numpy as np
 from bson import ObjectId
-from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from airflow_cdc_provider.changes.spans import Bytes
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
-from airflow_cdc_provider.sources.mongodb.bson import Spans, as_bytes, find_in_all
-from airflow_cdc_provider.sources.mongodb.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
-    EventTooLarge,
-    RawBatch,
-    RawCursor,
-    ServerTimeout,
-    as_timestamp,
     over_elections,
     pauses,
     pinned_client,
-    translated,
 )
+from airflow_cdc_provider.sources.mongodb.event_order import EventOrder, time_of
 from airflow_cdc_provider.sources.mongodb.event_words import in_words
-from airflow_cdc_provider.sources.mongodb.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.guard import require_members
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import (
@@ -60,17 +49,17 @@ from airflow_cdc_provider.sources.mongodb.pipeline import (
     stream_pipeline,
     target,
 )
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.mongodb.stream_events import Events, Reply, SlicedEvents
+from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
+from airflow_cdc_provider.sources.mongodb.stream_events import Reply, SlicedEvents
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
 
 
-_TOKEN: Final = b"_id"
-_NO_EVENT: Final = (0, -1)
 _PLACES_ALONE: Final[Stages] = [{"$project": {"_id": 1}}]
 _LOOK_FOR_LARGE_SECONDS: Final = 60.0
 
@@ -105,24 +94,19 @@ class ChangeStream:
         self._batch_events = options.advanced.batch_events
         self._comes_again = False
         self._cursor: ReadAhead | None = None
-        self._place: StreamPlace | None = None
         self._wait_ms = 1
-        self._fragments: list[bytes] = []
-        # Events come with cluster times alone: their numbers are counted, from the last one that came.
-        self._last_event = _NO_EVENT
-        self._skip_through = _NO_EVENT
+        self._order = EventOrder(options.target)
         self._primary: ObjectId | None = None
         self._counts = StreamNumbers(
             queue_events_limit=options.advanced.read_ahead_events,
             queue_bytes_limit=options.advanced.read_ahead_bytes,
         )
         self._waiting = Waiting()
-        self._newest = b""
 
     @property
     def counts(self) -> StreamNumbers:
         """What the stream met so far."""
-        place = self._place
+        place = self._order.place
         position = {} if place is None else {"sec": str(place.seconds), "ord": str(place.increment)}
         if place is not None and place.token:
             position["resume_token"] = str(bson.decode(place.token).get("_data", ""))
@@ -131,7 +115,7 @@ class ChangeStream:
             self._counts,
             connected=self._cursor is not None,
             position=position,
-            last_event=in_words(self._newest) if self._newest else "",
+            last_event=in_words(self._order.newest) if self._order.newest else "",
             queue_events=waiting.events,
             queue_bytes=waiting.bytes,
             queue_events_max=waiting.most_events,
@@ -141,8 +125,8 @@ class ChangeStream:
     @property
     def place(self) -> StreamPlace:
         """How far the stream has been read."""
-        assert self._place is not None
-        return self._place
+        assert self._order.place is not None
+        return self._order.place
 
     def plan(self, start: StreamPlace, head: StreamPlace, limit: ReadLimit) -> Plan:
         """Read on from a place to the head or the limit, whichever comes first.
@@ -164,7 +148,7 @@ class ChangeStream:
             reply = self.read()
             for events in reply.events:
                 collected.add(events)
-            if self._fragments:
+            if self._order.incomplete:
                 continue
             if self._at(head, reply):
                 at_head = True
@@ -177,9 +161,9 @@ class ChangeStream:
 
     def go_to(self, place: StreamPlace) -> None:
         """Read on from a place. A stream that stands there already stays open."""
-        if self._cursor is None or self._place != place:
+        if self._cursor is None or self._order.place != place:
             self._leave()
-            self._place = place
+            self._order.place = place
         self._wait_ms = 1
 
     def read(self) -> Reply:
@@ -196,12 +180,14 @@ class ChangeStream:
         self._count(batch)
         began = time.perf_counter()
         try:
-            events = list(self._take(batch))
+            events = list(self._order.take(batch))
         except CdcError:
             self._leave()  # what the cursor gave is not taken: it must be given again
             raise
         self._counts.parsed_seconds += time.perf_counter() - began
         took = len(batch.documents)
+        if took:
+            self._counts.behind_seconds = max(time.time() - self._order.last_seconds, 0.0)
         waited = self._wait_ms >= patience_ms
         self._wait_ms = 1 if took else min(4 * self._wait_ms, patience_ms)
         return Reply(events, took, waited)
@@ -219,7 +205,7 @@ class ChangeStream:
 
     def ended(self, reply: Reply) -> bool:
         """Tell whether a stream without tokens that tell the time (not MongoDB's own) had nothing to give."""
-        return reply.waited and not reply.took and not _time_of(self.place.token)
+        return reply.waited and not reply.took and not time_of(self.place.token)
 
     def token_before(self, time: Timestamp) -> bytes:
         """Return the token of the place before all events of a cluster time, empty if the server has none.
@@ -285,7 +271,7 @@ class ChangeStream:
         if self._cursor is not None and not lost:
             self._cursor.close()
         self._cursor = None
-        self._fragments = []
+        self._order.left()
         if lost and self._client is not None:
             self._client.close()
             self._client = None
@@ -306,7 +292,7 @@ class ChangeStream:
                     self._leave()
                     self._cursor = self._open(self.place)
                     self._cursor.next()  # the first batch is empty; its token is the one given
-                    self._count_from(self.place)
+                    self._order.opened(self.place, comes_again=self._comes_again)
                 batch = self._cursor.next(wait_ms)
             except TransientError as error:
                 self._leave(lost=True)
@@ -346,7 +332,7 @@ class ChangeStream:
             PositionLost: It may not do: the one that was met.
             ConfigurationError: It is not the place that is lost.
         """
-        place = self._place
+        place = self._order.place
         assert place is not None
         opens = self._opens_without_stages(place)
         if opens and place.token:
@@ -367,7 +353,7 @@ class ChangeStream:
             )
         else:
             raise lost
-        self._place = replace(place, token=b"")
+        self._order.place = replace(place, token=b"")
         self._comes_again = True
 
     def _opens_without_stages(self, place: StreamPlace) -> bool:
@@ -379,8 +365,8 @@ class ChangeStream:
 
     def _located(self, error: EventTooLarge) -> ConfigurationError:
         """Say which event is above the server's limit, if that can be found out."""
-        assert self._place is not None
-        place = self._place
+        assert self._order.place is not None
+        place = self._order.place
         found = error.found
         try:
             if event := self._first_large_event(place):
@@ -413,15 +399,6 @@ class ChangeStream:
         finally:
             cursor.close()
         return None
-
-    def _count_from(self, place: StreamPlace) -> None:
-        self._last_event = self._skip_through = _NO_EVENT
-        if place.index == LAST_INDEX:
-            return
-        if place.token or self._comes_again:
-            self._last_event = (place.time, place.index)
-        else:  # the stream begins with all events of that time
-            self._skip_through = (place.time, place.index)
 
     def _open(
         self, place: StreamPlace, *, batch_events: int | None = None, filtered: bool = True
@@ -492,120 +469,4 @@ class ChangeStream:
             self._primary = primary
 
     def _is_last(self, batch: RawBatch) -> bool:
-        return self._until is not None and _time_of(batch.resume_token) >= self._until
-
-    def _take(self, batch: RawBatch) -> Iterator[Events]:
-        """Give a batch's whole events and move the place."""
-        place = self.place
-        spans = batch.documents
-        count = len(spans)
-        if spans.stopped_at != len(batch.data) and count == 0 and not batch.resume_token:
-            return
-        if count:
-            found = scan(batch.data, spans, *self._last_event)
-            self._require_order(found)
-            self._newest = batch.data[spans.starts[-1] : spans.ends[-1]].tobytes()
-            self._last_event = (int(found.times[-1]), int(found.indexes[-1]))
-            self._counts.behind_seconds = max(time.time() - (self._last_event[0] >> 32), 0.0)
-            if found.fragments.any() or self._fragments:
-                yield from self._whole(batch, found)
-                return
-            first = self._skipped(found)
-            if first < count:
-                yield Events(batch.data, spans, found.times, found.indexes).part(first, count)
-                last_time, index = self._last_event
-                place = StreamPlace(last_time >> 32, last_time & 0xFFFF_FFFF, index, batch.resume_token)
-            if found.invalidate:
-                log.warning(
-                    "the change stream of %s ended with its collection and goes on after it",
-                    self._options.target,
-                )
-        newest = _time_of(batch.resume_token)
-        if newest > place.time:
-            place = StreamPlace(newest >> 32, newest & 0xFFFF_FFFF, LAST_INDEX, batch.resume_token)
-        elif batch.resume_token and not count and self._skip_through == _NO_EVENT:
-            if newest and newest < place.time:
-                raise _went_back(place, newest)
-            place = replace(place, token=batch.resume_token)
-        self._place = place
-
-    def _require_order(self, found: Scan) -> None:
-        place = self.place
-        first = int(found.times[0])
-        if first < place.time:
-            raise _went_back(place, first)
-        back = np.flatnonzero(found.times[1:] < found.times[:-1])
-        if len(back):
-            before = int(found.times[back[0]])
-            reached = StreamPlace(before >> 32, before & 0xFFFF_FFFF)
-            raise _went_back(reached, int(found.times[back[0] + 1]))
-
-    def _skipped(self, found: Scan) -> int:
-        """Count the events at the beginning that a start by time and index has passed already."""
-        skip_time, skip_index = self._skip_through
-        if skip_index < 0:
-            return 0
-        beyond = (found.times != skip_time) | (found.indexes > skip_index)
-        if not beyond.any():
-            return len(beyond)
-        self._skip_through = _NO_EVENT
-        return int(np.argmax(beyond))
-
-    def _whole(self, batch: RawBatch, found: Scan) -> Iterator[Events]:
-        """Give events one by one, joining fragments; the place moves with whole events only."""
-        data = batch.data
-        spans = batch.documents
-        _, token_starts, token_ends = find_in_all(data, spans.starts, spans.ends, _TOKEN)
-        for row in range(len(spans)):
-            event = data[spans.starts[row] : spans.ends[row]]
-            fragment = int(found.fragments[row])
-            if fragment:
-                if fragment != len(self._fragments) + 1:
-                    raise TransientError(
-                        "a fragment of a large change event is missing",
-                        expected=f"fragment {len(self._fragments) + 1}",
-                        found=f"fragment {fragment}",
-                        remedy="run again: the stream starts at the last whole event",
-                    )
-                self._fragments.append(event.tobytes())
-                if fragment < int(found.fragments_in_all[row]):
-                    continue
-                event = as_bytes(join_fragments(self._fragments))
-                self._fragments = []
-            moment = int(found.times[row]) or int(_event_time(event))
-            index = int(found.indexes[row])
-            skip_time, skip_index = self._skip_through
-            if moment == skip_time and index <= skip_index:
-                continue
-            whole = Spans(np.array([0]), np.array([len(event)]), len(event))
-            yield Events(event, whole, np.array([moment], np.uint64), np.array([index]))
-            token = data[token_starts[row] : token_ends[row]].tobytes()
-            self._place = StreamPlace(moment >> 32, moment & 0xFFFF_FFFF, index, token)
-
-
-def _went_back(place: StreamPlace, time: int) -> TransientError:
-    return TransientError(
-        "the change stream went back",
-        expected=f"nothing before {describe(place)}, which it had reached",
-        found=describe(StreamPlace(time >> 32, time & 0xFFFF_FFFF)),
-        remedy="run again; if it stays so, the deployment was restored from a backup or is another one: "
-        "reset the offset and take a new snapshot",
-    )
-
-
-def _event_time(event: Bytes) -> int:
-    return int(scan(event, Spans(np.array([0]), np.array([len(event)]), len(event)), *_NO_EVENT).times[0])
-
-
-def _time_of(token: bytes) -> int:
-    """Read the cluster time from a resume token's BSON, 0 if it has none that can be told."""
-    try:
-        return token_time(bson.decode(token)) if token else 0
-    except BSONError:
-        return 0
-
-
-def describe(place: StreamPlace) -> str:
-    """Name a place for people."""
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(place.seconds))
-    return f"cluster time {place.seconds}:{place.increment} ({moment})"
+        return self._until is not None and time_of(batch.resume_token) >= self._until

@@ -11,20 +11,15 @@ from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.base import Finding
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
-from airflow_cdc_provider.sources.mongodb.connection import (
-    UNAUTHORIZED,
-    ConnectionValues,
-    await_server,
-    cluster_time,
-    translated,
-)
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_server, cluster_time
 from airflow_cdc_provider.sources.mongodb.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import SPLIT_SINCE
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPlace, describe
 from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
+from airflow_cdc_provider.sources.mongodb.server_errors import UNAUTHORIZED, translated
 
 _OLDEST_SERVER: Final = (4, 4)
 _CAPPED_TOLD_SINCE: Final = (6, 0)
@@ -236,7 +231,8 @@ def _collections(
         )
     others = [f for f in facts if f.type != "collection" and not options.in_batches(f.name)]
     if batches := [f for f in facts if options.in_batches(f.name)]:
-        yield Finding("ok", "batches", f"read in full at each run: {_names(batches)}")
+        yield Finding("ok", "batches", f"read at each run: {_names(batches)}")
+        yield from _cursor_indexes(client, options, batches)
     named = [f for f in others if f.name in _literal_names(options, selects)]
     if named:
         yield Finding(
@@ -265,6 +261,30 @@ def _collections(
     if options.full_document == "post_image" or options.pre_images:
         yield from _images(client, options, captured)
     yield from _readable(client, captured)
+
+
+def _cursor_indexes(
+    client: MongoClient, options: MongodbOptions, batches: Sequence[CollectionFacts]
+) -> Iterator[Finding]:
+    """Tell of collections that are read by a field without an index; time series keep bounds of their own."""
+    for facts in batches:
+        field = options.batch_cursors.get(facts.name)
+        if field is None or facts.type != "collection":
+            continue
+        database, _, name = facts.name.partition(".")
+        try:
+            with translated(f"indexes of {facts.name} can't be listed"):
+                leading = {next(iter(index["key"])) for index in client[database][name].list_indexes()}
+        except CdcError as error:
+            yield Finding("warning", "batches", str(error), "grant listIndexes, as role read does")
+            continue
+        if field not in leading:
+            yield Finding(
+                "warning",
+                "batches",
+                f"{facts.name} is read by {field}, but no index begins with it: each reading sees all of it",
+                f'db.getCollection("{name}").createIndex({{"{field}": 1}})',
+            )
 
 
 def _images(

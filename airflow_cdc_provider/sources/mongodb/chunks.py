@@ -28,8 +28,9 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ChunkPlan, Offset
-from airflow_cdc_provider.sources.mongodb.connection import RawCursor, as_timestamp, cluster_time
+from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor, as_timestamp
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange, history_gone, parse_filter
 
 _MOST_PARTS: Final = 4096

@@ -38,6 +38,15 @@ def in_words(event: bytes) -> str:
     return _joined(parts)
 
 
+def renamed_from(event: bytes) -> str:
+    """Say which collection an event renames."""
+    try:
+        namespace = RawBSONDocument(event, _LAZY)["ns"]
+        return f"{namespace['db']}.{namespace['coll']}"
+    except (BSONError, KeyError, TypeError, ValueError):
+        return _UNREADABLE
+
+
 def row_in_words(collection: str, document: bytes) -> str:
     """Say which document a snapshot has read."""
     try:

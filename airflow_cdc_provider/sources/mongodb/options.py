@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.plugins import wrong_place
 from airflow_cdc_provider.sources.mongodb.moments import check_moment, read_moment
-from airflow_cdc_provider.sources.mongodb.stages import check_stages, read_stages
+from airflow_cdc_provider.sources.mongodb.stages import check_copy_stages, check_stages, read_stages
 
 _COLLATION = (
     "locale",
@@ -143,6 +143,23 @@ class MongodbInference:
 
 
 @dataclass(frozen=True)
+class MongodbCopy:
+    """What is asked of the server when collections are read in full."""
+
+    pipeline: tuple[Mapping[str, Any], ...] = option(
+        "Aggregation stages of your own for all that is read in full, as a list or as JSON; one task reads a "
+        "collection then",
+        (),
+        read=read_stages,
+        check=check_copy_stages,
+    )
+    allow_disk_use: bool = option(
+        "Whether the server may sort on disk for what one aggregation reads: with a pipeline, and in batches",
+        True,
+    )
+
+
+@dataclass(frozen=True)
 class MongodbAdvanced:
     """Options that few users need."""
 
@@ -271,12 +288,30 @@ class MongodbOptions:
         60.0,
         minimum=0.0,
     )
+    batch_cursors: Mapping[str, str] = option(
+        "Of tables that are read in batches, by their full names, a field whose values only grow: after one "
+        "reading in full, runs read documents whose value is the greatest one then, or a greater one",
+        {},
+    )
+    batch_overlap_seconds: float = option(
+        "How far before the last value a reading by such a field begins, if it is a time or an ObjectId: for "
+        "values that come late",
+        0.0,
+        minimum=0.0,
+    )
+    batch_full_seconds: float = option(
+        "How long after one reading in full of such a table the next one is due, which sees deletions and "
+        "what came late; 0: never again",
+        0.0,
+        minimum=0.0,
+    )
+    copy: MongodbCopy = option("What is asked when collections are read in full", MongodbCopy)
     infer: MongodbInference = option("Columns by what documents turn out to have", MongodbInference)
     stream: MongodbStream = option("What is asked of the change stream", MongodbStream)
     advanced: MongodbAdvanced = option("Options that few users need", MongodbAdvanced)
 
     def in_batches(self, table: str) -> bool:
-        """Tell whether a table is read in full at each run."""
+        """Tell whether a table is read at each run, and not streamed."""
         return any(re.fullmatch(pattern, table) for pattern in self.batch)
 
     def __post_init__(self) -> None:
@@ -297,6 +332,17 @@ class MongodbOptions:
                 "option source.target is wrong",
                 expected="database.collection for scope collection",
                 found=self.target or "none",
+            )
+        if streamed := [table for table in self.batch_cursors if not self.in_batches(table)]:
+            raise ConfigurationError(
+                "option source.batch_cursors is of tables that are read in batches",
+                expected="names that a pattern of source.batch selects",
+                found=", ".join(streamed),
+            )
+        if self.full_document == "none" and self.copy.pipeline:
+            raise ConfigurationError(
+                "option source.copy.pipeline changes the documents that updates are applied to",
+                expected="another source.full_document than none",
             )
         if self.full_document == "none" and self.stream.oversize == "skip":
             raise ConfigurationError(

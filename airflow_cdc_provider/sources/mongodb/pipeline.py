@@ -15,6 +15,7 @@ The server applies a filter on namespaces that comes first to the oplog, before 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bson import json_util
@@ -77,18 +78,20 @@ def large_events(options: MongodbOptions, selection: Selection | None) -> Stages
     ]
 
 
-def user_stages(options: MongodbOptions) -> Stages:
-    """Return the user's stages with what Extended JSON stands for.
+def user_stages(stages: Sequence[Mapping[str, Any]], name: str) -> Stages:
+    """Return a user's stages with what Extended JSON stands for.
+
+    Args:
+        stages: The stages.
+        name: The option that has them.
 
     Raises:
         ConfigurationError: A value is no Extended JSON.
     """
     try:
-        return [dict(json_util.loads(json.dumps(stage))) for stage in options.stream.pipeline]
+        return [dict(json_util.loads(json.dumps(stage))) for stage in stages]
     except (ValueError, TypeError, BSONError) as error:
-        raise ConfigurationError(
-            "option source.stream.pipeline is no Extended JSON", found=str(error)[:200]
-        ) from None
+        raise ConfigurationError(f"option {name} is no Extended JSON", found=str(error)[:200]) from None
 
 
 def describe_pipeline(stages: Stages) -> str:
@@ -114,7 +117,8 @@ def _change_stream(options: MongodbOptions) -> dict[str, Any]:
 def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     """Return the built-in filter and the user's stages in the order that is asked for."""
     stream = options.stream
-    own = [_sparing(stage, passing(selection)) for stage in user_stages(options)]
+    stages = user_stages(options.stream.pipeline, "source.stream.pipeline")
+    own = [_sparing(stage, passing(selection)) for stage in stages]
     if stream.pipeline_order == "user_only":
         return own
     skipped = [kind for operation in stream.skipped_operations for kind in _KINDS[operation]]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -138,3 +139,9 @@ def _wrong(found: str) -> ConfigurationError:
         ", numbers from 0 to 4294967295",
         found=found,
     )
+
+
+def describe(place: StreamPlace) -> str:
+    """Name a place for people."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(place.seconds))
+    return f"cluster time {place.seconds}:{place.increment} ({moment})"

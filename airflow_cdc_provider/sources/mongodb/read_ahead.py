@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_cdc_provider.sources.mongodb.connection import RawBatch, RawCursor
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor
 
 
 @dataclass(frozen=True)

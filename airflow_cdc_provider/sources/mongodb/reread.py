@@ -20,8 +20,9 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.mongodb import bson
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, value_end
-from airflow_cdc_provider.sources.mongodb.connection import RawCursor, cluster_time
+from airflow_cdc_provider.sources.mongodb.connection import cluster_time
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.records import positions, snapshot_records
 from airflow_cdc_provider.sources.mongodb.snapshot import read_concern
 

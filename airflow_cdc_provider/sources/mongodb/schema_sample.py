@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
-from airflow_cdc_provider.sources.mongodb.connection import RawCursor, ServerTimeout
 from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount, FieldTally, tally_fields
 from airflow_cdc_provider.sources.mongodb.inferred import TYPE_NAMES, InferredColumns, InferredField
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
+from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout
 
 _BATCH: Final = 1000
 _MOST_COLUMNS: Final = 10_000

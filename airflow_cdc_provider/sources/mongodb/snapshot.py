@@ -44,19 +44,18 @@ from airflow_cdc_provider.sources.base import SnapshotPlan
 from airflow_cdc_provider.sources.mongodb.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
-    RawBatch,
-    RawCursor,
     cluster_time,
     pauses,
     pinned_client,
-    translated,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
 from airflow_cdc_provider.sources.mongodb.event_words import row_in_words
 from airflow_cdc_provider.sources.mongodb.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
+from airflow_cdc_provider.sources.mongodb.server_errors import translated
 
 log = logging.getLogger(__name__)
 

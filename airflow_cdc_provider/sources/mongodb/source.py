@@ -24,29 +24,36 @@ from airflow_cdc_provider.sources.base import (
     SnapshotPlan,
 )
 from airflow_cdc_provider.sources.mongodb.backlog import Backlog, BatchTaken
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.check import check_deployment, list_collections
 from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks, show_key
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
-    as_timestamp,
     cluster_time,
     pinned_client,
     reach,
-    translated,
 )
+from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
+from airflow_cdc_provider.sources.mongodb.event_words import renamed_from
 from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
 from airflow_cdc_provider.sources.mongodb.moments import parse_moment
 from airflow_cdc_provider.sources.mongodb.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace, describe
+from airflow_cdc_provider.sources.mongodb.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
 from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.signal_documents import signals_of, write_marks
 from airflow_cdc_provider.sources.mongodb.snapshot import plan_snapshot, range_reader
 from airflow_cdc_provider.sources.mongodb.time_slices import ChangeReader, TimeSlice
-from airflow_cdc_provider.sources.mongodb.whole_reads import NotInBatches, SnapshotReader, plan_whole_read
+from airflow_cdc_provider.sources.mongodb.whole_reads import (
+    NotInBatches,
+    SnapshotReader,
+    plan_reading,
+    plan_whole_read,
+)
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)
@@ -121,7 +128,7 @@ class MongodbSource:
         return [f.name for f in found if f.type == "collection" or self.in_batches(f.name)]
 
     def in_batches(self, table: str) -> bool:
-        """Tell whether a table is read in full at each run."""
+        """Tell whether a table is read at each run, and not streamed."""
         return self._options.in_batches(table)
 
     @property
@@ -283,9 +290,18 @@ class MongodbSource:
             table: ``database.collection``.
             where: A query in Extended JSON.
         """
-        if self.in_batches(table):
+        if self.in_batches(table) or self._options.copy.pipeline:
             return plan_whole_read(self._client, table, where)
         return plan_snapshot(self._client, table, where, self._options.advanced.ranges_per_snapshot)
+
+    def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
+        """Plan the next reading of a table in batches, by its cursor field where it has one."""
+        options = self._options
+        field = options.batch_cursors.get(table)
+        if field is None:
+            return plan_whole_read(self._client, table, where)
+        cursor = CursorField(field, options.batch_overlap_seconds, options.batch_full_seconds)
+        return plan_reading(self._client, table, where, cursor, reached)
 
     def snapshot_reader(self) -> Callable[[Any], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
@@ -323,7 +339,16 @@ class MongodbSource:
         chunk_size: int,
         number: int,
     ) -> ChunkPlan:
-        """Cut the next chunks off a collection, read at the stream's own place (see :mod:`.chunks`)."""
+        """Cut the next chunks off a collection, read at the stream's own place (see :mod:`.chunks`).
+
+        Raises:
+            ConfigurationError: Copies have stages of their own, which chunks would leave out.
+        """
+        if self._options.copy.pipeline:
+            raise ConfigurationError(
+                "a snapshot beside the stream reads documents as they are: source.copy.pipeline changes them",
+                expected="a signal of type blocking, or CdcSnapshotOperator: these apply it",
+            )
         return plan_chunks(
             self._client,
             table,
@@ -340,6 +365,14 @@ class MongodbSource:
     def show_key(self, key: str) -> str:
         """Show an ``_id`` as Extended JSON."""
         return show_key(key)
+
+    def ends(self, table: str) -> bool:
+        """Tell whether a collection that is gone was captured."""
+        return self._selects(table) and not self.in_batches(table)
+
+    def arrival(self, payload: bytes) -> str:
+        """Say from which name a collection came, by the event of its rename."""
+        return f"{renamed_from(payload)} was renamed to it, with all its documents"
 
     def signals_of(self, payloads: Sequence[bytes]) -> Sequence[Arrived]:
         """Read signals from change events of the signal collection."""

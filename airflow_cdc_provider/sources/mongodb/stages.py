@@ -26,11 +26,13 @@ ALLOWED: Final = (
 )
 """What MongoDB takes in a change stream's pipeline."""
 
+ALLOWED_IN_COPIES: Final = (*ALLOWED, "$lookup", "$graphLookup", "$sort", "$limit", "$skip", "$sample")
+"""What leaves documents told apart by their ``_id``, and writes nothing."""
+
 NEEDED: Final = ("_id", "operationType", "clusterTime", "ns", "documentKey")
 """Members of an event that say where it is in the stream, and which document it is of."""
 
 _PROTECTED: Final = frozenset({*NEEDED, "ns.db", "ns.coll", "documentKey._id", "fullDocument._id"})
-_OPTION: Final = "source.stream.pipeline"
 
 
 def read_stages(value: object) -> object:
@@ -45,7 +47,7 @@ def read_stages(value: object) -> object:
         return json.loads(value) if value.strip() else []
     except ValueError as error:
         raise ConfigurationError(
-            f"option {_OPTION} is no JSON", expected="a list of aggregation stages", found=str(error)
+            "option pipeline is no JSON", expected="a list of aggregation stages", found=str(error)
         ) from None
 
 
@@ -67,6 +69,23 @@ def check_stages(stages: Sequence[Stage]) -> str:
                 f"stages that leave {', '.join(NEEDED)} of each event as they are "
                 f"(stage {number}, {names[0]}, takes or changes {', '.join(taken)})"
             )
+    return ""
+
+
+def check_copy_stages(stages: Sequence[Stage]) -> str:
+    """Likewise of stages by which collections are read in full: documents must stay, by their ``_id``."""
+    try:
+        json.dumps(stages)
+    except (TypeError, ValueError):
+        return 'values that JSON has; others as Extended JSON, such as {"$date": "2026-05-01T12:00:00Z"}'
+    for number, stage in enumerate(stages):
+        names = list(stage)
+        if len(names) != 1 or names[0] not in ALLOWED_IN_COPIES:
+            found = ", ".join(names) or "none"
+            allowed = ", ".join(ALLOWED_IN_COPIES)
+            return f"stages of one operator each, one of {allowed} (stage {number}: {found})"
+        if "_id" in set(_taken(names[0], stage[names[0]])):
+            return f"stages that leave _id as it is (stage {number}, {names[0]}, takes or changes it)"
     return ""
 
 

@@ -29,10 +29,10 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.sources.base import ReadingCounts
-from airflow_cdc_provider.sources.mongodb.capture import ChangeStream, describe
+from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import StreamPlace
+from airflow_cdc_provider.sources.mongodb.position import StreamPlace, describe
 from airflow_cdc_provider.sources.mongodb.records import EventSlice, read_events, slice_reader
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.stream_events import Events

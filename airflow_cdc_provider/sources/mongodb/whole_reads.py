@@ -1,8 +1,9 @@
-"""Views, time series and collections that are read in full at each run: batch mode, without a change stream.
+"""What is read by one aggregation: views, time series and collections at each run, copies with own stages.
 
-Neither a view nor a time series has an index on ``_id`` that could bound ranges, so one task reads all of it
-by an aggregation. Documents are told apart by ``_id`` as everywhere; those without one are set apart. Rows
-have the cluster time before the read as their version. What the next read doesn't see goes from the mirror.
+Neither a view nor a time series has an index on ``_id`` that could bound ranges, and stages of one's own may
+begin with anything, so one task reads all of it. Documents are told apart by ``_id`` as everywhere; those
+without one are set apart. Rows have the cluster time before the read as their version. What a reading in full
+doesn't see goes from the mirror; one by a cursor field (:mod:`.cursor_reads`) adds to it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from bson import json_util
 from pymongo import MongoClient
 
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.mongodb.connection import (
-    ConnectionValues,
-    RawCursor,
-    cluster_time,
-    pinned_client,
-)
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
+from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField, greatest
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.pipeline import user_stages
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPlace
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.snapshot import (
     RangeReader,
@@ -62,6 +62,34 @@ def plan_whole_read(client: MongoClient, table: str, where: str | None) -> Snaps
         position=StreamPlace(begun.time, begun.inc, LAST_INDEX - 1).position,
         origin=ORIGIN,
     )
+
+
+def plan_reading(
+    client: MongoClient, table: str, where: str | None, cursor: CursorField, reached: str
+) -> SnapshotPlan:
+    """Plan to read what came since the last reading, or all of it where that is due.
+
+    Args:
+        client: The connection.
+        table: The table.
+        where: Filter as Extended JSON.
+        cursor: The field that readings go by.
+        reached: What the reading before left, empty for one in full.
+
+    Raises:
+        ConfigurationError: The filter is wrong, or the table can't be read.
+    """
+    filtered, now = parse_filter(where), time.time()
+    value = greatest(client, table, cursor.field, filtered)
+    newer = cursor.query_since(reached, value, now)
+    if newer is None:
+        plan = plan_whole_read(client, table, where)
+    else:
+        both = {"$and": [filtered, newer]} if filtered else newer
+        text = json_util.dumps(both, json_options=json_util.CANONICAL_JSON_OPTIONS)
+        plan = plan_whole_read(client, table, text)
+    left = cursor.reached(value, reached, now, full=newer is None)
+    return replace(plan, reached=left, partial=newer is not None)
 
 
 @dataclass(frozen=True)
@@ -112,11 +140,12 @@ class SnapshotReader:
         at = max((now.time << 32) | now.inc, part.begun_at)
         size = self.options.advanced.fetch_size
         query = parse_filter(part.where)
+        own = user_stages(self.options.copy.pipeline, "source.copy.pipeline")
         command: dict[str, Any] = {
             "aggregate": collection,
-            "pipeline": [{"$match": query}] if query else [],
+            "pipeline": [*([{"$match": query}] if query else []), *own],
             "cursor": {"batchSize": size},
-            "allowDiskUse": True,
+            "allowDiskUse": self.options.copy.allow_disk_use,
             "readConcern": read_concern(at, exact=False),
             "comment": f"{self.options.stream.comment} snapshot",
         }

@@ -401,6 +401,11 @@ def test_what_cannot_be_captured_as_asked_is_told(
         assert "pre- and post-images ok" not in found
         assert f"{name}.plain" in findings(pre_images=True)["pre- and post-images warning"].message
         assert "collMod" in findings(full_document="post_image")["pre- and post-images error"].remedy
+        database.plain.create_index([("at", -1), ("n", 1)])
+        by_field = {f"{name}.plain": "at", f"{name}.images": "n", f"{name}.series": "t", f"{name}.view": "at"}
+        batched = findings(batch=(rf"{name}\..*",), batch_cursors=by_field)
+        assert batched["batches warning"].message.startswith(f"{name}.images is read by n, but no index")
+        assert batched["batches warning"].remedy == 'db.getCollection("images").createIndex({"n": 1})'
         by_pattern = MongodbSource(MongodbOptions(), connection, Selection((rf"{name}\..*",)))
         (left_out,) = (f for f in by_pattern.check() if f.subject == "views")
         assert (left_out.level, f"{name}.series, {name}.view" in left_out.message) == ("warning", True)

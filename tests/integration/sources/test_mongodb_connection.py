@@ -24,13 +24,9 @@ from pymongo import timeout
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.mongodb.connection import (
-    ConnectionValues,
-    RawCursor,
-    pinned_client,
-    reach,
-)
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pinned_client, reach
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from server_kit import MongoServer

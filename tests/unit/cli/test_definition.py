@@ -68,6 +68,7 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc offsets set",
         "cdc offsets reset",
         "cdc offsets forget",
+        "cdc offsets adopt",
         "cdc offsets export",
         "cdc offsets import",
     ]

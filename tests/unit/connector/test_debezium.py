@@ -295,6 +295,18 @@ def test_cassandras_snapshot_modes_are_taken_in_any_case(value: str, mode: str) 
         from_debezium({**CASSANDRA, "snapshot.mode": f"{value}ly"})
 
 
+@pytest.mark.covers("MDB-NAME-01", "MDB-NAME-03")
+def test_names_have_no_default() -> None:
+    assert (connector().name, connector().topic_prefix) == ("shop", "shop")
+    assert (connector(name="one").name, connector(name="one").topic_prefix) == ("one", "shop")
+    unnamed = {name: value for name, value in MONGODB.items() if name != "topic.prefix"}
+    for given in (unnamed, {**unnamed, "name": "one"}):
+        with pytest.raises(ConfigurationError, match=r"topic\.prefix is missing"):
+            from_debezium(given)
+    with pytest.raises(ConfigurationError, match="option name is missing"):
+        Connector.from_dict({"source": {"type": "mongodb"}})
+
+
 @pytest.mark.covers("MDB-NAME-04")
 @pytest.mark.parametrize("base", [MONGODB, CASSANDRA], ids=["mongodb", "cassandra"])
 def test_the_class_of_a_copied_file_selects_the_source(base: dict[str, str]) -> None:

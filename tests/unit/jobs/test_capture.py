@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs import capture as stage
 from airflow_cdc_provider.lake.changes_table import ChangesState
@@ -14,6 +15,9 @@ from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts
 
 SPARK = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
+
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}})
 
 
 class Source:
@@ -56,6 +60,7 @@ def test_nodes_of_a_batch_that_cannot_be_committed_are_told(monkeypatch: pytest.
         stopping=lambda: False,
         uncommitted=(),
         listens_to_source=False,
+        connector=CONNECTOR,
     )
     with pytest.raises(CommitConflict):
         stage.capture(context)
@@ -81,6 +86,7 @@ def test_stop_before_the_first_batch_is_a_clean_one() -> None:
         learn=lambda through: None,
         stopping=lambda: True,
         listens_to_source=False,
+        connector=CONNECTOR,
     )
     counts = stage.capture(context)
     assert (counts.batches, counts.changes, counts.quarantined) == (0, 0, 0)

@@ -273,7 +273,8 @@ def guarded(limit: int, action: str) -> JobContext:
     )
     nothing: Any = None
     source: Any = Holes()
-    return JobContext(nothing, connector, nothing, nothing, nothing, source)
+    changes: Any = Changes()
+    return JobContext(nothing, connector, nothing, nothing, changes, source)
 
 
 @pytest.mark.covers("MDB-GRD-01", "MDB-GRD-02")

@@ -56,7 +56,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, source: Source, pending: Pending, apa
     monkeypatch.setattr(stage, "_merge_each", merge_all)
     mirror = SimpleNamespace(state=lambda: STATE, row_count=lambda state: 1_000_000)
     context: Any = SimpleNamespace(
-        spec=SimpleNamespace(options={}),
+        spec=SimpleNamespace(options={}, tables=()),
         connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
         changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None)),
         mirror=lambda table: mirror,
@@ -94,7 +94,7 @@ class Lake:
         monkeypatch.setattr(stage, "_merge_all", self.merge_all)
         monkeypatch.setattr(stage, "read_doubts_again", self.read_again)
         self.context: Any = SimpleNamespace(
-            spec=SimpleNamespace(options={}),
+            spec=SimpleNamespace(options={}, tables=()),
             connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}}),
             changes=SimpleNamespace(state=lambda: SimpleNamespace(batch=4, offset=None)),
             mirror=lambda table: SimpleNamespace(state=lambda: self.state(table)),

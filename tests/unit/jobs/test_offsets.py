@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import offsets as stage
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
@@ -41,7 +42,7 @@ def after(monkeypatch: pytest.MonkeyPatch, *tables: str, **options: Any) -> Prog
         spec=SimpleNamespace(options=options, tables=tables),
         changes=Changes(),
         source=SimpleNamespace(validate_offset=validate),
-        connector=SimpleNamespace(name="shop"),
+        connector=Connector.from_dict({"name": "shop", "source": {"type": "cassandra", "conn_id": "nodes"}}),
     )
     stage.offsets(context)
     return Progress.from_offset(context.changes.offset)
@@ -77,3 +78,16 @@ def test_show_changes_nothing_and_other_actions_are_refused(monkeypatch: pytest.
     assert after(monkeypatch, action="show") == Progress(SOURCE, SNAPSHOTS)
     with pytest.raises(ConfigurationError, match="unknown action"):
         after(monkeypatch, action="remember")
+
+
+def test_another_connectors_offset_is_refused_until_it_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = {"name": "shop", "source.type": "cassandra", "source.conn_id": "others"}
+    offset = Progress(SOURCE, SNAPSHOTS, identity=theirs).to_offset()
+    monkeypatch.setattr(Changes, "__init__", lambda self: setattr(self, "offset", offset))
+    for action in ("set", "reset", "forget"):
+        with pytest.raises(ConfigurationError, match=r"conn_id others, .*found .*conn_id nodes"):
+            after(monkeypatch, action=action, offset=SOURCE, origin="host-1")
+    adopted = after(monkeypatch, action="adopt")
+    assert (adopted.source, adopted.snapshots) == (SOURCE, SNAPSHOTS)
+    assert adopted.identity is not None
+    assert adopted.identity["source.conn_id"] == "nodes"

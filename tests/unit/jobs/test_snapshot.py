@@ -48,7 +48,8 @@ class FakeContext:
 def left_to_read(
     source: FakeSource, tables: Sequence[str], known: dict[str, SnapshotProgress] | None = None
 ) -> _Ranges:
-    return _Ranges(cast(JobContext, FakeContext(source)), tables, known or {}, replacing=True, filters={})
+    context = cast(JobContext, FakeContext(source))
+    return _Ranges(context, tables, known or {}, again=False, replacing=True, filters={})
 
 
 def test_a_commit_is_filled_with_the_ranges_of_several_tables() -> None:

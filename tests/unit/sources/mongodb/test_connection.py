@@ -11,8 +11,9 @@ from pymongo import errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.mongodb import connection
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, reach, translated
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, reach
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
 from server_kit.ports import free_port
 
@@ -170,7 +171,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 @pytest.mark.covers("MDB-XE-06")
 @pytest.mark.parametrize("error", [errors.NetworkTimeout("late"), errors.OperationFailure("late", 50)])
 def test_a_late_answer_is_told_from_none(error: Exception) -> None:
-    with pytest.raises(connection.ServerTimeout), translated("reading"):
+    with pytest.raises(ServerTimeout), translated("reading"):
         raise error
 
 

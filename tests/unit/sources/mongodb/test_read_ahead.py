@@ -12,8 +12,8 @@ import pytest
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.bson import Spans
-from airflow_cdc_provider.sources.mongodb.connection import RawBatch
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
+from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Waiting
 
 PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector"}

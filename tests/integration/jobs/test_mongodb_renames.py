@@ -1,0 +1,142 @@
+"""MongoDB: a collection that takes another's name brings its documents, which no event tells of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs import capture as capture_stage
+from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.lake.changes_table import ChangesTable
+from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.equality import assert_mirror_equals_collection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.integration
+
+
+def declared(database: Any, *tables: str, **more: Any) -> dict[str, Any]:
+    names = "|".join(tables) or "(?!tmp).*"
+    return {
+        "name": f"mongo_{database.name}",
+        "source": {"type": "mongodb"},
+        "tables": [rf"{database.name}\.({names})"],
+        "lake": {"catalog": "lake", "namespace": database.name},
+        **more,
+    }
+
+
+def equal(spark: SparkSession, database: Any, name: str) -> int:
+    return assert_mirror_equals_collection(spark, database[name], f"{database.name}.{database.name}_{name}")
+
+
+def test_a_renamed_collection_is_read_anew_by_the_same_sync(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    database.a.insert_many([{"_id": n, "of": "a"} for n in range(50)])
+    database.b.insert_many([{"_id": n, "of": "b"} for n in range(20, 90)])
+    database.apart.insert_many([{"_id": n, "of": "apart"} for n in range(30)])
+    shop = declared(database, "a", "b", "sums")
+    run_stage("sync", shop, connection)
+    assert (equal(spark, database, "a"), equal(spark, database, "b")) == (50, 70)
+
+    # Over a name that is known, with changes before and after it.
+    database.a.update_one({"_id": 1}, {"$set": {"more": 1}})
+    database.a.rename("b", dropTarget=True)
+    database.b.delete_one({"_id": 2})
+    database.b.insert_one({"_id": "new"})
+    done = run_stage("sync", shop, connection)
+    assert equal(spark, database, "b") == 50
+    assert equal(spark, database, "a") == 0
+    assert done.snapshot is not None
+    assert done.snapshot.rows_by_table == {f"{database.name}.b": 50}
+    assert not [finding for finding in done.findings if "renamed" in finding]
+
+    # Back to a former name; from a collection that isn't captured; and $out, which renames what it wrote.
+    database.b.rename("a")
+    database.apart.rename("b")
+    database.a.aggregate([{"$group": {"_id": "$of", "n": {"$sum": 1}}}, {"$out": "sums"}])
+    run_stage("sync", shop, connection)
+    assert [equal(spark, database, name) for name in ("a", "b", "sums")] == [50, 30, 2]
+    database.a.delete_many({"of": "a"})
+    database.a.aggregate([{"$group": {"_id": "$of", "n": {"$sum": 1}}}, {"$out": "sums"}])
+    again = run_stage("sync", shop, connection)
+    assert again.snapshot is not None
+    assert again.snapshot.rows_by_table == {f"{database.name}.sums": 1}
+    assert equal(spark, database, "sums") == 1
+    idle = run_stage("sync", shop, connection)
+    assert idle.snapshot is None or not idle.snapshot.tables, "what was read anew isn't due again"
+    assert run_stage("verify", shop, connection).ok
+
+
+def test_a_rename_whose_capture_died_before_the_mark_is_made_good(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Any,
+    connection: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database.a.insert_many([{"_id": n} for n in range(10)])
+    database.b.insert_one({"_id": "b"})
+    shop = declared(database)
+    run_stage("sync", shop, connection)
+    database.a.rename("b", dropTarget=True)
+
+    def dies(*_: Any) -> Any:
+        raise ConnectionResetError("the driver is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(capture_stage, "mark_arrivals", dies)
+        with pytest.raises(ConnectionResetError):
+            run_stage("capture", shop, connection)
+    connector = Connector.from_dict(shop)
+    changes = ChangesTable(build_lake(spark, connector), connector)
+    assert changes.table.read(changes.table.head()).where("kind = 'signal'").count() == 1, "it was committed"
+    assert not Progress.from_offset(changes.state().offset).snapshots[f"{database.name}.b"].due
+    run_stage("sync", shop, connection)
+    assert equal(spark, database, "b") == 10
+
+
+def test_without_snapshots_of_its_own_a_connector_tells_of_the_rename(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    database.a.insert_many([{"_id": n} for n in range(10)])
+    shop = declared(database, snapshot={"mode": "never"})
+    run_stage("sync", shop, connection)
+    database.a.rename("b")
+    told = run_stage("sync", shop, connection).findings
+    assert [f for f in told if f"{database.name}.a was renamed to it" in f]
+    run_stage("snapshot", shop, connection, tables=[f"{database.name}.b"])
+    assert equal(spark, database, "b") == 10
+    assert not [f for f in run_stage("sync", shop, connection).findings if "renamed" in f]
+
+
+def test_the_mirror_of_a_collection_that_is_gone_becomes_empty(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    for name in "abc":
+        database[name].insert_many([{"_id": n} for n in range(10)])
+    shop = declared(database)
+    run_stage("sync", shop, connection)
+    database.a.insert_one({"_id": "last"})
+    database.a.drop()
+    database.b.rename("elsewhere")
+    done = run_stage("sync", shop, connection)
+    assert {t.table.rpartition(".")[2]: t.rows_removed for t in done.tables} == {
+        "a": 10,
+        "b": 10,
+        "c": 0,
+        "elsewhere": 0,
+    }
+    assert [equal(spark, database, name) for name in ("a", "b", "c", "elsewhere")] == [0, 0, 10, 10]
+    again = run_stage("sync", shop, connection)
+    assert {t.table.rpartition(".")[2] for t in again.tables} == {"c", "elsewhere"}
+    database.a.insert_one({"_id": "anew"})
+    run_stage("sync", shop, connection)
+    assert equal(spark, database, "a") == 1
