@@ -25,15 +25,7 @@ import numpy as np
 
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.sources.vitess.protobuf_kernels import (
-    BROKEN,
-    LENGTH_DELIMITED,
-    VARINT,
-    read_length,
-    read_tag,
-    read_varint,
-    skip_value,
-)
+from airflow_cdc_provider.sources.vitess.protobuf import LEN, VARINT, next_field, read_varint
 
 NULL: Final = -1
 """Start and end of a value that is NULL, and of a row or bitmap that isn't there."""
@@ -222,22 +214,14 @@ def _read_change(data: Any, at: Any, end: Any, firsts: Any, lasts: Any) -> Any:
     if end > len(data):
         return _FIELD
     while at < end:
-        number, wire_type, at = read_tag(data, at, end)
-        if at < 0:
+        number, kind, _, content, at = next_field(data, at, end)
+        if number <= 0:
             return _FIELD
-        if wire_type == LENGTH_DELIMITED and number <= 4:
-            first, last = read_length(data, at, end)
-            if first < 0:
-                return _FIELD
+        if kind == LEN and number <= 4:
             if firsts[number - 1] >= 0:
                 return _TWICE
-            firsts[number - 1] = first
-            lasts[number - 1] = last
-            at = last
-        else:
-            at = skip_value(data, at, end, wire_type)
-            if at < 0:
-                return _FIELD
+            firsts[number - 1] = content
+            lasts[number - 1] = at
     return 0
 
 
@@ -249,18 +233,14 @@ def _read_bitmap(data: Any, at: Any, end: Any) -> Any:
     first = np.int64(at)
     last = np.int64(at)
     while at < end:
-        number, wire_type, at = read_tag(data, at, end)
-        if at < 0:
+        number, kind, value, content, at = next_field(data, at, end)
+        if number <= 0:
             return _FIELD, np.int64(NULL), np.int64(0)
-        if number == 1 and wire_type == VARINT:
-            count, at = read_varint(data, at, end)
-        elif number == 2 and wire_type == LENGTH_DELIMITED:
-            first, last = read_length(data, at, end)
-            at = last
-        else:
-            at = skip_value(data, at, end, wire_type)
-        if at < 0:
-            return _FIELD, np.int64(NULL), np.int64(0)
+        if number == 1 and kind == VARINT:
+            count = value
+        elif number == 2 and kind == LEN:
+            first = content
+            last = at
     if count < 0 or (count >> 3) + np.int64((count & 7) != 0) > last - first:
         return _BITMAP, np.int64(NULL), np.int64(0)
     return 0, first, count
@@ -284,55 +264,48 @@ def _read_rows(data: Any, starts: Any, ends: Any, firsts: Any, lasts: Any, count
 @walker
 def _read_row(data: Any, start: Any, end: Any, firsts: Any, lasts: Any) -> Any:
     """Find a row's values; return how many it has, and a fault."""
+    nothing = np.int64(0)
     if end > len(data):
-        return np.int64(0), _FIELD
+        return nothing, _FIELD
     # Values may stand before lengths, so they are found first.
     value = np.int64(0)
     limit = np.int64(0)
     seen = False
     at = np.int64(start)
     while at < end:
-        number, wire_type, at = read_tag(data, at, end)
-        if at < 0:
-            return np.int64(0), _FIELD
-        if number == 2 and wire_type == LENGTH_DELIMITED:
+        number, kind, _, content, at = next_field(data, at, end)
+        if number <= 0:
+            return nothing, _FIELD
+        if number == 2 and kind == LEN:
             if seen:
-                return np.int64(0), _TWICE
+                return nothing, _TWICE
             seen = True
-            value, limit = read_length(data, at, end)
-            at = limit
-        else:
-            at = skip_value(data, at, end, wire_type)
-        if at < 0:
-            return np.int64(0), _FIELD
+            value = content
+            limit = at
     count = np.int64(0)
     at = np.int64(start)
     while at < end:
-        number, wire_type, at = read_tag(data, at, end)
-        if number == 1 and wire_type == LENGTH_DELIMITED:
-            at, last = read_length(data, at, end)
-        elif number == 1 and wire_type == VARINT:
-            last = at + 1
-        else:
-            at = skip_value(data, at, end, wire_type)
-            last = at
-        while at < last:
-            bits, at = read_varint(data, at, end if wire_type == VARINT else last)
-            if at == BROKEN:
-                return np.int64(0), _FIELD
+        number, kind, bits, content, at = next_field(data, at, end)
+        if number != 1 or kind not in (VARINT, LEN):
+            continue
+        while content < at:
+            if kind == LEN:
+                bits, content = read_varint(data, content, at)
+                if content < 0:
+                    return nothing, _FIELD
+            else:
+                content = at
             length = np.int64(np.uint64(bits) >> np.uint64(1)) ^ -(bits & 1)
             if length > limit - value:
-                return np.int64(0), _LENGTH
+                return nothing, _LENGTH
             if length >= 0:
                 if count < len(firsts):
                     firsts[count] = value
                     lasts[count] = value + length
                 value += length
             count += 1
-            if wire_type == VARINT:
-                break
     if value != limit:
-        return np.int64(0), _LEFT_OVER
+        return nothing, _LEFT_OVER
     return count, 0
 
 
