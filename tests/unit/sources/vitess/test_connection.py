@@ -14,7 +14,7 @@ from airflow_cdc_provider.sources.vitess import protocol
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.failures import SchemaBehind, failure
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, failed, table
+from tests.unit.sources.vitess.recording_vtgate import RecordingVtgate, failed, table
 
 PASSWORD = "p@ss word"
 
@@ -106,7 +106,7 @@ def test_each_call_carries_login_headers_and_caller() -> None:
         "headers": "x-Env:prod, x-team:data",
         "caller_id": {"principal": "orders", "component": "airflow", "subcomponent": "dag"},
     }
-    with FakeVtgate() as vtgate:
+    with RecordingVtgate() as vtgate:
         values = read(**vtgate.connection, login="cdc", password=PASSWORD, extra=extra)
         with VtgateClient(values) as client:
             client.execute("SELECT 1", "shop:-80")
@@ -129,7 +129,7 @@ def test_each_call_carries_login_headers_and_caller() -> None:
 def test_rows_are_bytes_and_none() -> None:
     answer = table(["id", "note"], ["1", None], ["", b"\xff"])
     with (
-        FakeVtgate(answer=lambda sql, target: answer) as vtgate,
+        RecordingVtgate(answer=lambda sql, target: answer) as vtgate,
         VtgateClient(read(**vtgate.connection)) as client,
     ):
         got = client.execute("SELECT * FROM t")
@@ -144,7 +144,7 @@ def test_failed_statement_is_an_error_by_its_code() -> None:
         "b": failed(grpc.StatusCode.UNAVAILABLE, "no healthy tablet"),
     }
     with (
-        FakeVtgate(answer=lambda sql, target: answers[sql]) as vtgate,
+        RecordingVtgate(answer=lambda sql, target: answers[sql]) as vtgate,
         VtgateClient(read(**vtgate.connection)) as client,
     ):
         with pytest.raises(ConfigurationError, match="doesn't run a: found INVALID_ARGUMENT: syntax error"):
@@ -155,7 +155,7 @@ def test_failed_statement_is_an_error_by_its_code() -> None:
 
 @pytest.mark.covers("VIT-CON-10")
 def test_message_above_the_limit_names_the_setting() -> None:
-    with FakeVtgate(responses=[b"small", b"x" * 5000]) as vtgate:
+    with RecordingVtgate(responses=[b"small", b"x" * 5000]) as vtgate:
         values = read(**vtgate.connection, extra={"max_message_bytes": 4096})
         with VtgateClient(values) as client:
             stream = client.vstream(b"")
@@ -165,7 +165,7 @@ def test_message_above_the_limit_names_the_setting() -> None:
             ):
                 next(stream)
     with (
-        FakeVtgate(responses=[b"x" * 4_194_305]) as vtgate,
+        RecordingVtgate(responses=[b"x" * 4_194_305]) as vtgate,
         VtgateClient(read(**vtgate.connection)) as client,
         pytest.raises(ConfigurationError, match="max_message_bytes"),
     ):
@@ -174,7 +174,7 @@ def test_message_above_the_limit_names_the_setting() -> None:
 
 def test_cancelled_stream_ends_for_the_thread_that_reads_it() -> None:
     forever = threading.Event()
-    with FakeVtgate(responses=[b"one"], waits=forever.wait) as vtgate:
+    with RecordingVtgate(responses=[b"one"], waits=forever.wait) as vtgate:
         with VtgateClient(read(**vtgate.connection)) as client:
             stream = client.vstream(b"")
             got: list[bytes] = []
@@ -191,7 +191,7 @@ def test_cancelled_stream_ends_for_the_thread_that_reads_it() -> None:
 
 def test_closed_client_ends_its_streams() -> None:
     forever = threading.Event()
-    with FakeVtgate(responses=[b"one"], waits=forever.wait) as vtgate:
+    with RecordingVtgate(responses=[b"one"], waits=forever.wait) as vtgate:
         client = VtgateClient(read(**vtgate.connection))
         stream = client.vstream(b"")
         assert next(stream) == b"one"
@@ -202,7 +202,7 @@ def test_closed_client_ends_its_streams() -> None:
 
 def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
     refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and token is refused")
-    with FakeVtgate(refuses=refusal) as vtgate:
+    with RecordingVtgate(refuses=refusal) as vtgate:
         values = read(**vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": "auth:token"})
         with VtgateClient(values) as client:
             for call in (lambda: client.execute("x"), lambda: next(client.vstream(b""))):
