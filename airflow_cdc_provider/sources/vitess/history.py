@@ -1,7 +1,7 @@
 """A table's shapes over time, and how rows of each are shown by the newest.
 
-Made of the records of kind ``schema``: the fields that rows came with, each where they were first seen, and
-the statements of all shards. Between two shapes that follow each other the statements are replayed on the
+Made of the records of kind ``schema``: the fields that rows came with, each where they were first seen,
+and the statements of all shards. Between two shapes that follow each other the statements are replayed on the
 names of the first; what doesn't apply (the same statement again, from another shard) is passed over. What they
 leave open is told: from then on the table is due for a snapshot.
 """
@@ -242,6 +242,8 @@ def _step(
     """Explain a shape by the one before it and the statements between: origins, and what is left open."""
     assert earlier is not None
     assert later is not None
+    if any(one.statement is not None and one.statement.kind in ("create", "drop") for one in statements):
+        return (FromDefault(None),) * len(later.columns), []  # no row of the table before is left
     names: dict[str, str | Added] = {column.name: column.name for column in earlier.columns}
     for one in statements:
         if one.statement is not None:
@@ -261,17 +263,14 @@ def _step(
         else:
             origins.append(FromDefault(None))
             questions.append(f"column {column.name} came, and what rows have there isn't known")
-    if [earlier.columns[n].name for n in earlier.key] != [
-        origin_name for n in later.key if isinstance(origin_name := names.get(later.columns[n].name), str)
-    ] or len(earlier.key) != len(later.key):
+    key = [(column.name, column.scale) for column in (earlier.columns[n] for n in earlier.key)]
+    if key != [(names.get(column.name), column.scale) for column in (later.columns[n] for n in later.key)]:
         questions.append("the key is another one")
     return tuple(origins), questions
 
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
     """Apply a statement to names, all its actions at once, as MySQL does: two columns may swap names."""
-    if statement.kind in ("create", "drop"):
-        return {}
     renamed = {action.old: action.new for action in statement.actions if isinstance(action, Renamed)}
     dropped = {action.name for action in statement.actions if isinstance(action, Dropped)}
     now: dict[str, str | Added] = {}
@@ -297,7 +296,7 @@ def _widens(old: Column, new: Column) -> bool:
     match family:
         case "integer":
             wider = _INTEGERS.index(b.word) - _INTEGERS.index(a.word)
-            return wider >= 0 and old.unsigned == new.unsigned or (wider > 0 and old.unsigned)
+            return (wider >= 0 and old.unsigned == new.unsigned) or (wider > 0 and old.unsigned)
         case "decimal":
             whole = (new.precision - new.scale) - (old.precision - old.scale)
             return new.scale >= old.scale and whole >= 0 and (old.unsigned or not new.unsigned)
