@@ -162,7 +162,10 @@ class VitessRecords:
         place[sort] = np.arange(len(sort))
         of_tables = []
         begin = 0
-        order = self.order.next(told) if self.connector.publish.vitess.ordered_transactions else None
+        order = None
+        if self.connector.publish.vitess.ordered_transactions:
+            shards = map("/".join, zip(told.keyspaces, told.shards, strict=True))
+            order = self.order.next(zip(told.vgtids, shards, strict=True))
         for table in tables:
             own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
             begin += table.rows.num_rows
