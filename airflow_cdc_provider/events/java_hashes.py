@@ -1,7 +1,7 @@
 """The order in which Java's ``HashMap`` and ``HashSet`` hand out texts, where Debezium shows it.
 
-Buckets by hash, and in a bucket the order of insertion; there are 16 buckets, and twice as many each time that
-three of four are filled (``java.util.HashMap``).
+Buckets by hash, and in a bucket the order of insertion; there are 16 buckets, and twice as many each time
+that three of four are filled (``java.util.HashMap``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LEAST_BUCKETS: Final = 16
 
 @lru_cache(maxsize=4096)
 def spread_hash(text: str) -> int:
-    """Return what a text's bucket is taken from: ``String.hashCode`` with its upper half mixed in, unsigned."""
+    """Return what a text's bucket is taken from: ``String.hashCode`` with its upper half mixed in."""
     code = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):

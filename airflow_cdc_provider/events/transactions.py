@@ -189,7 +189,9 @@ def bound(
     sizes = np.bincount(numbers, minlength=count)
     total = np.arange(len(numbers)) - (np.cumsum(sizes) - sizes)[numbers] + 1
     texts = ids.cast(pa.utf8())
-    blocks = pa.StructArray.from_arrays([texts.take(pa.array(numbers)), pa.array(total), pa.array(order)], _BLOCK)
+    blocks = pa.StructArray.from_arrays(
+        [texts.take(pa.array(numbers)), pa.array(total), pa.array(order)], _BLOCK
+    )
     counted = pa.StructArray.from_arrays(
         [names.take(pa.array(pairs.collections)), pa.array(pairs.counts)], ["data_collection", "event_count"]
     )

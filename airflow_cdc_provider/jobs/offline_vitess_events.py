@@ -61,8 +61,8 @@ def recorded_files(path: Path) -> list[Path]:
     if not found:
         raise ConfigurationError(
             f"there is no recording at {path}",
-            expected="a file of VStreamResponse messages, each after its length as a varint, or a folder with "
-            "*.vstream (or *.vstream.gz) files",
+            expected="a file of VStreamResponse messages, each after its length as a varint, or a folder "
+            "with *.vstream (or *.vstream.gz) files",
         )
     return found
 

@@ -89,7 +89,9 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
-        return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector)), decoded.unread
+        return encode_pieces(
+            [p for p in pieces if len(p.rows)], converters_of(self.connector)
+        ), decoded.unread
 
     def _form(self) -> EventForm:
         own = self.connector.publish.vitess

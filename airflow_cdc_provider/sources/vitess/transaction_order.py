@@ -1,6 +1,6 @@
 """What orders the transactions of a shard: epoch and rank, as Debezium's ordered metadata tell them.
 
-``rank`` is the sum of the last numbers of all servers in the shard's set of GTIDs (:attr:`.gtid.GtidSet.rank`);
+``rank`` is the sum of the last numbers of all servers in the shard's GTIDs (:attr:`.gtid.GtidSet.rank`);
 ``epoch`` rises as :mod:`.position` says. Events of one row are compared by epoch, then rank, then their
 number in the transaction.
 """
