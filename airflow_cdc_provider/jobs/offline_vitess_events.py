@@ -32,7 +32,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     headers = context_headers(connector.topic_prefix, connector.publish.task_id, "vitess", str(uuid.uuid4()))
 
     def captured(keyspace: str, table: str) -> bool:
-        return connector.selects(f"{keyspace}.{table}") and in_keyspace(options, keyspace)
+        return keyspace == options.keyspace and connector.selects(f"{keyspace}.{table}")
 
     maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):
@@ -80,13 +80,6 @@ def recorded_events(file: Path) -> wire.Events:
     except (OSError, EOFError) as error:
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
     return wire.scan(*wire.split_recording(data))
-
-
-def in_keyspace(options: VitessOptions, keyspace: str) -> bool:
-    """Tell whether a keyspace is read: it is the one, or matches the expression behind a slash."""
-    if options.keyspace.startswith("/"):
-        return re.search(options.keyspace[1:], keyspace) is not None
-    return options.keyspace in ("", keyspace)
 
 
 _ENDING: Final = re.compile(r"\.vstream(\.gz)?$")
