@@ -78,7 +78,8 @@ class VitessPublishOptions:
         "utf8",
     )
     timestamps: Literal["text", "zoned"] = option(
-        "text: TIMESTAMP as MySQL gives it, in UTC, as Debezium 3.5 does; zoned: ISO 8601 with its zone", "text"
+        "text: TIMESTAMP as MySQL gives it, in UTC, as Debezium 3.5 does; zoned: ISO 8601 with its zone",
+        "text",
     )
     include_columns: tuple[str, ...] = option(
         "Anchored regular expressions on keyspace.table.column: only these columns are in values "
@@ -101,7 +102,8 @@ class VitessPublishOptions:
         False,
     )
     local_vgtid: bool = option(
-        "source.vgtid and ids of transactions tell the event's own shard alone (transform UseLocalVgtid)", False
+        "source.vgtid and ids of transactions tell the event's own shard alone (transform UseLocalVgtid)",
+        False,
     )
     transaction_records: bool = option(
         "Records at the beginning and end of each transaction; without them events still tell theirs "

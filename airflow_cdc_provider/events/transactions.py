@@ -29,6 +29,7 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 
 _COLLECTIONS: Final = ConnectSchema(
     "array",
@@ -184,10 +185,13 @@ def bound(
     which, names = _coded(collections.cast(pa.utf8()), [])
     inside = np.ones(len(numbers), np.bool_)
     order, pairs = _count_pairs(numbers, which, inside, np.zeros(len(names), np.int64))
+    pairs = _in_hash_order(pairs, names)
     sizes = np.bincount(numbers, minlength=count)
     total = np.arange(len(numbers)) - (np.cumsum(sizes) - sizes)[numbers] + 1
     texts = ids.cast(pa.utf8())
-    blocks = pa.StructArray.from_arrays([texts.take(pa.array(numbers)), pa.array(total), pa.array(order)], _BLOCK)
+    blocks = pa.StructArray.from_arrays(
+        [texts.take(pa.array(numbers)), pa.array(total), pa.array(order)], _BLOCK
+    )
     counted = pa.StructArray.from_arrays(
         [names.take(pa.array(pairs.collections)), pa.array(pairs.counts)], ["data_collection", "event_count"]
     )
@@ -208,6 +212,15 @@ def bound(
         fields=list(_RECORD),
     )
     return Bounded(blocks, records)
+
+
+def _in_hash_order(pairs: _Pairs, names: pa.Array) -> _Pairs:
+    """Put the collections of each transaction into the order in which Debezium's map hands them out."""
+    hashes = np.array([spread_hash(name) for name in names.to_pylist()], np.int64)[pairs.collections]
+    sizes = np.bincount(pairs.runs)[pairs.runs] if len(pairs.runs) else pairs.runs
+    buckets = np.array([bucket_count(size) for size in sizes.tolist()], np.int64)
+    order = np.lexsort((hashes & (buckets - 1), pairs.runs))
+    return _Pairs(pairs.runs[order], pairs.collections[order], pairs.counts[order])
 
 
 def build(tracked: Tracked | Bounded, topic: str) -> Envelope:

@@ -19,6 +19,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.offline import Damage, Recording
 from airflow_cdc_provider.jobs.vitess_events import VitessRecords
 from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.events import stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _ROWS_AT_ONCE: Final = 10_000
@@ -31,13 +32,13 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     headers = context_headers(connector.topic_prefix, connector.publish.task_id, "vitess", str(uuid.uuid4()))
 
     def captured(keyspace: str, table: str) -> bool:
-        return connector.selects(f"{keyspace}.{table}") and in_keyspace(options, keyspace)
+        return keyspace == options.keyspace and connector.selects(f"{keyspace}.{table}")
 
     maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):
         events = recorded_events(file)
         last = 0
-        for first, last in wire_stretches(events):
+        for first, last in stretches(events, _ROWS_AT_ONCE):
             records, unread = maker.records(events, first, last)
             for place, reason in sorted(unread.items()):
                 damage.add(f"{file} at byte {place}", reason)
@@ -46,3 +47,39 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
         open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
         if open_rows:
             damage.add(f"{file}, the last transaction", f"{open_rows} row changes that no COMMIT follows")
+
+
+def recorded_files(path: Path) -> list[Path]:
+    """Find the files of a recording: one, or those of a folder by name.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(file for file in path.iterdir() if _ENDING.search(file.name)) if path.is_dir() else []
+    if not found:
+        raise ConfigurationError(
+            f"there is no recording at {path}",
+            expected="a file of VStreamResponse messages, each after its length as a varint, or a folder "
+            "with *.vstream (or *.vstream.gz) files",
+        )
+    return found
+
+
+def recorded_events(file: Path) -> wire.Events:
+    """Read a recording.
+
+    Raises:
+        CorruptInput: It is broken; the message says where.
+    """
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rb") as stream:
+            data = stream.read()
+    except (OSError, EOFError) as error:
+        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
+    return wire.scan(*wire.split_recording(data))
+
+
+_ENDING: Final = re.compile(r"\.vstream(\.gz)?$")

@@ -89,7 +89,9 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
-        return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector)), decoded.unread
+        return encode_pieces(
+            [p for p in pieces if len(p.rows)], converters_of(self.connector)
+        ), decoded.unread
 
     def _form(self) -> EventForm:
         own = self.connector.publish.vitess
@@ -162,7 +164,10 @@ class VitessRecords:
         place[sort] = np.arange(len(sort))
         of_tables = []
         begin = 0
-        order = self.order.next(told) if self.connector.publish.vitess.ordered_transactions else None
+        order = None
+        if self.connector.publish.vitess.ordered_transactions:
+            shards = map("/".join, zip(told.keyspaces, told.shards, strict=True))
+            order = self.order.next(zip(told.vgtids, shards, strict=True))
         for table in tables:
             own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
             begin += table.rows.num_rows

@@ -1,4 +1,4 @@
-"""Debezium's envelope of Vitess events (connector 3.5); fields and order: ``docs/formats/vitess-events.md``."""
+"""Debezium's envelope of Vitess events (3.5); fields and order: ``docs/formats/vitess-events.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of Vitess's rows as the Arrow arrays that events show: which column becomes what, :mod:`.event_types`.
+"""Columns of Vitess's rows as the Arrow arrays that events show; which column is which: :mod:`.event_types`.
 
 Each function takes the cells of a column in some rows and gives an array of so many values, null where there
 is none. A value that can't be read is null and its row is marked: what becomes of the row, the caller says.
@@ -6,19 +6,21 @@ is none. A value that can't be read is null and its row is marked: what becomes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.spans import Bytes, Ints, gather, span_column
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, gather, span_column
 from airflow_cdc_provider.changes.text_kernels import gather_text
-from airflow_cdc_provider.sources.vitess import event_values
+from airflow_cdc_provider.sources.vitess import event_values, values
+from airflow_cdc_provider.sources.vitess.charsets import decode_column
 from airflow_cdc_provider.sources.vitess.event_values import BROKEN, DAY_US, NO_DATE, VALUE
+from airflow_cdc_provider.sources.vitess.fields import Column
+from airflow_cdc_provider.sources.vitess.numbers import decimal_texts, read_floats, read_integers
 
 _LONGEST: Final = 2**63 - 1
 _SRID_BYTES: Final = 4
@@ -54,51 +56,54 @@ def nothing(cells: Cells) -> pa.Array:
 
 def integers(kind: pa.DataType, cells: Cells) -> pa.Array:
     """Show numbers as integers of a type."""
-    return _numbers(_plain(cells), kind, cells)
+    numbers, misfits = read_integers(cells.data, cells.starts, cells.ends, max(kind.bit_width, 32))
+    cells.unread[misfits] = True
+    return numbers.cast(kind)
 
 
 def low_integers(cells: Cells) -> pa.Array:
     """Show BIGINT UNSIGNED as int64, null above 2^63 - 1."""
-    numbers = _numbers(_plain(cells), pa.uint64(), cells)
-    return pc.if_else(pc.less_equal(numbers, pa.scalar(_LONGEST, pa.uint64())), numbers, None).cast(pa.int64())
+    numbers = decimals(0, cells).cast(pa.uint64())
+    low = pc.less_equal(numbers, pa.scalar(_LONGEST, pa.uint64()))
+    return pc.if_else(low, numbers, pa.scalar(None, pa.uint64())).cast(pa.int64())
 
 
-def unsigned_texts(cells: Cells) -> pa.Array:
-    """Show BIGINT UNSIGNED as digits, without the zeros of ZEROFILL."""
-    return _numbers(_plain(cells), pa.uint64(), cells).cast(pa.utf8())
-
-
-def floats(cells: Cells, *, single: bool) -> pa.Array:
+def floats(single: bool, cells: Cells) -> pa.Array:
     """Show numbers as float64, FLOAT as what 32 bits hold of it."""
-    numbers = _numbers(_plain(cells), pa.float32() if single else pa.float64(), cells)
+    kind = pa.float32() if single else pa.float64()
+    numbers, misfits = read_floats(cells.data, cells.starts, cells.ends, kind)
+    cells.unread[misfits] = True
     return numbers.cast(pa.float64())
 
 
-def decimal_texts(cells: Cells) -> pa.Array:
-    """Show DECIMAL as digits: no blanks, which Vitess 8 puts in, and a zero before the point."""
-    texts = _plain(cells)
-    if pc.any(pc.match_substring_regex(texts, r" |^-?\.")).as_py():
-        texts = pc.replace_substring(texts, " ", "")
-        # Arrow's expressions (RE2) have groups of one digit: this is group 1 and a zero.
-        texts = pc.replace_substring_regex(texts, r"^(-?)\.", r"\10.")
-    return texts
+def decimals(scale: int, cells: Cells) -> pa.Array:
+    """Show numbers as their digits, so many behind the point."""
+    shown, misfits = decimal_texts(cells.data, cells.starts, cells.ends, scale)
+    cells.unread[misfits] = True
+    return shown
 
 
 def unscaled(scale: int, cells: Cells) -> pa.Array:
     """Show numbers as the bytes of Connect's ``Decimal``."""
-    numbers, states = event_values.unscaled_numbers(cells.data, cells.starts, cells.ends, scale)
+    numbers, states = event_values.unscaled_numbers(*binary_buffer(decimals(scale, cells)), scale)
     cells.unread[states == BROKEN] = True
     return numbers
 
 
-def texts(charset: int, cells: Cells) -> pa.Array:
-    """Show text.
+def texts(charset: str, cells: Cells) -> pa.Array:
+    """Show text; what is none of its character set becomes U+FFFD.
 
     Args:
-        charset: MySQL's number of the collation it is in; 0: UTF-8. What is none of it becomes U+FFFD.
+        charset: MySQL's name of the character set; empty: UTF-8.
         cells: The cells.
     """
-    return gather_text(cells.data, cells.starts, cells.ends, cells.starts >= 0)
+    valid = cells.starts >= 0
+    if charset:
+        shown = decode_column(span_column(pa.binary(), cells.data, cells.starts, cells.ends), charset)
+        if shown.null_count == len(cells) - np.count_nonzero(valid):
+            return shown
+        return pc.coalesce(shown, gather_text(cells.data, cells.starts, cells.ends, valid).cast(pa.utf8()))
+    return gather_text(cells.data, cells.starts, cells.ends, valid)
 
 
 def bytes_as_they_are(cells: Cells) -> pa.Array:
@@ -110,9 +115,7 @@ def bytes_as_text(mode: str, cells: Cells) -> pa.Array:
     """Show bytes as text: ``base64``, ``base64-url-safe`` or ``hex``."""
     if mode == "hex":
         return event_values.hexadecimal(cells.data, cells.starts, cells.ends)
-    return event_values.base64_text(
-        cells.data, cells.starts, cells.ends, url_safe=mode == "base64-url-safe"
-    )
+    return event_values.base64_text(cells.data, cells.starts, cells.ends, url_safe=mode == "base64-url-safe")
 
 
 def dates(nullable: bool, cells: Cells) -> pa.Array:
@@ -134,7 +137,7 @@ def moments(per_second: int, nullable: bool, cells: Cells) -> pa.Array:
 
 
 def zoned(nullable: bool, cells: Cells) -> pa.Array:
-    """Show TIMESTAMP as ISO 8601 in UTC; a zero is null, or the beginning of 1970 where null isn't allowed."""
+    """Show TIMESTAMP as ISO 8601 in UTC; a zero is null, or 1970 begins where null isn't allowed."""
     _, states = event_values.read_moments(cells.data, cells.starts, cells.ends)
     cells.unread[states == BROKEN] = True
     shown = pc.binary_join_element_wise(pc.replace_substring(_plain(cells), " ", "T"), "Z", "")
@@ -155,28 +158,17 @@ def times(kind: pa.DataType, per_second: int, cells: Cells) -> pa.Array:
     return pa.array(_in_unit(micros, per_second), mask=~valid).cast(kind)
 
 
-def enum_members(names: Sequence[str], cells: Cells) -> pa.Array:
-    """Show ENUM, given as numbers from 1, as text; 0 is the empty one, for a value that was wrong."""
-    numbers = _numbers(_plain(cells), pa.int64(), cells)
-    known = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, len(names)))
-    cells.unread[pc.invert(known).fill_null(False).to_numpy(zero_copy_only=False)] = True
-    return pa.array(["", *names], pa.utf8()).take(pc.if_else(known, numbers, None))
-
-
-def set_members(names: Sequence[str], cells: Cells) -> pa.Array:
-    """Show SET, given as a mask of bits, as text with commas."""
-    masks = _numbers(_plain(cells), pa.uint64(), cells).dictionary_encode()
-    known = [
-        ",".join(name for number, name in enumerate(names) if mask >> number & 1)
-        for mask in masks.dictionary.to_pylist()
-    ]
-    return pa.array(known, pa.utf8()).take(masks.indices)
+def members(column: Column, cells: Cells) -> pa.Array:
+    """Show ENUM and SET as text, also where they are numbers; 0 is the empty one, for a wrong value."""
+    shown, misfits = values.texts(column, cells.data, cells.starts, cells.ends)
+    cells.unread[misfits] = True
+    return shown
 
 
 def single_bits(cells: Cells) -> pa.Array:
     """Show BIT(1) as a boolean."""
-    values, valid = _last_bytes(cells)
-    return pa.array(values & 1 != 0, mask=~valid)
+    last, valid = _last_bytes(cells)
+    return pa.array(last & 1 != 0, mask=~valid)
 
 
 def reversed_bytes(cells: Cells) -> pa.Array:
@@ -228,21 +220,6 @@ def _plain(cells: Cells) -> pa.Array:
     return gather_text(cells.data, cells.starts, cells.ends, cells.starts >= 0)
 
 
-def _numbers(shown: pa.Array, kind: pa.DataType, cells: Cells) -> pa.Array:
-    """Read numbers; only where one of them is none, each by itself."""
-    try:
-        return shown.cast(kind)
-    except pa.ArrowInvalid:
-        values: list[Any] = []
-        for row, text in enumerate(shown.to_pylist()):
-            try:
-                values.append(pa.scalar(text).cast(kind).as_py() if text is not None else None)
-            except pa.ArrowInvalid:
-                cells.unread[row] = True
-                values.append(None)
-        return pa.array(values, kind)
-
-
 def _moments(nullable: bool, cells: Cells) -> tuple[Ints, npt.NDArray[np.bool_]]:
     micros, states = event_values.read_moments(cells.data, cells.starts, cells.ends)
     cells.unread[states == BROKEN] = True
@@ -259,9 +236,9 @@ def _in_unit(micros: Ints, per_second: int) -> Ints:
 def _last_bytes(cells: Cells) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """Return the last byte of each value, and whether there is one."""
     valid = (cells.starts >= 0) & (cells.ends > cells.starts)
-    values = np.zeros(len(cells), np.uint8)
-    values[valid] = cells.data[cells.ends[valid] - 1]
-    return values, valid
+    last = np.zeros(len(cells), np.uint8)
+    last[valid] = cells.data[cells.ends[valid] - 1]
+    return last, valid
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,22 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.vitess.event_types import (
-    PRIMARY_KEY,
-    UNIQUE_KEY,
-    EventColumn,
-    EventTypes,
-    event_column,
-)
+from airflow_cdc_provider.sources.vitess.event_types import EventColumn, EventTypes, event_column
+from airflow_cdc_provider.sources.vitess.fields import PRIMARY_KEY, UNIQUE_KEY, TableShape, invalid_names
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent
-
-_PASSING_NAME: Final = "@"
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,7 @@ class EventForm:
             made of instead.
     """
 
-    types: EventTypes = EventTypes()
+    types: EventTypes = EventTypes()  # noqa: RUF009  frozen
     include_columns: tuple[str, ...] = ()
     exclude_columns: tuple[str, ...] = ()
     key_columns: tuple[tuple[str, str], ...] = ()
@@ -88,7 +80,10 @@ def comparable_fields(fields: bytes) -> bytes:
     Raises:
         CorruptInput: It can't be read.
     """
-    told = _parsed(fields)
+    try:
+        told = FieldEvent.FromString(fields)
+    except DecodeError as error:
+        raise CorruptInput("the fields of a table can't be read", found=str(error)) from error
     told.ClearField("shard")
     for field in told.fields:
         field.ClearField("database")
@@ -109,36 +104,26 @@ def event_table(fields: bytes, keyspace: str, name: str, form: EventForm) -> Eve
     Raises:
         CorruptInput: The message can't be read, or its columns have no names: a passing fault of VStream.
     """
-    told = _parsed(fields)
-    for field in told.fields:
-        if field.name.startswith(_PASSING_NAME):
-            raise CorruptInput(
-                f"Illegal prefix '@' for column: {field.name}, from schema: {keyspace}, table: {name}",
-                remedy="the tablet could not match a row with its schema: run again, and start vttablet with "
-                "--track-schema-versions if it stays",
-            )
-    shown: list[EventColumn] = []
-    in_values: list[EventColumn] = []
-    for place, field in enumerate(told.fields):
-        column = event_column(field, place, form.types, member_texts=told.enum_set_string_values)
-        if column is not None:
-            shown.append(column)
-            if form.shows(f"{keyspace}.{name}.{field.name}"):
-                in_values.append(column)
-    key = _key(told.fields, shown, f"{keyspace}.{name}", form)
-    return EventTable(keyspace, name, len(told.fields), tuple(in_values), tuple(key))
+    shape = TableShape.parse(fields)
+    for passing in invalid_names(shape.columns):
+        raise CorruptInput(
+            f"Illegal prefix '@' for column: {passing}, from schema: {keyspace}, table: {name}",
+            remedy="the tablet could not match a row with its schema: run again, and start vttablet with "
+            "--track-schema-versions if it stays",
+        )
+    shown = [
+        column
+        for place, told in enumerate(shape.columns)
+        if (column := event_column(told, place, form.types)) is not None
+    ]
+    in_values = [column for column in shown if form.shows(f"{keyspace}.{name}.{column.field.name}")]
+    key = _key(shape, shown, f"{keyspace}.{name}", form)
+    return EventTable(keyspace, name, len(shape.columns), tuple(in_values), tuple(key))
 
 
-def _key(fields: Any, shown: Sequence[EventColumn], table: str, form: EventForm) -> list[EventColumn]:
+def _key(shape: TableShape, shown: Sequence[EventColumn], table: str, form: EventForm) -> list[EventColumn]:
     chosen = [pattern for tables, pattern in form.key_columns if re.fullmatch(tables, table)]
     if chosen:
         return [c for c in shown if any(re.fullmatch(pattern, c.field.name) for pattern in chosen)]
-    primary = [c for c in shown if fields[c.place].flags & PRIMARY_KEY]
-    return primary or [c for c in shown if fields[c.place].flags & UNIQUE_KEY][:1]
-
-
-def _parsed(fields: bytes) -> Any:
-    try:
-        return FieldEvent.FromString(fields)
-    except DecodeError as error:
-        raise CorruptInput("the fields of a table can't be read", found=str(error)) from error
+    primary = [c for c in shown if shape.columns[c.place].flags & PRIMARY_KEY]
+    return primary or [c for c in shown if shape.columns[c.place].flags & UNIQUE_KEY][:1]

@@ -17,35 +17,27 @@ TIMESTAMP                the text that MySQL gives, in UTC, named ``io.debezium.
 YEAR                     int32 named ``io.debezium.time.Year``
 BIT, spatial, VECTOR     left out; or shown where ``bits``, ``geometries``, ``vectors`` say so
 ======================== ===================================================================================
-
-Which type a column has, its SQL text says first (``column_type``): text with a binary collation is sent as
-BINARY, VARBINARY or BLOB.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
 from airflow_cdc_provider.sources.vitess import event_columns as columns
 from airflow_cdc_provider.sources.vitess.event_columns import Cells
-from airflow_cdc_provider.sources.vitess.protocol import TYPES
+from airflow_cdc_provider.sources.vitess.fields import Column
+from airflow_cdc_provider.sources.vitess.lake_types import family_of
 
 CONNECT_NAME: Final = b"connect.name"
 """Metadata of a field: the name of its Connect schema, with the version after a colon."""
 CONNECT_PARAMETERS: Final = b"connect.parameters"
 """Metadata of a field: the parameters of its Connect schema, a JSON object."""
-
-NOT_NULL: Final = 1
-PRIMARY_KEY: Final = 2
-UNIQUE_KEY: Final = 4
-UNSIGNED: Final = 32
 
 Temporal = Literal[
     "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "text"
@@ -55,21 +47,28 @@ _TIME: Final = "io.debezium.time."
 _LOGICAL: Final = "org.apache.kafka.connect.data."
 _DATA: Final = "io.debezium.data."
 
-_INTEGERS: Final[Mapping[str, pa.DataType]] = {
-    "INT8": pa.int16(),
-    "UINT8": pa.int16(),
-    "INT16": pa.int16(),
-    "UINT16": pa.int32(),
-    "INT24": pa.int32(),
-    "UINT24": pa.int32(),
-    "INT32": pa.int32(),
-    "UINT32": pa.int64(),
-    "INT64": pa.int64(),
+_INTEGERS: Final[Mapping[tuple[str, bool], pa.DataType]] = {
+    ("tinyint", False): pa.int16(),
+    ("tinyint", True): pa.int16(),
+    ("smallint", False): pa.int16(),
+    ("smallint", True): pa.int32(),
+    ("mediumint", False): pa.int32(),
+    ("mediumint", True): pa.int32(),
+    ("int", False): pa.int32(),
+    ("int", True): pa.int64(),
+    ("bigint", False): pa.int64(),
 }
-_TEXTS: Final = ("CHAR", "VARCHAR", "TEXT")
-_BYTES: Final = ("BINARY", "VARBINARY", "BLOB")
-_TEXT_TYPE: Final = re.compile(r"(?:national\s+)?(?:var)?char\b|\w*text\b|enum\b|set\b", re.IGNORECASE)
-_MEMBER: Final = re.compile(r"'((?:[^']|'')*)'")
+"""By SQL's word, and whether it is unsigned."""
+_SPATIAL: Final = (
+    "geometry",
+    "point",
+    "linestring",
+    "polygon",
+    "multipoint",
+    "multilinestring",
+    "multipolygon",
+    "geometrycollection",
+)
 
 _DATETIMES: Final[Mapping[str, tuple[str, int]]] = {
     "microseconds": (f"{_TIME}MicroTimestamp:1", 1_000_000),
@@ -145,20 +144,19 @@ class EventColumn:
     read: Callable[[Cells], pa.Array]
 
 
-def event_column(field: Any, place: int, types: EventTypes, *, member_texts: bool) -> EventColumn | None:
+def event_column(column: Column, place: int, types: EventTypes) -> EventColumn | None:
     """Say how a column is shown.
 
     Args:
-        field: The ``query.Field`` message.
-        place: Number of the column in rows.
+        column: The column.
+        place: Its number in rows.
         types: The choices.
-        member_texts: Whether values of ENUM and SET come as text (``enum_set_string_values``).
 
     Returns:
         None for a column that is left out.
     """
-    nullable = not field.flags & NOT_NULL
-    shown = _shown(field, types, member_texts)
+    nullable = column.nullable
+    shown = _shown(column, types)
     if shown is None:
         if not types.unknown_types:
             return None
@@ -171,19 +169,7 @@ def event_column(field: Any, place: int, types: EventTypes, *, member_texts: boo
         metadata[CONNECT_PARAMETERS] = json.dumps(shown.parameters, ensure_ascii=False).encode()
     nullable = nullable or shown.nullable
     read = partial(shown.read, nullable) if shown.by_nullability else shown.read
-    return EventColumn(pa.field(field.name, shown.type, nullable, metadata or None), place, read)
-
-
-def members_of(column_type: str) -> list[str]:
-    """Return the values that an ENUM or SET allows, in order."""
-    return [text.replace("''", "'") for text in _MEMBER.findall(column_type)]
-
-
-def _is_text(field: Any) -> bool:
-    """Tell text from bytes; a server that says no SQL type means bytes by the binary charset alone."""
-    if field.column_type:
-        return _TEXT_TYPE.match(field.column_type) is not None
-    return TYPES.get(field.type) in _TEXTS
+    return EventColumn(pa.field(column.name, shown.type, nullable, metadata or None), place, read)
 
 
 @dataclass(frozen=True)
@@ -198,102 +184,105 @@ class _Shown:
     by_nullability: bool = False
 
 
-def _shown(field: Any, types: EventTypes, member_texts: bool) -> _Shown | None:
-    kind = TYPES.get(field.type, "")
-    if kind in _INTEGERS:
-        return _Shown(_INTEGERS[kind], partial(columns.integers, _INTEGERS[kind]))
-    if kind == "UINT64":
-        return _unsigned(types)
-    if kind in ("FLOAT32", "FLOAT64"):
-        return _Shown(pa.float64(), partial(columns.floats, single=kind == "FLOAT32"))
-    if kind == "DECIMAL":
-        return _decimal(field, types)
-    if kind in ("DATE", "TIME", "DATETIME", "TIMESTAMP", "YEAR"):
-        return _temporal(kind, field, types)
-    if kind in ("ENUM", "SET") or re.match(r"(enum|set)\b", field.column_type, re.IGNORECASE):
-        return _members(field, types, member_texts)
-    if kind == "JSON":
-        return _Shown(pa.utf8(), partial(columns.texts, 0), f"{_DATA}Json:1")
-    if kind in _TEXTS or kind in _BYTES:
-        if _is_text(field):
-            return _Shown(pa.utf8(), partial(columns.texts, field.charset if types.charsets == "column" else 0))
-        if types.binary == "bytes":
-            return _Shown(pa.binary(), columns.bytes_as_they_are)
-        return _Shown(pa.utf8(), partial(columns.bytes_as_text, types.binary))
-    if kind == "BIT" and types.bits:
-        return _bits(field)
-    if kind == "GEOMETRY" and types.geometries:
-        if field.column_type.lower().split()[0:1] == ["point"]:
-            return _Shown(POINT, columns.points, f"{_DATA}geometry.Point:1")
-        return _Shown(GEOMETRY, columns.geometries, f"{_DATA}geometry.Geometry:1")
-    if kind == "VECTOR" and types.vectors:
-        kind_of_list = pa.list_(pa.field("item", pa.float32(), nullable=False))
-        return _Shown(kind_of_list, columns.vectors, f"{_DATA}FloatVector:1")
-    return None
+def _shown(column: Column, types: EventTypes) -> _Shown | None:
+    word, charset = column.type.word, column.charset if types.charsets == "column" else ""
+    match family_of(column):
+        case "integer":
+            kind = _INTEGERS.get((word, column.unsigned))
+            return _Shown(kind, partial(columns.integers, kind)) if kind is not None else _unsigned(types)
+        case "float":
+            return _Shown(pa.float64(), partial(columns.floats, word == "float"))
+        case "decimal":
+            return _decimal(column.scale, types)
+        case "date" | "time" | "datetime" | "timestamp" | "year":
+            return _temporal(word, column.scale, types)
+        case "members":
+            return _members(column, charset)
+        case "json":
+            return _Shown(pa.utf8(), partial(columns.texts, ""), f"{_DATA}Json:1")
+        case "text":
+            return _Shown(pa.utf8(), partial(columns.texts, charset))
+        case "bit":
+            return _bits(column) if types.bits else None
+        case "vector":
+            kind = pa.list_(pa.field("item", pa.float32(), nullable=False))
+            return _Shown(kind, columns.vectors, f"{_DATA}FloatVector:1") if types.vectors else None
+    if word in _SPATIAL:
+        return _spatial(word) if types.geometries else None
+    if not word:
+        return None
+    if types.binary == "bytes":
+        return _Shown(pa.binary(), columns.bytes_as_they_are)
+    return _Shown(pa.utf8(), partial(columns.bytes_as_text, types.binary))
 
 
 def _unsigned(types: EventTypes) -> _Shown:
     if types.unsigned_bigints == "string":
-        return _Shown(pa.utf8(), columns.unsigned_texts)
+        return _Shown(pa.utf8(), partial(columns.decimals, 0))
     if types.unsigned_bigints == "long":
         return _Shown(pa.int64(), columns.low_integers)
-    return _Shown(pa.binary(), partial(columns.unscaled, 0), f"{_LOGICAL}Decimal:1", {"scale": "0"})
+    return _precise(0)
 
 
-def _decimal(field: Any, types: EventTypes) -> _Shown:
+def _decimal(scale: int, types: EventTypes) -> _Shown:
     if types.decimals == "string":
-        return _Shown(pa.utf8(), columns.decimal_texts)
+        return _Shown(pa.utf8(), partial(columns.decimals, scale))
     if types.decimals == "double":
-        return _Shown(pa.float64(), partial(columns.floats, single=False))
-    scale = int(field.decimals)
-    return _Shown(pa.binary(), partial(columns.unscaled, scale), f"{_LOGICAL}Decimal:1", {"scale": str(scale)})
+        return _Shown(pa.float64(), partial(columns.floats, False))
+    return _precise(scale)
 
 
-def _temporal(kind: str, field: Any, types: EventTypes) -> _Shown:
+def _precise(scale: int) -> _Shown:
+    return _Shown(
+        pa.binary(), partial(columns.unscaled, scale), f"{_LOGICAL}Decimal:1", {"scale": str(scale)}
+    )
+
+
+def _temporal(word: str, digits: int, types: EventTypes) -> _Shown:
     mode = types.temporal
-    plain = _Shown(pa.utf8(), partial(columns.texts, 0))
+    plain = _Shown(pa.utf8(), partial(columns.texts, ""))
     if mode == "text":
         return plain
-    if kind == "YEAR":
+    if word == "year":
         return _Shown(pa.int32(), partial(columns.integers, pa.int32()), f"{_TIME}Year:1")
-    if kind == "TIMESTAMP":
+    if word == "timestamp":
         zoned = f"{_TIME}ZonedTimestamp:1"
         if types.timestamps == "text":
-            return _Shown(pa.utf8(), partial(columns.texts, 0), zoned)
+            return replace(plain, name=zoned)
         return _Shown(pa.utf8(), columns.zoned, zoned, by_nullability=True)
+    override = types.nullable_dates and word != "time"
     if mode == "isostring":
-        return plain if kind == "TIME" or not types.nullable_dates else _Shown(
-            pa.utf8(), partial(columns.texts, 0), nullable=True
-        )
-    if kind == "TIME":
-        name, kind_of_number, per_second = _TIMES[mode]
-        return _Shown(kind_of_number, partial(columns.times, kind_of_number, per_second), name)
-    override = types.nullable_dates
-    if kind == "DATE":
+        return replace(plain, nullable=override)
+    if word == "time":
+        name, kind, per_second = _TIMES[mode]
+        return _Shown(kind, partial(columns.times, kind, per_second), name)
+    if word == "date":
         name = f"{_LOGICAL}Date:1" if mode == "connect" else f"{_TIME}Date:1"
         return _Shown(pa.int32(), columns.dates, name, nullable=override, by_nullability=True)
     name, per_second = _DATETIMES.get(mode, _DATETIMES["microseconds"])
-    if mode == "adaptive_time_microseconds" and field.decimals <= _WHOLE_MILLISECONDS:
+    if mode == "adaptive_time_microseconds" and digits <= _WHOLE_MILLISECONDS:
         name, per_second = f"{_TIME}Timestamp:1", 1000
-    return _Shown(
-        pa.int64(), partial(columns.moments, per_second), name, nullable=override, by_nullability=True
-    )
+    read = partial(columns.moments, per_second)
+    return _Shown(pa.int64(), read, name, nullable=override, by_nullability=True)
 
 
-def _members(field: Any, types: EventTypes, member_texts: bool) -> _Shown:
-    is_set = field.column_type[:3].lower() == "set" or TYPES.get(field.type) == "SET"
-    names = members_of(field.column_type)
-    name = f"{_DATA}EnumSet:1" if is_set else f"{_DATA}Enum:1"
-    allowed = {"allowed": ",".join(names)}
-    if member_texts or not names:
-        charset = field.charset if types.charsets == "column" else 0
-        return _Shown(pa.utf8(), partial(columns.texts, charset), name, allowed)
-    return _Shown(pa.utf8(), partial(columns.set_members if is_set else columns.enum_members, names), name, allowed)
+def _members(column: Column, charset: str) -> _Shown:
+    """Show ENUM and SET. Vitess 8 tells no names: there a number stays one."""
+    name = f"{_DATA}EnumSet:1" if column.type.word == "set" else f"{_DATA}Enum:1"
+    allowed = {"allowed": ",".join(column.type.members)}
+    if charset or not column.as_text:
+        return _Shown(pa.utf8(), partial(columns.members, column), name, allowed)
+    return _Shown(pa.utf8(), partial(columns.texts, ""), name, allowed)
 
 
-def _bits(field: Any) -> _Shown:
-    if field.column_length == 1:
+def _bits(column: Column) -> _Shown:
+    size = column.type.sizes[0] if column.type.sizes else 1
+    if size == 1:
         return _Shown(pa.bool_(), columns.single_bits)
-    return _Shown(
-        pa.binary(), columns.reversed_bytes, f"{_DATA}Bits:1", {"length": str(field.column_length)}
-    )
+    return _Shown(pa.binary(), columns.reversed_bytes, f"{_DATA}Bits:1", {"length": str(size)})
+
+
+def _spatial(word: str) -> _Shown:
+    if word == "point":
+        return _Shown(POINT, columns.points, f"{_DATA}geometry.Point:1")
+    return _Shown(GEOMETRY, columns.geometries, f"{_DATA}geometry.Geometry:1")

@@ -1,7 +1,7 @@
 """Values of MySQL's columns in the forms that events show: kernels over the places where the values stand.
 
-What VStream gives is text (``docs/source-vitess.md``): dates ``YYYY-MM-DD``, moments with `` HH:MM:SS`` and up
-to six digits behind, times ``[-]HHH:MM:SS`` likewise, numbers in decimal digits. A place below zero is no
+What VStream gives is text (``docs/source-vitess.md``): dates ``YYYY-MM-DD``, moments with `` HH:MM:SS`` and
+up to six digits behind, times ``[-]HHH:MM:SS`` likewise, numbers in decimal digits. A place below zero is no
 value. Nothing is read outside a value's place, and no text raises: what can't be read is told apart.
 """
 
@@ -213,9 +213,7 @@ def _days(year: Any, month: Any, day: Any) -> Any:
 
 
 @walker
-def _write_numbers(
-    data: Any, starts: Any, ends: Any, scale: Any, out: Any, offsets: Any, states: Any
-) -> Any:
+def _write_numbers(data: Any, starts: Any, ends: Any, scale: Any, out: Any, offsets: Any, states: Any) -> Any:
     used = np.int64(0)
     for row in range(len(starts)):
         if starts[row] < 0:

@@ -57,7 +57,7 @@ class TableEvents:
     ``op``                  ``c``, ``u`` or ``d``.
     ``before``, ``after``   Rows (struct), null for none.
     ``key``                 Keys (struct), null for a table without a key.
-    ``new_key``             The key that the row gets, for a delete that is half of a change of keys; else null.
+    ``new_key``             The key that the row gets, for a delete that is half of a change of keys.
     ``old_key``             The key that it had, for the create.
     ``shard``               Name of the shard.
     ``seconds``             When it was committed, s since 1970; 0 where the stream doesn't tell.
@@ -342,8 +342,8 @@ def _reasons(
         for row in np.flatnonzero((spans.starts >= 0) & (values.counts != table.width)).tolist():
             reasons.setdefault(
                 row,
-                f"a row has {values.counts[row]} values where the fields of {table.keyspace}.{table.name} are "
-                f"{table.width}",
+                f"a row has {values.counts[row]} values, its table {table.keyspace}.{table.name} "
+                f"{table.width} fields",
             )
     for row in np.flatnonzero((changes.before.starts < 0) & (changes.after.starts < 0)).tolist():
         reasons.setdefault(row, "a change has no row")

@@ -38,18 +38,6 @@ def vgtid_text(message: bytes, shard: str = "") -> str:
     return _json([_shard(entry) for entry in vgtid.shard_gtids if shard in ("", entry.shard)])
 
 
-def rank(gtid: str) -> int:
-    """Return what orders the transactions of a shard: the sum of the last numbers of all servers.
-
-    Args:
-        gtid: A set of GTIDs, ``MySQL56/uuid:1-41:45-50,uuid:1-7``; ``current`` or empty for none, which is 0.
-    """
-    return sum(int(number) for number in _LAST_NUMBER.findall(gtid.rpartition("/")[2]))
-
-
-_LAST_NUMBER: Final = re.compile(r"[:-](\d+)(?:,|$)")
-
-
 def _shard(entry: Any) -> dict[str, Any]:
     return {
         "keyspace": entry.keyspace,
