@@ -9,10 +9,8 @@ serves, which needs nothing but lacks ``$changeStreamSplitLargeEvent``.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
-import subprocess
 import sys
 import time
 import zipfile
@@ -24,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from server_kit.cache import cached, require_space, say
+from server_kit.debian import unpack_packages
 from server_kit.ports import free_port, require_free
-from server_kit.programs import find_program, run_program
+from server_kit.programs import run_program
 from server_kit.server import Server
 
 if TYPE_CHECKING:
@@ -425,47 +424,7 @@ def _openssl_1() -> Path:
 
 def _unpack_openssl_1(folder: Path) -> None:
     """Take libssl1.1 from the suite before this machine's, by the mirror and keys that it trusts."""
-    apt = find_program("apt-get", "apt")
-    mirror = _security_mirror(apt)
-    root = folder / "apt"
-    for part in ("lists/partial", "archives/partial"):
-        (root / part).mkdir(parents=True)
-    source = root / "sources.list"
-    source.write_text(
-        f"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} bullseye-security main\n"
-    )
-    options = [
-        f"-oDir::Etc::SourceList={source}",
-        "-oDir::Etc::SourceParts=/dev/null",
-        f"-oDir::State::Lists={root / 'lists'}",
-        f"-oDir::Cache={root}",
-        "-oAPT::Sandbox::User=",  # the folder belongs to the user who runs this, _apt could not write it
-    ]
-    run_program([apt, "-q", *options, "update"], "reading Debian's bullseye-security suite", cwd=root)
-    run_program([apt, "-q", *options, "download", "libssl1.1"], "downloading libssl1.1 with apt", cwd=root)
-    run_program(
-        [find_program("dpkg-deb", "dpkg"), "-x", str(next(root.glob("libssl1.1_*.deb"))), str(folder)],
-        "unpacking libssl1.1",
-    )
-    shutil.rmtree(root)
-
-
-def _security_mirror(apt: str) -> str:
-    targets = subprocess.run(
-        [apt, "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    for line in targets.splitlines():
-        match = re.fullmatch(r"(\S+) \w+-security", line.strip())
-        if match:
-            return match.group(1)
-    raise ConfigurationError(
-        "apt knows no Debian security suite",
-        expected="a line for <release>-security in apt's sources",
-        remedy="add it and run: apt-get update",
-    )
+    unpack_packages(folder, "bullseye-security", ["libssl1.1"])
 
 
 def _secret(path: Path, length: int) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 from airflow_cdc_provider.connector.datastax import from_datastax, is_datastax
 from airflow_cdc_provider.connector.debezium_cassandra import CASSANDRA
 from airflow_cdc_provider.connector.debezium_mongodb import MONGODB
+from airflow_cdc_provider.connector.debezium_vitess import VITESS
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, split_list, wrong
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
@@ -29,6 +30,7 @@ _CLASSES: Final = {
     "io.debezium.connector.cassandra.CassandraConnector": "cassandra",
     "io.debezium.connector.cassandra.Cassandra4Connector": "cassandra",
     "io.debezium.connector.cassandra.Cassandra5Connector": "cassandra",
+    "io.debezium.connector.vitess.VitessConnector": "vitess",
 }
 
 
@@ -114,7 +116,7 @@ def _finish(draft: Draft) -> None:
         _capture_mode(draft)
         _mongodbs_choices(draft)
         _note_what_the_server_cannot_apply(draft)
-    else:
+    elif draft.type == "cassandra":
         _cassandras_defaults(draft)
 
 
@@ -192,5 +194,5 @@ def _capture_mode(draft: Draft) -> None:
     draft.set("source.pre_images", pre_images)
 
 
-RULES: Final[Mapping[str, Rules]] = {"mongodb": MONGODB, "cassandra": CASSANDRA}
+RULES: Final[Mapping[str, Rules]] = {"mongodb": MONGODB, "cassandra": CASSANDRA, "vitess": VITESS}
 """By source, what becomes of each property."""

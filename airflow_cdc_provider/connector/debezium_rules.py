@@ -85,7 +85,7 @@ def take_converter(draft: Draft, name: str, value: str) -> None:
     """Take over how keys or values are written."""
     side = name.partition(".")[0]
     kinds = {_JSON_CONVERTER: "json", _AVRO_CONVERTER: "avro"}
-    if side == "value" and draft.type == "mongodb" and value == _CLOUD_EVENTS_CONVERTER:
+    if side == "value" and draft.type in ("mongodb", "vitess") and value == _CLOUD_EVENTS_CONVERTER:
         draft.set("publish.envelope", "cloudevents")
         if f"{name}.json.schemas.enable" not in draft.properties:
             draft.notes.append(

@@ -39,12 +39,14 @@ from airflow_cdc_provider.options import (
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.yaml_file import read_yaml
 
-SourceOptions = CassandraOptions | MongodbOptions
-SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions]] = {
+SourceOptions = CassandraOptions | MongodbOptions | VitessOptions
+SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions] | type[VitessOptions]] = {
     "cassandra": CassandraOptions,
     "mongodb": MongodbOptions,
+    "vitess": VitessOptions,
 }
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")

@@ -12,6 +12,7 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.publish_vitess import VitessPublishOptions, refuse_clashing_vitess
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.plugins import wrong_place
@@ -190,6 +191,7 @@ class PublishOptions:
         "Choices that only events of Cassandra have", CassandraPublishOptions
     )
     mongodb: MongodbPublishOptions = option("Choices that only events of MongoDB have", MongodbPublishOptions)
+    vitess: VitessPublishOptions = option("Choices that only events of Vitess have", VitessPublishOptions)
     unwrap: UnwrapOptions = option("Events as plain rows, without an envelope", UnwrapOptions)
     outbox: OutboxOptions = option("Collections whose documents are events to be routed", OutboxOptions)
 
@@ -208,6 +210,12 @@ def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
         _refuse_cassandras(kind, publish)
     if kind != "mongodb":
         _refuse_mongodbs(kind, publish)
+    if kind == "vitess":
+        refuse_clashing_vitess(publish.transactions, publish.vitess)
+    elif publish.vitess != VitessPublishOptions():
+        raise ConfigurationError(
+            "option publish.vitess is for source vitess", found=f"source {kind}", expected="its default"
+        )
     _refuse_clashing_forms(publish)
     _refuse_other_envelopes(publish)
 
@@ -230,21 +238,19 @@ def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
 
 
 def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
-    """Refuse choices that only MongoDB has."""
-    names = (
+    """Refuse choices that only MongoDB has, or MongoDB and Vitess."""
+    shared = (
         "skip_unchanged",
         "transactions",
         "transaction_topic",
         "schema_changes",
         "schema_changes_topic",
-        "mongodb",
-        "unwrap",
-        "outbox",
     )
+    names = ("mongodb", "unwrap", "outbox", *(() if kind == "vitess" else shared))
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]
-    if publish.envelope in ("document", "cloudevents"):
+    if publish.envelope in (("document",) if kind == "vitess" else ("document", "cloudevents")):
         chosen.append("publish.envelope")
     if chosen:
         raise ConfigurationError(

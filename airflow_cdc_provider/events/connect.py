@@ -142,11 +142,13 @@ def schema_of(field: pa.Field) -> ConnectSchema:
 
     Args:
         field: Its metadata ``connect.name`` names the schema, with the version after a colon;
-            ``connect.doc`` describes it; ``connect.parameters`` are ``name=value``, a line each.
+            ``connect.doc`` describes it; ``connect.parameters`` are ``name=value``, a line each, or a JSON
+            object.
     """
     metadata = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
     name, _, version = metadata.get("connect.name", "").partition(":")
-    parameters = (line.split("=", 1) for line in metadata.get("connect.parameters", "").splitlines())
+    told = metadata.get("connect.parameters", "")
+    parameters = json.loads(told) if told.startswith("{") else [n.split("=", 1) for n in told.splitlines()]
     common: dict[str, Any] = {
         "optional": field.nullable,
         "name": name,

@@ -4,6 +4,9 @@ A transaction begins with its first event and ends with the first event that is 
 none's): the source doesn't say more. So the last one of a run stays open, and its counts go to the next run
 as a :class:`OpenTransaction`, a value that can be stored; there no second BEGIN is written and counting goes
 on. Form: Debezium's; ``docs/formats/mongodb-events.md``, section 8.
+
+Where the source tells the bounds (Vitess), :func:`bound` takes them; also transactions without an event have
+their BEGIN and END then.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 
 _COLLECTIONS: Final = ConnectSchema(
     "array",
@@ -152,11 +156,78 @@ def track(ids: pa.Array, collections: pa.Array, times: pa.Array, opened: OpenTra
     return Tracked(blocks, records, before, OpenTransaction(open_id, dict(counts) if open_id else {}))
 
 
-def build(tracked: Tracked, topic: str) -> Envelope:
+@dataclass(frozen=True)
+class Bounded:
+    """Events with transactions whose bounds the source tells.
+
+    Args:
+        blocks: Per event its field ``transaction``.
+        records: All BEGIN, then all END, in the order of the transactions.
+    """
+
+    blocks: pa.StructArray
+    records: pa.StructArray
+
+
+def bound(
+    ids: pa.Array, begin_ms: np.ndarray, end_ms: np.ndarray, numbers: np.ndarray, collections: pa.Array
+) -> Bounded:
+    """Count the events of transactions whose bounds are known, also of those that have none.
+
+    Args:
+        ids: Id of each transaction.
+        begin_ms: When each begins, ms since 1970.
+        end_ms: When it ends.
+        numbers: Per event, in order, the number of its transaction.
+        collections: Per event its collection's full name.
+    """
+    count = len(ids)
+    which, names = _coded(collections.cast(pa.utf8()), [])
+    inside = np.ones(len(numbers), np.bool_)
+    order, pairs = _count_pairs(numbers, which, inside, np.zeros(len(names), np.int64))
+    pairs = _in_hash_order(pairs, names)
+    sizes = np.bincount(numbers, minlength=count)
+    total = np.arange(len(numbers)) - (np.cumsum(sizes) - sizes)[numbers] + 1
+    texts = ids.cast(pa.utf8())
+    blocks = pa.StructArray.from_arrays(
+        [texts.take(pa.array(numbers)), pa.array(total), pa.array(order)], _BLOCK
+    )
+    counted = pa.StructArray.from_arrays(
+        [names.take(pa.array(pairs.collections)), pa.array(pairs.counts)], ["data_collection", "event_count"]
+    )
+    lists = np.concatenate([[0], np.cumsum(np.bincount(pairs.runs, minlength=count))])
+    begins = np.repeat([True, False], count)
+    records = pa.StructArray.from_arrays(
+        [
+            pa.array(np.where(begins, "BEGIN", "END"), pa.utf8()),
+            pa.concat_arrays([texts, texts]),
+            pa.array(np.concatenate([sizes, sizes]), pa.int64(), mask=begins),
+            pa.ListArray.from_arrays(
+                pa.array(np.concatenate([np.zeros(count, np.int64), lists]), pa.int32()),
+                counted,
+                mask=pa.array(begins),
+            ),
+            pa.array(np.concatenate([begin_ms, end_ms]), pa.int64()),
+        ],
+        fields=list(_RECORD),
+    )
+    return Bounded(blocks, records)
+
+
+def _in_hash_order(pairs: _Pairs, names: pa.Array) -> _Pairs:
+    """Put the collections of each transaction into the order in which Debezium's map hands them out."""
+    hashes = np.array([spread_hash(name) for name in names.to_pylist()], np.int64)[pairs.collections]
+    sizes = np.bincount(pairs.runs)[pairs.runs] if len(pairs.runs) else pairs.runs
+    buckets = np.array([bucket_count(size) for size in sizes.tolist()], np.int64)
+    order = np.lexsort((hashes & (buckets - 1), pairs.runs))
+    return _Pairs(pairs.runs[order], pairs.collections[order], pairs.counts[order])
+
+
+def build(tracked: Tracked | Bounded, topic: str) -> Envelope:
     """Put BEGIN and END into their envelope; they have no headers.
 
     Args:
-        tracked: What :func:`track` found.
+        tracked: What :func:`track` or :func:`bound` found.
         topic: Their topic.
     """
     count = len(tracked.records)

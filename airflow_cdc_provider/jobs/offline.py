@@ -24,6 +24,7 @@ from airflow_cdc_provider.exceptions import CorruptInput
 _MODULES: Final = {
     "cassandra": "airflow_cdc_provider.jobs.offline_cassandra",
     "mongodb": "airflow_cdc_provider.jobs.offline_mongodb",
+    "vitess": "airflow_cdc_provider.jobs.offline_vitess",
 }
 _SHOWN_PLACES: Final = 20
 

@@ -27,6 +27,7 @@ from airflow_cdc_provider.changes.fence import (
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
+from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
@@ -286,17 +287,8 @@ def mongodb_files(path: Path) -> tuple[list[tuple[str, str, Path]], list[Path]]:
 
 def _places_in_java_set(names: Collection[str]) -> dict[str, tuple[int, str]]:
     """Return what sorts names as a ``java.util.HashSet``, filled in alphabetical order, hands them out."""
-    buckets = 16
-    while len(names) > buckets * 3 // 4:
-        buckets *= 2
-    places = {}
-    for name in names:
-        code = 0
-        units = name.encode("utf-16-be")
-        for i in range(0, len(units), 2):
-            code = (code * 31 + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF
-        places[name] = ((code ^ code >> 16) & (buckets - 1), name)
-    return places
+    buckets = bucket_count(len(names))
+    return {name: (spread_hash(name) & (buckets - 1), name) for name in names}
 
 
 def _bson_name(file: Path) -> str:

@@ -133,6 +133,7 @@ class SnapshotPlan:
             doesn't show must be read again. 0 where it may miss something.
         reached: What the next reading of a table in batches goes on from (:meth:`ReadsInBatches.plan_batch`).
         partial: Whether it reads only a part of what there is, and so never replaces.
+        others: Further feeds that the table's rows come by, each with its position: it fences them too.
     """
 
     table: str
@@ -143,6 +144,7 @@ class SnapshotPlan:
     read_after_us: int = 0
     reached: str = ""
     partial: bool = False
+    others: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -402,6 +404,15 @@ class CountsStreams(Protocol):
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell, per origin, what this process met on its stream so far."""
+        ...
+
+
+@runtime_checkable
+class SnapshotsFromOffset(Protocol):
+    """What a source adds whose snapshots are placed by where its feed stands."""
+
+    def stand_at(self, offset: Offset) -> None:
+        """Take in the stored offset; called before a snapshot is planned."""
         ...
 
 

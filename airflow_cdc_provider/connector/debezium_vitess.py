@@ -1,0 +1,318 @@
+"""What becomes of the properties of Debezium's connector for Vitess (2.0 to 3.7)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from airflow_cdc_provider.connector.debezium_rules import (
+    COMMON,
+    CONNECTION,
+    PROCESS,
+    STATE,
+    take_converter,
+    take_excluded,
+    take_included,
+    take_schemas,
+)
+from airflow_cdc_provider.connector.debezium_snapshots import snapshot_mode
+from airflow_cdc_provider.connector.imported import (
+    Draft,
+    Rule,
+    boolean,
+    choice,
+    flag,
+    left_out,
+    name_option,
+    number,
+    option,
+    read_elsewhere,
+    refusal,
+    refused,
+    seconds,
+    split_list,
+    taken,
+    wrong,
+)
+
+_PACKAGE: Final = "io.debezium.connector.vitess"
+_ORDERED: Final = f"{_PACKAGE}.pipeline.txmetadata.VitessOrderedTransactionMetadataFactory"
+_DEFAULT_FACTORY: Final = "io.debezium.pipeline.txmetadata.DefaultTransactionMetadataFactory"
+_LOCAL_VGTID: Final = f"{_PACKAGE}.transforms.UseLocalVgtid"
+_NO_TRANSACTION_RECORDS: Final = f"{_PACKAGE}.transforms.FilterTransactionTopicRecords"
+_REMOVE_FIELD: Final = f"{_PACKAGE}.transforms.RemoveField"
+_REPLACE_VALUE: Final = f"{_PACKAGE}.transforms.ReplaceFieldValue"
+
+_EXTRA: Final = "it belongs into the extra of the Airflow connection, as"
+
+
+def _shards(draft: Draft, name: str, value: str) -> None:
+    draft.set("source.shards", split_list(value))
+
+
+def _gtid(draft: Draft, name: str, value: str) -> None:
+    """Take over the start of one shard, an old form of ``vitess.vgtid``."""
+    shards = split_list(draft.properties.get("vitess.shard", ""))
+    if len(shards) != 1:
+        raise wrong(name, "to stand beside vitess.shard with one shard", value)
+    if value not in ("", "current"):
+        keyspace = draft.properties.get("vitess.keyspace", "").strip()
+        draft.set("source.start_at", json.dumps([{"keyspace": keyspace, "shard": shards[0], "gtid": value}]))
+
+
+def _vgtid(draft: Draft, name: str, value: str) -> None:
+    """Take over where to start; without positions it asks for a copy, which snapshots are."""
+    if value in ("", "current"):
+        return
+    try:
+        entries = json.loads(value)
+        empty = [not entry["gtid"] for entry in entries]
+    except (ValueError, TypeError, KeyError):
+        raise wrong(
+            name, 'current, or JSON: [{"keyspace": ..., "shard": ..., "gtid": ...}, ...]', value
+        ) from None
+    if all(empty):
+        draft.notes.append(
+            f"property {name} has no positions: a snapshot copies what is there (snapshot.mode)"
+        )
+    elif any(empty):
+        raise refusal(name, value, "A copy of some shards alone can't be asked for; give all their positions")
+    else:
+        kept = [{key: entry.get(key) for key in ("keyspace", "shard", "gtid")} for entry in entries]
+        draft.set("source.start_at", json.dumps(kept))
+
+
+def _time_precision(draft: Draft, name: str, value: str) -> None:
+    modes = ("adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds")
+    if value.lower() not in modes:
+        raise wrong(name, f"one of {', '.join(modes)}", value)
+    draft.set("publish.vitess.temporal", value.lower())
+
+
+def _decimals(draft: Draft, name: str, value: str) -> None:
+    if value.lower() not in ("precise", "double", "string"):
+        raise wrong(name, "one of precise, double, string", value)
+    draft.notes.append(
+        f"property {name} has no effect in Debezium's connector for Vitess, which shows digits; "
+        "publish.vitess.decimals has one"
+    )
+
+
+def _columns(path: str) -> Rule:
+    def apply(draft: Draft, name: str, value: str) -> None:
+        draft.set(path, draft.patterns(value))
+
+    return taken(f"`{path}`", apply)
+
+
+def _mask(draft: Draft, name: str, value: str) -> None:
+    """Take over what hides or cuts columns, told by the property's name."""
+    for pattern, form in _MASKS:
+        found = re.fullmatch(pattern, name)
+        if found:
+            masks = draft.get("publish.vitess.masks") or {}
+            assert isinstance(masks, dict)
+            masks.update(dict.fromkeys(draft.patterns(value), form.format(*found.groups())))
+            draft.set("publish.vitess.masks", masks)
+            return
+    raise wrong(
+        name,
+        "column.truncate.to.N.chars, column.mask.with.N.chars or column.mask.hash.ALGORITHM.with.salt.SALT",
+        value,
+    )
+
+
+_MASKS: Final = (
+    (r"column\.truncate\.to\.(\d+)\.chars", "truncate:{}"),
+    (r"column\.mask\.with\.(\d+)\.chars", "mask:{}"),
+    (r"column\.mask\.hash\.v2\.([^.]+)\.with\.salt\.(.+)", "hash-v2:{}:{}"),
+    (r"column\.mask\.hash\.([^.]+)\.with\.salt\.(.+)", "hash:{}:{}"),
+)
+
+
+def _key_columns(draft: Draft, name: str, value: str) -> None:
+    columns: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in value.split(";"))):
+        table, colon, names = entry.rpartition(":")
+        if not colon or not table or not names:
+            raise wrong(name, "keyspace.table:column,column;... ", value)
+        columns[f"(?i:{table})"] = "|".join(f"(?i:{column})" for column in split_list(names))
+    draft.set("publish.vitess.key_columns", columns)
+
+
+def _factory(draft: Draft, name: str, value: str) -> None:
+    if value == _ORDERED:
+        # Without transactions a factory says nothing, also to Debezium.
+        if draft.properties.get("provide.transaction.metadata", "").strip().lower() == "true":
+            draft.set("publish.vitess.ordered_transactions", True)
+    elif value not in ("", _DEFAULT_FACTORY):
+        raise refusal(name, value, f"It is a Java class; followed are {_ORDERED} and Debezium's default")
+
+
+def _transforms(draft: Draft, name: str, value: str) -> None:
+    """Follow the transforms that Debezium's connector brings."""
+    for transform in split_list(value):
+        lead = f"{name}.{transform}."
+        kind = draft.properties.get(f"{lead}type", "").strip()
+        fields = split_list(draft.properties.get(f"{lead}field_names", ""))
+        if kind == _LOCAL_VGTID:
+            draft.set("publish.vitess.local_vgtid", True)
+        elif kind == _NO_TRANSACTION_RECORDS:
+            if draft.properties.get("provide.transaction.metadata", "").strip().lower() == "true":
+                draft.set("publish.vitess.transaction_records", False)
+        elif kind == _REMOVE_FIELD:
+            draft.set("publish.vitess.remove_fields", fields)
+        elif kind == _REPLACE_VALUE:
+            new = draft.properties.get(f"{lead}field_value", "")
+            draft.set("publish.vitess.replace_fields", dict.fromkeys(fields, new))
+        else:
+            followed = (_LOCAL_VGTID, _NO_TRANSACTION_RECORDS, _REMOVE_FIELD, _REPLACE_VALUE)
+            raise refusal(name, kind or transform, f"Followed are {', '.join(followed)}")
+
+
+def _tasks(draft: Draft, name: str, value: str) -> None:
+    if not re.fullmatch(r"[1-9]\d*", value):
+        raise wrong(name, "a whole number above 0", value)
+    per_task = draft.properties.get("vitess.offset.storage.per.task", "false").strip().lower()
+    if int(value) > 1 and per_task != "true":
+        raise wrong(name, "1, or vitess.offset.storage.per.task=true beside it", value)
+    draft.notes.append(f"property {name} is left out: Spark divides the work")
+
+
+def _per_task(draft: Draft, name: str, value: str) -> None:
+    boolean(name, value)
+    draft.notes.append(
+        f"property {name} is left out: positions are kept per shard, whatever the number of tasks"
+    )
+
+
+def _old_prefix(draft: Draft, name: str, value: str) -> None:
+    if "topic.prefix" not in draft.properties:
+        name_option("publish.topic_prefix").apply(draft, name, value)
+
+
+def _queue_size(draft: Draft, name: str, value: str) -> None:
+    batch = draft.properties.get("max.batch.size", "2048").strip()
+    if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
+        raise wrong(name, f"a whole number above max.batch.size, {batch}", value)
+    draft.notes.append(f"property {name} is left out: source.advanced.read_ahead_bytes bounds what waits")
+
+
+def _snapshot_include(draft: Draft, name: str, value: str) -> None:
+    if patterns := draft.patterns(value):
+        draft.set("snapshot.include", patterns)
+
+
+_OVERRIDE: Final = flag("publish.vitess.nullable_dates")
+_UNSIGNED: Final = choice(
+    "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
+)
+_KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
+_VTCTLD: Final = left_out("VTGate itself tells the first position, so vtctld isn't asked")
+_EXCLUDE_KEYSPACE: Final = left_out("names of tables are read with their keyspace and without")
+
+VITESS: Final[dict[str, Rule]] = {
+    **COMMON,
+    "database.hostname": CONNECTION,
+    "database.port": CONNECTION,
+    "database.user": CONNECTION,
+    "database.password": CONNECTION,
+    "vitess.database.*": CONNECTION,
+    "database.server.name": taken("`publish.topic_prefix`, where topic.prefix isn't set", _old_prefix),
+    "tasks.max": taken(
+        "left out: Spark divides the work. More than 1 needs vitess.offset.storage.per.task", _tasks
+    ),
+    "vitess.vtctld.*": _VTCTLD,
+    "vitess.keepalive.interval.ms": left_out(f"{_EXTRA} keepalive_seconds"),
+    "vitess.grpc.headers": left_out(f"{_EXTRA} headers"),
+    "vitess.grpc.max_inbound_message_size": left_out(f"{_EXTRA} max_message_bytes"),
+    "vitess.grpc.default.load.balancing.policy": left_out(f"{_EXTRA} load_balancing"),
+    "vitess.keyspace": option("source.keyspace"),
+    "vitess.shard": taken("`source.shards`", _shards),
+    "vitess.gtid": taken("`source.start_at`, with the one shard of vitess.shard", _gtid),
+    "vitess.vgtid": taken("`source.start_at`; without positions a snapshot copies what is there", _vgtid),
+    "vitess.tablet.type": choice(
+        "source.tablet_type",
+        {"master": "PRIMARY", "primary": "PRIMARY", "replica": "REPLICA", "rdonly": "RDONLY"},
+    ),
+    "vitess.stop_on_reshard": flag("source.stream.stop_on_reshard"),
+    "vitess.exclude.empty.shards": left_out("shards that serve are those that are read"),
+    "vitess.exclude.keyspace.from.table.name": _EXCLUDE_KEYSPACE,
+    "vitess.stream.keyspace.heartbeats": _KEYSPACE_HEARTBEATS,
+    "vitess.stream_keyspace_heartbeats": _KEYSPACE_HEARTBEATS,
+    "vitess.transaction.chunk.size.bytes": number("source.stream.transaction_chunk_bytes"),
+    "vitess.offset.storage.per.task": taken("left out: positions are kept per shard", _per_task),
+    "vitess.offset.storage.task.key.gen": STATE,
+    "vitess.prev.num.tasks": STATE,
+    "vitess.connector.generation": refused("Epochs can't be raised by hand yet", "0"),
+    "vitess.shard.epoch.map": refused("Epochs can't be set by hand yet"),
+    "vitess.inherit.epoch": left_out("shards of a reshard always begin above their parents"),
+    "override.datetime.to.nullable": _OVERRIDE,
+    "vitess.override.datetime.to.nullable": _OVERRIDE,
+    "time.precision.mode": taken(
+        "`publish.vitess.temporal`; adaptive is refused, as Debezium does", _time_precision
+    ),
+    "decimal.handling.mode": taken(
+        "left out: Debezium's connector for Vitess shows digits whatever it says; "
+        "`publish.vitess.decimals` has an effect",
+        _decimals,
+    ),
+    "bigint.unsigned.handling.mode": _UNSIGNED,
+    "vitess.bigint.unsigned.handling.mode": _UNSIGNED,
+    "binary.handling.mode": choice(
+        "publish.vitess.binary",
+        {mode: mode for mode in ("bytes", "base64", "base64-url-safe", "hex")},
+    ),
+    "include.unknown.datatypes": flag("publish.vitess.unknown_types"),
+    "table.include.list": taken("`tables`", take_included),
+    "table.exclude.list": taken("`exclude_tables`", take_excluded),
+    "column.include.list": _columns("publish.vitess.include_columns"),
+    "column.exclude.list": _columns("publish.vitess.exclude_columns"),
+    "column.truncate.to.*": taken("`publish.vitess.masks`", _mask),
+    "column.mask.*": taken("`publish.vitess.masks`", _mask),
+    "column.propagate.source.type": _columns("publish.vitess.source_types_of_columns"),
+    "datatype.propagate.source.type": _columns("publish.vitess.source_types"),
+    "message.key.columns": taken("`publish.vitess.key_columns`", _key_columns),
+    "skip.messages.without.change": flag("publish.skip_unchanged"),
+    "provide.transaction.metadata": flag("publish.transactions"),
+    "topic.transaction": name_option("publish.transaction_topic"),
+    "transaction.metadata.factory": taken(
+        "`publish.vitess.ordered_transactions` for VitessOrderedTransactionMetadataFactory", _factory
+    ),
+    "transforms": taken(
+        "`publish.vitess.local_vgtid` for UseLocalVgtid, `transaction_records` for "
+        "FilterTransactionTopicRecords, `remove_fields` for RemoveField, `replace_fields` for "
+        "ReplaceFieldValue; others are refused",
+        _transforms,
+    ),
+    "transforms.*": read_elsewhere("with `transforms`"),
+    "include.schema.changes": flag("publish.schema_changes"),
+    "schema.history.internal": STATE,
+    "schema.history.internal.*": STATE,
+    "snapshot.mode": taken("`snapshot.mode`; no_data is `never`", snapshot_mode),
+    "snapshot.mode.*": read_elsewhere("with `snapshot.mode`"),
+    "snapshot.include.collection.list": taken("`snapshot.include`", _snapshot_include),
+    "snapshot.*": refused("Snapshots are copies by VStream, which has no such choice"),
+    "value.converter": taken(
+        "`publish.value`: JsonConverter or AvroConverter; `publish.envelope: cloudevents` for "
+        "CloudEventsConverter",
+        take_converter,
+    ),
+    "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
+    "max.batch.size": PROCESS,
+    "max.queue.size": taken("left out: `source.advanced.read_ahead_bytes` bounds what waits", _queue_size),
+    "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
+    "poll.interval.ms": PROCESS,
+    "poll.dispatch.interval.ms": PROCESS,
+    "errors.max.retries": left_out(
+        "`source.advanced.connect_attempts` and Airflow's retries of the task do this"
+    ),
+    "retriable.restart.connector.wait.ms": number("source.advanced.connect_pause_seconds", per=1000),
+    "heartbeat.interval.ms": seconds("source.stream.heartbeat_seconds"),
+    "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
+    "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
+    "override.data.change.topic.prefix": option("publish.vitess.topic_prefix"),
+    "override.data.change.topic.prefix.exclude.list": _columns("publish.vitess.topic_prefix_not_for"),
+    "override.schema.change.topic": option("publish.vitess.schema_changes_topic"),
+}

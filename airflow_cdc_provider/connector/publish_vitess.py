@@ -1,0 +1,135 @@
+"""What events of Vitess can look like: options below ``publish.vitess``. Light: read by DAG files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.options import option
+
+
+def _patterns(values: tuple[str, ...]) -> str:
+    for value in values:
+        try:
+            re.compile(value)
+        except re.error as error:
+            return f"regular expressions on keyspace.table.column ({value!r}: {error})"
+    return ""
+
+
+def _key_columns(values: Mapping[str, str]) -> str:
+    for table, columns in values.items():
+        try:
+            re.compile(table)
+            re.compile(columns)
+        except re.error as error:
+            return f"expressions on keyspace.table and, for each, on names of columns ({table!r}: {error})"
+    return ""
+
+
+@dataclass(frozen=True)
+class VitessPublishOptions:
+    """Choices that only events of Vitess have."""
+
+    temporal: Literal[
+        "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "text"
+    ] = option(
+        "How DATE, TIME and DATETIME are shown (time.precision.mode). text: MySQL's text, also for TIMESTAMP "
+        "and YEAR, as Debezium 2.0 showed them",
+        "adaptive_time_microseconds",
+    )
+    decimals: Literal["string", "precise", "double"] = option(
+        "How DECIMAL is shown: its digits, which is all that Debezium 3.5 does whatever its "
+        "decimal.handling.mode says; precise: Connect's Decimal; double: rounded",
+        "string",
+    )
+    unsigned_bigints: Literal["string", "precise", "long"] = option(
+        "How BIGINT UNSIGNED is shown (bigint.unsigned.handling.mode); long: null above 2^63 - 1", "string"
+    )
+    binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = option(
+        "How BINARY, VARBINARY and BLOB are shown (binary.handling.mode)", "bytes"
+    )
+    nullable_dates: bool = option(
+        "Dates that no calendar has are null, and so all DATE and DATETIME columns may be null "
+        "(override.datetime.to.nullable); otherwise columns with NOT NULL show 1970-01-01 for them",
+        False,
+    )
+    unknown_types: bool = option(
+        "Columns that are not shown appear as bytes, always null (include.unknown.datatypes)", False
+    )
+    bits: bool = option(
+        "Show BIT columns: BIT(1) as boolean, others as bytes (io.debezium.data.Bits). Debezium 3.5 leaves "
+        "them out",
+        False,
+    )
+    geometries: bool = option(
+        "Show spatial columns, as io.debezium.data.geometry.Geometry or Point. Debezium 3.5 leaves them out",
+        False,
+    )
+    vectors: bool = option(
+        "Show VECTOR columns, as io.debezium.data.FloatVector. Debezium 3.5 leaves them out", False
+    )
+    charsets: Literal["utf8", "column"] = option(
+        "utf8: all text is read as UTF-8, as Debezium does, and what is none becomes U+FFFD; column: by the "
+        "charset of its column",
+        "utf8",
+    )
+    timestamps: Literal["text", "zoned"] = option(
+        "text: TIMESTAMP as MySQL gives it, in UTC, as Debezium 3.5 does; zoned: ISO 8601 with its zone",
+        "text",
+    )
+    include_columns: tuple[str, ...] = option(
+        "Anchored regular expressions on keyspace.table.column: only these columns are in values "
+        "(column.include.list). Keys keep theirs",
+        (),
+        check=_patterns,
+    )
+    exclude_columns: tuple[str, ...] = option(
+        "Likewise, columns to leave out of values (column.exclude.list)", (), check=_patterns
+    )
+    key_columns: Mapping[str, str] = option(
+        "Other keys than primary keys (message.key.columns): an expression on keyspace.table, and one on the "
+        "names of its columns",
+        {},
+        check=_key_columns,
+    )
+    ordered_transactions: bool = option(
+        "Transactions tell their epoch and rank, which order the changes of a shard "
+        "(VitessOrderedTransactionMetadataFactory). Needs publish.transactions",
+        False,
+    )
+    local_vgtid: bool = option(
+        "source.vgtid and ids of transactions tell the event's own shard alone (transform UseLocalVgtid)",
+        False,
+    )
+    transaction_records: bool = option(
+        "Records at the beginning and end of each transaction; without them events still tell theirs "
+        "(transform FilterTransactionTopicRecords)",
+        True,
+    )
+
+
+def refuse_clashing_vitess(transactions: bool, publish: VitessPublishOptions) -> None:
+    """Refuse choices that exclude each other, or say nothing.
+
+    Args:
+        transactions: Whether events tell their transactions.
+        publish: The choices.
+
+    Raises:
+        ConfigurationError: Names them.
+    """
+    if publish.include_columns and publish.exclude_columns:
+        raise ConfigurationError(
+            "options publish.vitess.include_columns and publish.vitess.exclude_columns exclude each other",
+            remedy="keep one",
+        )
+    if not transactions and (publish.ordered_transactions or not publish.transaction_records):
+        name = "ordered_transactions" if publish.ordered_transactions else "transaction_records"
+        raise ConfigurationError(
+            f"option publish.vitess.{name} says nothing without transactions",
+            expected="publish.transactions: true",
+        )

@@ -1,0 +1,181 @@
+"""Debezium's envelope of Vitess events (3.5); fields and order: ``docs/formats/vitess-events.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.events.connect import (
+    INT64,
+    OPTIONAL_INT64,
+    OPTIONAL_STRING,
+    SNAPSHOT,
+    STRING,
+    TRANSACTION,
+    ConnectSchema,
+    schema_of,
+    struct,
+)
+from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.json_converter import to_json
+from airflow_cdc_provider.events.topics import TopicNaming
+
+NEW_KEY_HEADER: Final = "__debezium.newkey"
+"""Header of a delete that is half of a change of keys: the key that the row gets."""
+OLD_KEY_HEADER: Final = "__debezium.oldkey"
+"""Header of the create: the key that the row had."""
+
+SOURCE: Final = struct(
+    "io.debezium.connector.vitess.Source",
+    ("version", STRING),
+    ("connector", STRING),
+    ("name", STRING),
+    ("ts_ms", INT64),
+    ("snapshot", SNAPSHOT),
+    ("db", STRING),
+    ("sequence", OPTIONAL_STRING),
+    ("ts_us", OPTIONAL_INT64),
+    ("ts_ns", OPTIONAL_INT64),
+    ("keyspace", STRING),
+    ("table", STRING),
+    ("shard", STRING),
+    ("vgtid", STRING),
+    version=1,
+)
+ORDERED_TRANSACTION: Final = replace(
+    TRANSACTION,
+    fields=(
+        *TRANSACTION.fields,
+        ("transaction_epoch", INT64),
+        (
+            "transaction_rank",
+            ConnectSchema(
+                "bytes",
+                name="org.apache.kafka.connect.data.Decimal",
+                version=1,
+                parameters={"scale": "0"},
+            ),
+        ),
+    ),
+)
+"""The field ``transaction`` with what orders the transactions of a shard."""
+
+
+@dataclass(frozen=True)
+class EnvelopeOptions:
+    """What an envelope takes from the connector and the moment.
+
+    Args:
+        topics: How topics are named; its prefix is ``source.name``.
+        version: Text of ``source.version``.
+        tombstones: Whether a record without value follows each delete.
+        now_ns: When the events are built, ns since 1970.
+        ordered: Whether transactions tell their epoch and rank.
+    """
+
+    topics: TopicNaming
+    version: str
+    tombstones: bool
+    now_ns: int
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A table whose events have one form.
+
+    Args:
+        keyspace: Its keyspace.
+        table: Its name.
+        key: Fields of keys, none for a table without a key; Connect's names as metadata.
+        value: Fields of rows.
+    """
+
+    keyspace: str
+    table: str
+    key: Sequence[pa.Field]
+    value: Sequence[pa.Field]
+
+
+def build(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> Envelope:
+    """Put decoded events of one table into their envelope.
+
+    Args:
+        events: Columns as :class:`airflow_cdc_provider.sources.vitess.events.TableEvents` describes them, and
+            ``vgtid``: the place that a reader has reached with the event. ``transaction``, where it is, is
+            the field of that name.
+        shape: What rows and keys are.
+        options: The rest.
+    """
+    count = events.num_rows
+    topic = options.topics.topic(shape.keyspace, shape.table)
+    key_schema = struct(f"{topic}.Key", *_members(shape.key))
+    value_schema = struct(
+        f"{topic}.Envelope",
+        ("before", struct(f"{topic}.Value", *_members(shape.value), optional=True)),
+        ("after", struct(f"{topic}.Value", *_members(shape.value), optional=True)),
+        ("source", SOURCE),
+        ("transaction", ORDERED_TRANSACTION if options.ordered else TRANSACTION),
+        ("op", STRING),
+        ("ts_ms", OPTIONAL_INT64),
+        ("ts_us", OPTIONAL_INT64),
+        ("ts_ns", OPTIONAL_INT64),
+        version=2,
+    )
+    value = pa.StructArray.from_arrays(
+        [
+            events["before"],
+            events["after"],
+            _source(events, shape, options),
+            events["transaction"] if "transaction" in events.schema.names else pa.nulls(count),
+            events["op"],
+            *(pa.repeat(options.now_ns // unit, count) for unit in (1_000_000, 1000, 1)),
+        ],
+        [name for name, _ in value_schema.fields],
+    )
+    deletes = pc.equal(events["op"], "d").to_numpy(zero_copy_only=False)
+    headers = {
+        name: pc.if_else(events[column].is_valid(), to_json(key_schema, events[column]), None)
+        for name, column in ((NEW_KEY_HEADER, "new_key"), (OLD_KEY_HEADER, "old_key"))
+        if events[column].null_count < count
+    }
+    return Envelope(
+        [Destination(topic, key_schema, value_schema)],
+        np.zeros(count, np.int64),
+        events["key"],
+        value,
+        deletes if options.tombstones else np.zeros(count, np.bool_),
+        headers,
+    )
+
+
+def _source(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> pa.StructArray:
+    count = events.num_rows
+    seconds = events["seconds"]
+    return pa.StructArray.from_arrays(
+        [
+            pa.repeat(options.version, count),
+            pa.repeat("vitess", count),
+            pa.repeat(options.topics.prefix, count),
+            pc.multiply(seconds, 1000),
+            pa.repeat("false", count),
+            pa.repeat("", count),
+            pa.nulls(count, pa.utf8()),
+            pc.multiply(seconds, 1_000_000),
+            pc.multiply(seconds, 1_000_000_000),
+            pa.repeat(shape.keyspace, count),
+            pa.repeat(shape.table, count),
+            events["shard"],
+            events["vgtid"],
+        ],
+        [name for name, _ in SOURCE.fields],
+    )
+
+
+def _members(fields: Sequence[pa.Field]) -> list[tuple[str, ConnectSchema]]:
+    return [(field.name, schema_of(field)) for field in fields]

@@ -1,0 +1,85 @@
+"""Events of Vitess's recordings: what ``airflow cdc events`` prints. See :mod:`.offline`."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import to_lines
+from airflow_cdc_provider.events.headers import context_headers
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.offline import Damage, Recording
+from airflow_cdc_provider.jobs.vitess_events import VitessRecords
+from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.events import stretches
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+
+_ROWS_AT_ONCE: Final = 10_000
+
+
+def event_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+    """Write a recording's events; see :func:`.offline.event_lines`."""
+    options = connector.source
+    assert isinstance(options, VitessOptions)
+    headers = context_headers(connector.topic_prefix, connector.publish.task_id, "vitess", str(uuid.uuid4()))
+
+    def captured(keyspace: str, table: str) -> bool:
+        return keyspace == options.keyspace and connector.selects(f"{keyspace}.{table}")
+
+    maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
+    for file in recorded_files(recording.path):
+        events = recorded_events(file)
+        last = 0
+        for first, last in stretches(events, _ROWS_AT_ONCE):
+            records, unread = maker.records(events, first, last)
+            for place, reason in sorted(unread.items()):
+                damage.add(f"{file} at byte {place}", reason)
+            if records.num_rows:
+                yield to_lines(records, headers if connector.publish.headers else ())
+        open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
+        if open_rows:
+            damage.add(f"{file}, the last transaction", f"{open_rows} row changes that no COMMIT follows")
+
+
+def recorded_files(path: Path) -> list[Path]:
+    """Find the files of a recording: one, or those of a folder by name.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(file for file in path.iterdir() if _ENDING.search(file.name)) if path.is_dir() else []
+    if not found:
+        raise ConfigurationError(
+            f"there is no recording at {path}",
+            expected="a file of VStreamResponse messages, each after its length as a varint, or a folder "
+            "with *.vstream (or *.vstream.gz) files",
+        )
+    return found
+
+
+def recorded_events(file: Path) -> wire.Events:
+    """Read a recording.
+
+    Raises:
+        CorruptInput: It is broken; the message says where.
+    """
+    opened = gzip.open if file.suffix == ".gz" else open
+    try:
+        with opened(file, "rb") as stream:
+            data = stream.read()
+    except (OSError, EOFError) as error:
+        raise CorruptInput(f"{file} can't be read", found=str(error)) from error
+    return wire.scan(*wire.split_recording(data))
+
+
+_ENDING: Final = re.compile(r"\.vstream(\.gz)?$")

@@ -1,0 +1,217 @@
+"""Decoded events of Vitess to records: envelope, transactions, converters, as ``publish`` says.
+
+For recordings and for whatever publishes: a stretch of a stream in, records in publishing order out. What
+goes from one stretch to the next is a value: the epochs of shards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events import transactions
+from airflow_cdc_provider.events.envelopes import cloud_events
+from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
+from airflow_cdc_provider.events.topics import topic_name
+from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
+from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
+from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.event_tables import EventForm
+from airflow_cdc_provider.sources.vitess.event_types import EventTypes
+from airflow_cdc_provider.sources.vitess.events import TableEvents, Transactions, decode
+from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
+from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text
+
+UNCHANGED = "unchanged"
+"""Kind under which updates are counted that changed nothing that events show."""
+
+_EVENT_ID = (("name", "name"), ("vgtid", "vgtid"))
+"""What the id of a CloudEvent names, and the fields of the source block that it is taken from."""
+
+
+@dataclass
+class VitessRecords:
+    """Makes records of a stream, stretch after stretch.
+
+    Args:
+        connector: The declaration.
+        now_ns: When records are made, ns since 1970.
+        captured: Tells of a keyspace and table whether its events are wanted.
+        skipped: Gets the number of events left out on purpose, by kind.
+        order: Epochs and ranks of shards' transactions, as far as they were read.
+    """
+
+    connector: Connector
+    now_ns: int
+    captured: Callable[[str, str], bool]
+    skipped: Counter[str] = field(default_factory=Counter)
+    order: TransactionOrder = field(default_factory=TransactionOrder)
+
+    def records(self, events: wire.Events, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Make the records of a stretch of a stream.
+
+        Args:
+            events: The stream.
+            first: First event, behind a transaction.
+            last: The event after the last one, behind a transaction.
+
+        Returns:
+            Records in publishing order, and why row changes have none, by their first byte in the stream.
+
+        Raises:
+            CorruptInput: The stream is broken.
+        """
+        publish = self.connector.publish
+        decoded = decode(events, first, last, self._form(), self.captured)
+        told = decoded.transactions
+        tables = [self._wanted(table) for table in decoded.tables]
+        tables = [table for table in tables if table.rows.num_rows]
+        texts = self._vgtids(told)
+        pieces: list[Piece] = []
+        blocks: list[pa.StructArray] = []
+        if publish.transactions:
+            bounded = self._bound(tables, told, texts)
+            if publish.vitess.transaction_records:
+                topic = topic_name(
+                    self.connector.topic_prefix, publish.transaction_topic, delimiter=publish.topic_delimiter
+                )
+                places = np.concatenate([told.begins, told.ends])
+                pieces.append(Piece(transactions.build(bounded, topic), places))
+            blocks = self._blocks(tables, told, bounded.blocks)
+        for number, table in enumerate(tables):
+            rows = table.rows.append_column("vgtid", texts.take(pa.array(table.transactions)))
+            if blocks:
+                rows = rows.append_column("transaction", blocks[number])
+            pieces.append(Piece(self._envelope(table, rows), table.places))
+        return encode_pieces(
+            [p for p in pieces if len(p.rows)], converters_of(self.connector)
+        ), decoded.unread
+
+    def _form(self) -> EventForm:
+        own = self.connector.publish.vitess
+        return EventForm(
+            EventTypes(
+                own.temporal,
+                own.decimals,
+                own.unsigned_bigints,
+                own.binary,
+                own.nullable_dates,
+                own.unknown_types,
+                own.bits,
+                own.geometries,
+                own.vectors,
+                own.charsets,
+                own.timestamps,
+            ),
+            own.include_columns,
+            own.exclude_columns,
+            tuple(own.key_columns.items()),
+        )
+
+    def _wanted(self, table: TableEvents) -> TableEvents:
+        """Leave out events that aren't to be published; transactions don't count them either."""
+        numbers = pa.array(np.arange(table.rows.num_rows))
+        rows = table.rows.append_column("number", numbers)
+        rows = without_skipped(rows, self.connector, self.skipped)
+        if self.connector.publish.skip_unchanged:
+            rows = self._changed(rows)
+        kept = rows["number"].to_numpy()
+        rows = rows.drop_columns(["number"])
+        return TableEvents(table.table, rows, table.places[kept], table.transactions[kept])
+
+    def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        updates = pc.equal(rows["op"], "u").to_numpy(zero_copy_only=False)
+        same = updates & _equal_rows(rows["before"], rows["after"])
+        self.skipped[UNCHANGED] += int(same.sum())
+        return rows.filter(pa.array(~same))
+
+    def _vgtids(self, told: Transactions) -> pa.Array:
+        local = self.connector.publish.vitess.local_vgtid
+        return pa.array(
+            [
+                vgtid_text(message, shard if local else "")
+                for message, shard in zip(told.vgtids, told.shards, strict=True)
+            ],
+            pa.utf8(),
+        )
+
+    def _bound(self, tables: list[TableEvents], told: Transactions, texts: pa.Array) -> transactions.Bounded:
+        sort = _publishing_order(tables)
+        numbers = np.concatenate([np.empty(0, np.int64), *(table.transactions for table in tables)])[sort]
+        names = [
+            pc.binary_join_element_wise(
+                table.rows["shard"], pa.scalar(table.table.keyspace), pa.scalar(table.table.name), "."
+            )
+            for table in tables
+        ]
+        collections = pa.concat_arrays([pa.array([], pa.utf8()), *names]).take(pa.array(sort))
+        return transactions.bound(
+            texts, told.begin_seconds * 1000, told.end_seconds * 1000, numbers, collections
+        )
+
+    def _blocks(
+        self, tables: list[TableEvents], told: Transactions, blocks: pa.StructArray
+    ) -> list[pa.StructArray]:
+        """Hand each table's events their field ``transaction``."""
+        sort = _publishing_order(tables)
+        place = np.empty(len(sort), np.int64)
+        place[sort] = np.arange(len(sort))
+        of_tables = []
+        begin = 0
+        order = None
+        if self.connector.publish.vitess.ordered_transactions:
+            shards = map("/".join, zip(told.keyspaces, told.shards, strict=True))
+            order = self.order.next(zip(told.vgtids, shards, strict=True))
+        for table in tables:
+            own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
+            begin += table.rows.num_rows
+            if order is not None:
+                which = pa.array(table.transactions)
+                own = pa.StructArray.from_arrays(
+                    [*own.flatten(), order.epochs.take(which), order.ranks.take(which)],
+                    [name for name, _ in vitess_envelope.ORDERED_TRANSACTION.fields],
+                )
+            of_tables.append(own)
+        return of_tables
+
+    def _envelope(self, table: TableEvents, rows: pa.RecordBatch) -> vitess_envelope.Envelope:
+        publish = self.connector.publish
+        shape = vitess_envelope.Shape(
+            table.table.keyspace,
+            table.table.name,
+            [column.field for column in table.table.key],
+            [column.field for column in table.table.columns],
+        )
+        options = vitess_envelope.EnvelopeOptions(
+            topics_of(self.connector),
+            publish.version,
+            publish.tombstones,
+            self.now_ns,
+            publish.vitess.ordered_transactions,
+        )
+        envelope = vitess_envelope.build(rows, shape, options)
+        if publish.envelope == "cloudevents":
+            return cloud_events.wrap(envelope, _EVENT_ID, schemas=publish.schemas)
+        return envelope
+
+
+def _publishing_order(tables: list[TableEvents]) -> np.ndarray:
+    """Return what puts the events of all tables, one after the other, into the order of the stream."""
+    places = np.concatenate([np.empty(0, np.int64), *(table.places for table in tables)])
+    return np.argsort(places, kind="stable")
+
+
+def _equal_rows(before: pa.StructArray, after: pa.StructArray) -> np.ndarray:
+    """Tell which rows are equal in all columns; two nulls are."""
+    equal = np.ones(len(before), np.bool_)
+    for old, new in zip(before.flatten(), after.flatten(), strict=True):
+        same = pc.equal(old, new).fill_null(False)
+        both_null = pc.and_(old.is_null(), new.is_null())
+        equal &= pc.or_(same, both_null).to_numpy(zero_copy_only=False)
+    return equal

@@ -1,0 +1,333 @@
+"""Connections: what a gRPC channel to VTGate is made of, from an Airflow connection's values.
+
+A connection is what Airflow's type ``cdc_vitess`` holds: host (one VTGate or several by comma, each with its
+port if it needs one), port (15991), login and password (sent as metadata with every call, as VTGate's static
+authentication wants it; without a login nothing is sent), and in ``extra``:
+
+==============================  ====================================================================
+``tls``                         whether to use TLS; any other ``tls_`` setting turns it on
+``tls_ca_file``                 PEM file of the authority that signed VTGate's certificate; else gRPC's
+``tls_cert_file``               PEM file of the client's certificate, for servers that ask for one
+``tls_key_file``                its private key
+``tls_server_name``             the name in VTGate's certificate, where it isn't the host's
+``headers``                     metadata for proxies: ``{"name": "value"}``, or ``name:value,name:value``
+``keepalive_seconds``           how often to ping an idle connection; 0: never. VTGate ends connections that
+                                are pinged more often than it allows
+                                (``--grpc-server-keepalive-enforcement-policy-min-time``)
+``max_message_bytes``           the largest message that is taken, 4 MiB
+``load_balancing``              between several VTGates: ``pick_first`` or ``round_robin``
+``caller_id``                   who VTGate's logs and access lists see: a principal, or ``{"principal":
+                                ..., "component": ..., "subcomponent": ...}``
+==============================  ====================================================================
+
+No error's text shows the password or a header's value.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.vitess import protocol
+
+DEFAULT_PORT: Final = 15991
+DEFAULT_MESSAGE_BYTES: Final = 4 << 20
+_POLICIES: Final = ("pick_first", "round_robin")
+_SETTINGS: Final = frozenset(
+    {
+        "tls",
+        "tls_ca_file",
+        "tls_cert_file",
+        "tls_key_file",
+        "tls_server_name",
+        "headers",
+        "keepalive_seconds",
+        "max_message_bytes",
+        "load_balancing",
+        "caller_id",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files of TLS, each the path of a PEM file, empty for none."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files.
+
+        Raises:
+            ConfigurationError: One can't be read.
+        """
+        ca, cert, key = (_pem(path) for path in (self.ca_file, self.cert_file, self.key_file))
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+@dataclass(frozen=True)
+class ConnectionValues:
+    """What a client is made of. Its text shows no secrets.
+
+    Args:
+        addresses: VTGates, each a host and a port.
+        login: User name, empty for none.
+        password: The user's password.
+        tls: None for a connection in the clear.
+        headers: Metadata of every call.
+        keepalive_seconds: How often to ping an idle connection; 0: never.
+        max_message_bytes: The largest message that is taken.
+        load_balancing: Between several VTGates.
+        caller: Principal, component and subcomponent.
+    """
+
+    addresses: tuple[tuple[str, int], ...]
+    login: str = ""
+    password: str = field(default="", repr=False)
+    tls: Tls | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    keepalive_seconds: float = 0.0
+    max_message_bytes: int = DEFAULT_MESSAGE_BYTES
+    load_balancing: str = "pick_first"
+    caller: tuple[str, str, str] = ("", "", "")
+
+    @classmethod
+    def read(
+        cls, connection: Mapping[str, Any], declared: Mapping[str, Any] | None = None
+    ) -> ConnectionValues:
+        """Read an Airflow connection's values.
+
+        Args:
+            connection: The values.
+            declared: Settings by the names of ``extra`` that a connector says itself; they win. None and
+                empty ones say nothing.
+
+        Raises:
+            ConfigurationError: There is no host, or a setting is wrong or unknown.
+        """
+        extra = _extra(connection.get("extra"))
+        extra |= {name: value for name, value in (declared or {}).items() if value not in (None, "", {})}
+        if unknown := sorted(set(extra) - _SETTINGS):
+            raise ConfigurationError(
+                f"the Vitess connection's extra has unknown settings: {', '.join(unknown)}",
+                expected=f"some of {', '.join(sorted(_SETTINGS))}",
+            )
+        login = str(connection.get("login") or "")
+        password = str(connection.get("password") or "")
+        if password and not login:
+            raise ConfigurationError("the Vitess connection has a password and no login", expected="both")
+        return cls(
+            _addresses(str(connection.get("host") or ""), connection.get("port")),
+            login,
+            password,
+            _tls(extra),
+            _headers(extra.get("headers")),
+            _number(extra, "keepalive_seconds", 0.0),
+            int(_number(extra, "max_message_bytes", DEFAULT_MESSAGE_BYTES)) or DEFAULT_MESSAGE_BYTES,
+            _policy(str(extra.get("load_balancing") or _POLICIES[0])),
+            _caller(extra.get("caller_id")),
+        )
+
+    @property
+    def described(self) -> str:
+        """The addresses, for people."""
+        return ", ".join(f"{host}:{port}" for host, port in self.addresses)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is sent with every call."""
+        login = (("username", self.login), ("password", self.password)) if self.login else ()
+        return (*login, *self.headers)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no text may show."""
+        return tuple(value for value in (self.password, *(value for _, value in self.headers)) if value)
+
+    @property
+    def channel_options(self) -> list[tuple[str, Any]]:
+        """Options of a gRPC channel."""
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.lb_policy_name", self.load_balancing),
+            ("grpc.primary_user_agent", "airflow-cdc-provider"),
+            # Variables for web proxies, which many machines have, aren't meant for databases.
+            ("grpc.enable_http_proxy", 0),
+            # A channel that broke leaves no waiting time behind for the next one.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if self.keepalive_seconds:
+            options += [
+                ("grpc.keepalive_time_ms", int(self.keepalive_seconds * 1000)),
+                ("grpc.http2.max_pings_without_data", 0),
+            ]
+        if self.tls and (name := self.tls.server_name or (len(self.addresses) > 1 and self.addresses[0][0])):
+            options.append(("grpc.ssl_target_name_override", name))
+        return options
+
+    @property
+    def caller_id(self) -> Any:
+        """The caller's message, None if nobody is named."""
+        if not any(self.caller):
+            return None
+        principal, component, subcomponent = self.caller
+        return protocol.CallerID(principal=principal, component=component, subcomponent=subcomponent)
+
+    def target(self) -> str:
+        """Name the servers as gRPC does. Several are looked up now.
+
+        Raises:
+            TransientError: A host isn't found.
+        """
+        if len(self.addresses) == 1:
+            return "dns:///{}:{}".format(*self.addresses[0])
+        found = []
+        for host, port in self.addresses:
+            try:
+                found += socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise TransientError(f"host {host} isn't found", found=str(error.strerror)) from error
+        kind = min(entry[0] for entry in found)  # IPv4 comes first: one channel speaks one of the two
+        places = [entry[4] for entry in found if entry[0] == kind]
+        if kind == socket.AF_INET:
+            return "ipv4:" + ",".join(f"{place[0]}:{place[1]}" for place in places)
+        return "ipv6:" + ",".join(f"[{place[0]}]:{place[1]}" for place in places)
+
+    def channel(self) -> grpc.Channel:
+        """Open a channel; it connects with its first call.
+
+        Raises:
+            ConfigurationError: A file of TLS can't be read.
+        """
+        if self.tls is None:
+            return grpc.insecure_channel(self.target(), self.channel_options)
+        return grpc.secure_channel(self.target(), self.tls.credentials(), self.channel_options)
+
+
+def _extra(value: Any) -> dict[str, Any]:
+    try:
+        extra = json.loads(value) if isinstance(value, str) and value else value or {}
+    except json.JSONDecodeError as error:
+        raise ConfigurationError("the connection's extra is no JSON") from error
+    if not isinstance(extra, Mapping):
+        raise ConfigurationError("the connection's extra is wrong", expected="a JSON object")
+    return {name: value for name, value in extra.items() if value not in (None, "")}
+
+
+def _addresses(hosts: str, port: Any) -> tuple[tuple[str, int], ...]:
+    if not hosts.strip(", "):
+        raise ConfigurationError(
+            "the Vitess connection has no host (database.hostname)",
+            expected="the host of a VTGate, or several by comma",
+            remedy="change the Airflow connection",
+        )
+    found = []
+    for part in hosts.split(","):
+        host, colon, own = part.strip().rpartition(":")
+        if not colon or part.strip().endswith("]"):
+            host, own = part.strip(), ""
+        try:
+            number = int(own or port or DEFAULT_PORT)
+        except ValueError:
+            raise ConfigurationError(
+                f"the Vitess connection's port is wrong for host {host}",
+                expected="a number",
+                found=repr(own or port),
+            ) from None
+        found.append((host, number))
+    return tuple(found)
+
+
+def _tls(extra: Mapping[str, Any]) -> Tls | None:
+    files = {
+        name.removeprefix("tls_"): str(value) for name, value in extra.items() if name.startswith("tls_")
+    }
+    wanted = extra.get("tls", bool(files))
+    if str(wanted).lower() in ("false", "0"):
+        if files:
+            raise ConfigurationError(
+                "the Vitess connection turns TLS off", expected=f"no setting {', '.join(sorted(files))} then"
+            )
+        return None
+    if bool(files.get("cert_file")) != bool(files.get("key_file")):
+        raise ConfigurationError(
+            "a client's certificate and its key belong together", expected="tls_cert_file and tls_key_file"
+        )
+    return Tls(**files)
+
+
+def _pem(path: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} can't be read",
+            expected="a file on each machine that connects: Airflow's workers and triggerer, Spark's driver",
+            found=str(error.strerror),
+        ) from error
+    if b"-----BEGIN " not in data:
+        raise ConfigurationError(f"{path} is no PEM file", expected="-----BEGIN ...")
+    return data
+
+
+def _headers(value: Any) -> tuple[tuple[str, str], ...]:
+    if not value:
+        return ()
+    if isinstance(value, Mapping):
+        pairs: Sequence[tuple[str, str]] = [(str(name), str(text)) for name, text in value.items()]
+    else:
+        parts = [part.partition(":") for part in str(value).split(",") if part.strip()]
+        if any(not colon for _, colon, _ in parts):
+            raise ConfigurationError("headers are wrong", expected="name:value,name:value")
+        pairs = [(name, text) for name, _, text in parts]
+    cleaned = tuple((name.strip().lower(), text.strip()) for name, text in pairs)
+    for name, _ in cleaned:
+        if not name or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
+            raise ConfigurationError(
+                "a header's name is wrong", expected="letters, digits, - _ and .", found=repr(name)
+            )
+    return cleaned
+
+
+def _number(extra: Mapping[str, Any], name: str, default: float) -> float:
+    value = extra.get(name, default)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0 or isinstance(value, bool):
+        raise ConfigurationError(f"{name} is wrong", expected="a number from 0", found=repr(value))
+    return number
+
+
+def _policy(value: str) -> str:
+    if value not in _POLICIES:
+        raise ConfigurationError(
+            "load_balancing is wrong", expected=f"one of {', '.join(_POLICIES)}", found=value
+        )
+    return value
+
+
+def _caller(value: Any) -> tuple[str, str, str]:
+    names = ("principal", "component", "subcomponent")
+    if not value:
+        return ("", "", "")
+    if isinstance(value, str) and not value.startswith("{"):
+        return (value, "", "")
+    parts = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(parts, Mapping) or set(parts) - set(names):
+        raise ConfigurationError("caller_id is wrong", expected=f"a principal, or some of {', '.join(names)}")
+    principal, component, subcomponent = (str(parts.get(name) or "") for name in names)
+    return (principal, component, subcomponent)

@@ -1,0 +1,166 @@
+"""GTID sets: what a MySQL server has executed, as VTGate writes it.
+
+The forms, with the flavor in front::
+
+    MySQL56/<uuid>[:<tag>]:<interval>[:<interval> ...][,<uuid>:...]     interval: n or n-m
+    MariaDB/<domain>-<server>-<sequence>[,...]
+
+A MySQL set names every transaction that it has. A MariaDB set names the last one of each domain, and has all
+before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+from airflow_cdc_provider.exceptions import CorruptInput
+
+CURRENT: Final = "current"
+"""What stands for a position that the server is to tell."""
+
+Intervals = tuple[tuple[int, int], ...]
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
+
+
+def is_real(gtid: str) -> bool:
+    """Tell whether a shard's position is one, and not ``current`` or empty."""
+    return gtid not in ("", CURRENT)
+
+
+@dataclass(frozen=True)
+class GtidSet:
+    """A set of transactions.
+
+    Args:
+        flavor: ``MySQL56`` or ``MariaDB``.
+        servers: Per server (of MariaDB per domain), with its tag where it has one, the numbers of its
+            transactions: first and last of each run, ascending, without overlap.
+        last_servers: MariaDB: the server of each domain's last transaction.
+    """
+
+    flavor: str
+    servers: Mapping[str, Intervals]
+    last_servers: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> GtidSet:
+        """Read a set.
+
+        Raises:
+            CorruptInput: It has none of the forms.
+        """
+        return _parse(text)
+
+    @property
+    def rank(self) -> int:
+        """The sum of the last numbers of all servers, as Debezium ranks transactions."""
+        return sum(intervals[-1][1] for intervals in self.servers.values())
+
+    @property
+    def count(self) -> int:
+        """How many transactions it has: more with each commit, also where one fills a gap.
+
+        It is the rank, where a set has no gaps.
+        """
+        return sum(last - first + 1 for intervals in self.servers.values() for first, last in intervals)
+
+    def contains(self, other: GtidSet) -> bool:
+        """Tell whether it has all transactions of another set."""
+        return self.flavor == other.flavor and all(
+            _covers(self.servers.get(server, ()), intervals) for server, intervals in other.servers.items()
+        )
+
+    def has_servers_of(self, other: GtidSet) -> bool:
+        """Tell whether all servers of another set are among its own."""
+        return set(other.servers) <= set(self.servers)
+
+    def union(self, other: GtidSet) -> GtidSet:
+        """Return the set of all transactions of both, which must be of one flavor."""
+        if self.flavor != other.flavor:
+            raise ValueError(f"sets of {self.flavor} and {other.flavor} can't be joined")
+        servers = {
+            server: _joined(self.servers.get(server, ()) + other.servers.get(server, ()))
+            for server in {**self.servers, **other.servers}
+        }
+        later = {
+            domain: server
+            for domain, server in other.last_servers.items()
+            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, 0),))[-1][1]
+        }
+        return GtidSet(self.flavor, servers, {**self.last_servers, **later})
+
+    def __str__(self) -> str:
+        """Write the set as VTGate does."""
+        if self.flavor == "MariaDB":
+            sets = [f"{d}-{self.last_servers[d]}-{i[-1][1]}" for d, i in sorted(self.servers.items())]
+        else:
+            sets = [
+                ":".join([server, *(f"{a}-{b}" if b > a else str(a) for a, b in intervals)])
+                for server, intervals in sorted(self.servers.items())
+            ]
+        return f"{self.flavor}/{','.join(sets)}"
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> GtidSet:
+    flavor, slash, rest = text.partition("/")
+    servers: dict[str, Intervals] = {}
+    last: dict[str, str] = {}
+    if not slash or flavor not in ("MySQL56", "MariaDB"):
+        raise _wrong(text)
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        if flavor == "MariaDB":
+            if (found := _MARIADB.fullmatch(part)) is None or found[1] in servers:
+                raise _wrong(text)
+            servers[found[1]] = ((1, int(found[3])),)
+            last[found[1]] = found[2]
+            continue
+        server, *words = part.lower().split(":")
+        if not _UUID.fullmatch(server) or not words:
+            raise _wrong(text)
+        name = server
+        for word in words:
+            if (interval := _INTERVAL.fullmatch(word)) is not None:
+                first = int(interval[1])
+                end = int(interval[2] or first)
+                if not 1 <= first <= end:
+                    raise _wrong(text)
+                servers[name] = _joined((*servers.get(name, ()), (first, end)))
+            elif _TAG.fullmatch(word):
+                name = f"{server}:{word}"
+            else:
+                raise _wrong(text)
+    return GtidSet(flavor, servers, last)
+
+
+def _joined(intervals: Intervals) -> Intervals:
+    if len(intervals) < 2 or all(a[1] + 1 < b[0] for a, b in pairwise(intervals)):
+        return intervals
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(intervals):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def _covers(outer: Intervals, inner: Intervals) -> bool:
+    return all(any(a <= first and last <= b for a, b in outer) for first, last in inner)
+
+
+def _wrong(text: str) -> CorruptInput:
+    return CorruptInput(
+        "this is no position of a Vitess shard",
+        expected="MySQL56/<uuid>:<n>-<m>,... or MariaDB/<domain>-<server>-<sequence>,...",
+        found=text[:200] or "an empty text",
+    )

@@ -1,0 +1,185 @@
+"""The lake type of each type of MySQL: the one place that says it. ``docs/types-vitess.md`` shows its table.
+
+Nothing is rounded or set to null in silence: a value that its column can't hold exactly stands as MySQL's
+text in the mirror's column :data:`REST`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from airflow_cdc_provider.sources.vitess.charsets import can_decode
+from airflow_cdc_provider.sources.vitess.fields import Column
+from airflow_cdc_provider.sources.vitess.numbers import WIDEST_DECIMAL
+
+Family = Literal[
+    "integer",
+    "decimal",
+    "float",
+    "date",
+    "datetime",
+    "timestamp",
+    "time",
+    "year",
+    "bit",
+    "text",
+    "members",
+    "json",
+    "bytes",
+    "vector",
+]
+
+REST: Final = "_rest"
+"""Column of a mirror: values that their own columns can't hold, a JSON object of MySQL's texts by column;
+null where there are none."""
+
+VECTOR: Final = pa.list_(pa.field("element", pa.float32()))
+
+
+@dataclass(frozen=True)
+class TypeRow:
+    """What holds for some types of MySQL alike.
+
+    Args:
+        words: Their names in SQL.
+        family: How their values are written on the wire.
+        lake: The lake type, for people.
+        note: What there is to know.
+    """
+
+    words: tuple[str, ...]
+    family: Family
+    lake: str
+    note: str = ""
+
+
+TYPES: Final = (
+    TypeRow(
+        ("tinyint", "smallint", "mediumint"),
+        "integer",
+        "int32",
+        "unsigned too; Iceberg has no smaller integers; BOOL is TINYINT(1) and holds more than 0 and 1",
+    ),
+    TypeRow(("int",), "integer", "int32, unsigned int64"),
+    TypeRow(("bigint",), "integer", "int64, unsigned decimal(20,0)"),
+    TypeRow(("decimal",), "decimal", "decimal(p,s) up to 38 digits, else string", "all its digits"),
+    TypeRow(("float",), "float", "float32", "a copy brings six digits, the stream all"),
+    TypeRow(("double",), "float", "float64"),
+    TypeRow(("bit",), "bit", "BIT(1) bool, else binary", "big-endian, as many bytes as the bits need"),
+    TypeRow(("year",), "year", "int32", "`0000` is 0"),
+    TypeRow(("date",), "date", "date32", "zero dates: see below"),
+    TypeRow(("datetime",), "datetime", "timestamp without zone (µs)", "zero dates: see below"),
+    TypeRow(("timestamp",), "timestamp", "timestamp (µs, UTC)", "zero dates: see below"),
+    TypeRow(("time",), "time", "int64", "microseconds, -838:59:59 to 838:59:59; lake times end at 24 hours"),
+    TypeRow(
+        ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"),
+        "text",
+        "string",
+        "whatever the character set and collation",
+    ),
+    TypeRow(
+        ("enum", "set"),
+        "members",
+        "string",
+        "names, also where values come as numbers; empty for an invalid one",
+    ),
+    TypeRow(("json",), "json", "string", "as MySQL prints it"),
+    TypeRow(
+        ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"),
+        "bytes",
+        "binary",
+        "BINARY(n) with its zero bytes",
+    ),
+    TypeRow(
+        (
+            "geometry",
+            "point",
+            "linestring",
+            "polygon",
+            "multipoint",
+            "multilinestring",
+            "multipolygon",
+            "geometrycollection",
+        ),
+        "bytes",
+        "binary",
+        "SRID (4 bytes, little-endian) and WKB",
+    ),
+    TypeRow(("vector",), "vector", "list of float32"),
+)
+"""All types; others are shown as their bytes."""
+
+_FAMILIES: Final[dict[str, Family]] = {word: row.family for row in TYPES for word in row.words}
+_NARROW: Final = ("tinyint", "smallint", "mediumint")
+
+
+def family_of(column: Column) -> Family:
+    """Return how a column's values are written."""
+    return _FAMILIES.get(column.type.word, "bytes")
+
+
+@dataclass(frozen=True)
+class LakeTypes:
+    """How values are shown where there is a choice.
+
+    Args:
+        temporal: ``typed``: DATE, DATETIME, TIMESTAMP and TIME as in the table. ``text``: MySQL's text, zero
+            dates among them.
+    """
+
+    temporal: Literal["typed", "text"] = "typed"
+
+    def of(self, column: Column) -> pa.DataType:
+        """Return the lake type of a column."""
+        family = family_of(column)
+        if family in ("date", "datetime", "timestamp", "time") and self.temporal == "text":
+            return pa.string()
+        match family:
+            case "integer":
+                return _integer(column)
+            case "decimal":
+                if column.precision > WIDEST_DECIMAL:
+                    return pa.string()
+                return pa.decimal128(column.precision, column.scale)
+            case "float":
+                return pa.float32() if column.type.word == "float" else pa.float64()
+            case "date":
+                return pa.date32()
+            case "datetime":
+                return pa.timestamp("us")
+            case "timestamp":
+                return pa.timestamp("us", tz="UTC")
+            case "time":
+                return pa.int64()
+            case "year":
+                return pa.int32()
+            case "bit":
+                return pa.bool_() if column.type.sizes in ((), (1,)) else pa.binary()
+            case "text":
+                return pa.string() if can_decode(column.charset) or not column.charset else pa.binary()
+            case "vector":
+                return VECTOR
+            case "bytes":
+                return pa.binary()
+        return pa.string()
+
+
+def _integer(column: Column) -> pa.DataType:
+    if column.type.word in _NARROW:
+        return pa.int32()
+    if column.type.word == "int":
+        return pa.int64() if column.unsigned else pa.int32()
+    return pa.decimal128(20, 0) if column.unsigned else pa.int64()
+
+
+def type_table() -> str:
+    """Return the table of types as the documentation shows it."""
+    lines = ["| MySQL | lake (Arrow) | notes |", "|---|---|---|"]
+    lines += [
+        f"| {', '.join(f'`{word.upper()}`' for word in row.words)} | {row.lake} | {row.note} |"
+        for row in TYPES
+    ]
+    return "\n".join(lines)

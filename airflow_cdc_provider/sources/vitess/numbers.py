@@ -1,0 +1,330 @@
+"""Numbers of MySQL's text: kernels from the places of values to Arrow columns.
+
+Exact, or told apart as a misfit; nothing is rounded but what a binary floating-point number is, and that
+correctly. What VStream prints in more than one way is read alike: ``000042`` (ZEROFILL in a copy) and ``42``,
+``.50`` and ``0.50``, `` 12 345.6`` with the blanks of Vitess 8, ``1.5`` and ``1.5E+00``.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, column_of, fixed_column, span_column
+
+Mask = npt.NDArray[np.bool_]
+
+WIDEST_DECIMAL: Final = 38
+"""Digits of the widest decimal that lakes hold; MySQL's have 65 at most."""
+
+_BLANK: Final = 32
+_POINT: Final = 46
+_MINUS: Final = 45
+_PLUS: Final = 43
+_ZERO: Final = 48
+_MASK32: Final = np.uint64(0xFFFF_FFFF)
+_U32: Final = np.uint64(32)
+_FLOAT_DIGITS: Final = 6
+_PLAIN_DIGITS: Final = 15
+
+
+def read_integers(data: Bytes, starts: Ints, ends: Ints, bits: int) -> tuple[pa.Array, Mask]:
+    """Read whole numbers.
+
+    Args:
+        data: A buffer.
+        starts: First byte of each number's text, negative for none.
+        ends: Byte after each.
+        bits: 32 or 64: how wide the column is.
+
+    Returns:
+        int32 or int64, null where there is none or it doesn't fit; and where it doesn't.
+    """
+    values = np.zeros(len(starts), np.int64)
+    misfits = np.zeros(len(starts), np.bool_)
+    _read_integers(data, starts, ends, np.uint64(1 << (bits - 1)), values, misfits)
+    valid = (starts >= 0) & ~misfits
+    if bits == 32:
+        return fixed_column(pa.int32(), values.astype(np.int32), valid), misfits
+    return fixed_column(pa.int64(), values, valid), misfits
+
+
+def read_decimals(data: Bytes, starts: Ints, ends: Ints, precision: int, scale: int) -> tuple[pa.Array, Mask]:
+    """Read decimal numbers of at most 38 digits.
+
+    Returns:
+        decimal128, null where there is none or it has more digits; and where it has.
+    """
+    values = np.zeros((len(starts), 2), np.uint64)
+    misfits = np.zeros(len(starts), np.bool_)
+    _read_decimals(data, starts, ends, precision, scale, values, misfits)
+    valid = (starts >= 0) & ~misfits
+    return fixed_column(pa.decimal128(precision, scale), values, valid), misfits
+
+
+def decimal_texts(data: Bytes, starts: Ints, ends: Ints, scale: int) -> tuple[pa.Array, Mask]:
+    """Write decimal numbers as MySQL does: no blanks, a digit before the point and ``scale`` behind it.
+
+    Returns:
+        Strings, null where there is none or it is no number with so many digits behind the point; and where.
+    """
+    count = len(starts)
+    offsets = np.zeros(count + 1, np.int64)
+    misfits = np.zeros(count, np.bool_)
+    _measure_decimals(data, starts, ends, scale, offsets, misfits)
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _write_decimals(data, starts, ends, scale, offsets, out)
+    texts = column_of(pa.string(), out, offsets.astype(np.int32), (starts >= 0) & ~misfits)
+    return texts, misfits
+
+
+def read_floats(data: Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Read floating-point numbers, correctly rounded.
+
+    Args:
+        data: A buffer.
+        starts: First byte of each number's text, negative for none.
+        ends: Byte after each.
+        kind: float32 or float64.
+
+    Returns:
+        Numbers, null where there is none or it is no number of this size; and where it isn't.
+    """
+    misfits = np.zeros(len(starts), np.bool_)
+    _check_floats(data, starts, ends, misfits)
+    raw = span_column(pa.string(), data, np.where(misfits, -1, starts), ends)
+    numbers = raw.cast(kind)
+    endless = pc.is_inf(numbers).fill_null(False).to_numpy(zero_copy_only=False)
+    if endless.any():
+        misfits |= endless
+        numbers = pc.if_else(pa.array(~endless), numbers, pa.scalar(None, kind))
+    return numbers, misfits
+
+
+def float_texts(numbers: pa.Array) -> pa.Array:
+    """Write floating-point numbers as MySQL's SELECT does.
+
+    Of FLOAT that are six digits, whatever is stored. Plain up to 15 digits before the point and 14 zeros
+    behind it, else with an exponent (``my_gcvt`` of MySQL's ``strings/dtoa.cc``).
+    """
+    single = pa.types.is_float32(numbers.type)
+    distinct = pc.dictionary_encode(numbers)
+    texts = [_float_text(value, single=single) for value in distinct.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(distinct.indices)
+
+
+def _float_text(value: float, *, single: bool) -> str:
+    shortest = Decimal(f"{value:.{_FLOAT_DIGITS}g}" if single else repr(value)).normalize()
+    sign, digits, exponent = shortest.as_tuple()
+    assert isinstance(exponent, int)
+    if not any(digits):
+        return "-0" if sign else "0"
+    written = "".join(map(str, digits))
+    point = len(written) + exponent
+    if point > -_PLAIN_DIGITS and (point <= _PLAIN_DIGITS or len(written) > point):
+        return format(shortest, "f")
+    mantissa = written[0] + ("." + written[1:] if len(written) > 1 else "")
+    return f"{'-' if sign else ''}{mantissa}e{point - 1}"
+
+
+@walker
+def _read_integers(data: Any, starts: Any, ends: Any, limit: Any, values: Any, misfits: Any) -> None:
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        at = starts[row]
+        end = ends[row]
+        while at < end and data[at] == _BLANK:
+            at += 1
+        negative = at < end and data[at] == _MINUS
+        if negative:
+            at += 1
+        sound = at < end
+        size = np.uint64(0)
+        while at < end:
+            digit = np.uint64(data[at]) - np.uint64(_ZERO)
+            if digit > np.uint64(9) or size > np.uint64(922337203685477580):
+                sound = False
+                break
+            size = size * np.uint64(10) + digit
+            at += 1
+        if not sound or size > limit or (size == limit and not negative):
+            misfits[row] = True
+        elif negative:
+            values[row] = np.int64(np.uint64(0) - size)
+        else:
+            values[row] = np.int64(size)
+
+
+@walker
+def _parts(data: Any, start: Any, end: Any, scale: Any) -> Any:
+    """Look at a decimal's text.
+
+    Returns:
+        Whether it is one with at most ``scale`` digits behind its point (zeros there may be more), whether it
+        is negative, how many digits before the point count, and how many behind it are there.
+    """
+    at = start
+    before = 0
+    behind = 0
+    seen = False
+    negative = False
+    signed = False
+    pointed = False
+    nonzero = False
+    while at < end:
+        byte = data[at]
+        at += 1
+        if byte == _BLANK:
+            continue
+        if byte == _MINUS and not (signed or seen or pointed):
+            negative = True
+            signed = True
+        elif byte == _POINT and not pointed:
+            pointed = True
+        elif _ZERO <= byte <= _ZERO + 9:
+            seen = True
+            if byte != _ZERO:
+                nonzero = True
+            if not pointed:
+                if before or byte != _ZERO:
+                    before += 1
+            elif behind < scale:
+                behind += 1
+            elif byte != _ZERO:
+                return False, False, 0, 0
+        else:
+            return False, False, 0, 0
+    return seen, negative and nonzero, before, behind
+
+
+@walker
+def _read_decimals(
+    data: Any, starts: Any, ends: Any, precision: Any, scale: Any, values: Any, misfits: Any
+) -> None:
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        sound, negative, before, behind = _parts(data, starts[row], ends[row], scale)
+        if not sound or before + scale > precision:
+            misfits[row] = True
+            continue
+        high = np.uint64(0)
+        low = np.uint64(0)
+        pointed = False
+        left = behind
+        for at in range(starts[row], ends[row]):
+            byte = data[at]
+            if byte == _POINT:
+                pointed = True
+            elif _ZERO <= byte <= _ZERO + 9:
+                if pointed:
+                    if left == 0:
+                        break
+                    left -= 1
+                high, low = _times_ten(high, low, np.uint64(byte) - np.uint64(_ZERO))
+        for _ in range(scale - behind):
+            high, low = _times_ten(high, low, np.uint64(0))
+        if negative:
+            low = ~low + np.uint64(1)
+            high = ~high + np.uint64(low == 0)
+        values[row, 0] = low
+        values[row, 1] = high
+
+
+@walker
+def _times_ten(high: Any, low: Any, digit: Any) -> Any:
+    ten = np.uint64(10)
+    part = (low & _MASK32) * ten + digit
+    upper = (low >> _U32) * ten + (part >> _U32)
+    return high * ten + (upper >> _U32), (upper << _U32) | (part & _MASK32)
+
+
+@walker
+def _measure_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any, misfits: Any) -> None:
+    total = np.int64(0)
+    for row in range(len(starts)):
+        if starts[row] >= 0:
+            sound, negative, before, _ = _parts(data, starts[row], ends[row], scale)
+            if sound:
+                total += (1 if negative else 0) + max(before, 1) + (scale + 1 if scale else 0)
+            else:
+                misfits[row] = True
+        offsets[row + 1] = total
+
+
+@walker
+def _write_decimals(data: Any, starts: Any, ends: Any, scale: Any, offsets: Any, out: Any) -> None:
+    for row in range(len(starts)):
+        at = offsets[row]
+        if at == offsets[row + 1]:
+            continue
+        _, negative, before, behind = _parts(data, starts[row], ends[row], scale)
+        if negative:
+            out[at] = _MINUS
+            at += 1
+        if before == 0:
+            out[at] = _ZERO
+            at += 1
+        pointed = False
+        begun = False
+        left = behind
+        for place in range(starts[row], ends[row]):
+            byte = data[place]
+            if byte == _POINT:
+                pointed = True
+                if scale:
+                    out[at] = _POINT
+                    at += 1
+            elif _ZERO <= byte <= _ZERO + 9:
+                if pointed:
+                    if left == 0:
+                        break
+                    left -= 1
+                elif not begun and byte == _ZERO:
+                    continue
+                begun = True
+                out[at] = byte
+                at += 1
+        if scale and not pointed:
+            out[at] = _POINT
+            at += 1
+        for _ in range(scale - behind):
+            out[at] = _ZERO
+            at += 1
+
+
+@walker
+def _check_floats(data: Any, starts: Any, ends: Any, misfits: Any) -> None:
+    """Tell what is no ``[-]digits[.digits][e[+-]digits]``, with a digit somewhere before the exponent."""
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        at = starts[row]
+        end = ends[row]
+        if at < end and data[at] == _MINUS:
+            at += 1
+        digits = 0
+        while at < end and _ZERO <= data[at] <= _ZERO + 9:
+            at += 1
+            digits += 1
+        if at < end and data[at] == _POINT:
+            at += 1
+            while at < end and _ZERO <= data[at] <= _ZERO + 9:
+                at += 1
+                digits += 1
+        sound = digits > 0
+        if at < end and (data[at] == 69 or data[at] == 101):
+            at += 1
+            if at < end and (data[at] == _MINUS or data[at] == _PLUS):
+                at += 1
+            sound = sound and at < end
+            while at < end and _ZERO <= data[at] <= _ZERO + 9:
+                at += 1
+        misfits[row] = not sound or at != end

@@ -1,0 +1,174 @@
+"""Options of a Vitess source. Light: read by DAG files."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.options import option
+
+CURRENT: Final = "current"
+
+_SHARD: Final = re.compile(r"0|[A-Za-z0-9_]+|(?:[0-9a-f]{2})*-(?:[0-9a-f]{2})*")
+
+
+def _shards(values: tuple[str, ...]) -> str:
+    wrong = [value for value in values if not _SHARD.fullmatch(value)]
+    if wrong:
+        return f"names of shards, such as -80, 80- or 0 (not {wrong[0]!r})"
+    return "" if len(set(values)) == len(values) else "each shard once"
+
+
+def _keyspace(value: str) -> str:
+    return "" if re.fullmatch(r"[^\s/:@.`]+", value) else "the name of one keyspace"
+
+
+def _tablet_type(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    upper = value.upper()
+    return {"MASTER": "PRIMARY", "BATCH": "RDONLY"}.get(upper, upper)
+
+
+def _start_at(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list) else value
+
+
+def _vgtid(value: str) -> str:
+    if value == CURRENT:
+        return ""
+    expected = 'current, or [{"keyspace": ..., "shard": ..., "gtid": ...}, ...] as JSON, each shard once'
+    try:
+        entries = json.loads(value)
+    except ValueError:
+        return expected
+    if not isinstance(entries, list) or not entries:
+        return expected
+    shards = []
+    for entry in entries:
+        if not isinstance(entry, dict) or not {"keyspace", "shard", "gtid"} <= set(entry):
+            return expected
+        if not all(isinstance(entry[name], str) and entry[name] for name in ("keyspace", "shard", "gtid")):
+            return f"{expected}; for a copy of what is there take a snapshot"
+        shards.append((entry["keyspace"], entry["shard"]))
+    return "" if len(set(shards)) == len(shards) else expected
+
+
+@dataclass(frozen=True)
+class VitessStream:
+    """What is asked of VTGate's stream."""
+
+    heartbeat_seconds: int = option(
+        "After how many seconds of silence VTGate tells that it lives; three times as long without a word, "
+        "and the stream is opened anew",
+        5,
+        minimum=1,
+    )
+    empty_transactions: bool = option(
+        "Keep a record also of transactions without a captured row; tablets' own heartbeats make one per "
+        "second and shard",
+        False,
+    )
+    stop_on_reshard: bool = option(
+        "Have VTGate stop the streams of shards that are split or merged; the capture then goes on with the "
+        "new shards where the journal says. false: VTGate goes on with them by itself",
+        False,
+    )
+    journals: bool = option(
+        "Have a reshard's journal sent (21; older servers pass over it), so that the log tells of it", True
+    )
+    minimize_skew: bool = option("Hold back shards that are ahead of others by more than 2 seconds", False)
+    transaction_chunk_bytes: int = option(
+        "Transactions larger than this are sent while VTGate still gets them, so that it needs not hold them "
+        "(24); 0: each when it is whole",
+        0,
+        minimum=0,
+    )
+    keyspace_heartbeats: bool = option("Stream the rows of the tablets' table heartbeat too (21)", False)
+    cells: tuple[str, ...] = option("Cells whose tablets may be read; default: VTGate's own", ())
+    cell_preference: str = option("preferlocalwithalias, or onlyspecified", "")
+    tablet_order: str = option("any, or inorder of the tablet types", "")
+
+    def __post_init__(self) -> None:
+        """Refuse flags that VTGate would pass over beside others.
+
+        Raises:
+            ConfigurationError: With what goes together.
+        """
+        if self.minimize_skew and self.transaction_chunk_bytes:
+            raise ConfigurationError(
+                "option source.stream.transaction_chunk_bytes says nothing with minimize_skew",
+                expected="one of the two",
+            )
+
+
+@dataclass(frozen=True)
+class VitessAdvanced:
+    """Options that few users need."""
+
+    strict: bool = option("Fail on the first broken or undecodable event instead of setting it apart", False)
+    slice_bytes: int = option("Bytes of the stream that one task turns into records", 4 << 20, minimum=1)
+    read_ahead_bytes: int = option(
+        "Changes fetched while those before are worked on, about", 64 << 20, minimum=1
+    )
+    call_seconds: float = option("How long a statement may take", 30.0, minimum=0.1)
+    stall_seconds: float = option(
+        "How long a stream may give no transaction although there are some, before the run fails",
+        300.0,
+        minimum=1.0,
+    )
+    connect_attempts: int = option(
+        "How many failed attempts to read the stream are followed by a pause and another one. With the "
+        "default pauses a run fails after 20 min 7 s of them; 0: at once",
+        16,
+        minimum=0,
+    )
+    connect_pause_seconds: float = option(
+        "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0
+    )
+    connect_longest_pause_seconds: float = option("The longest such pause", 120.0, minimum=0.0)
+
+
+@dataclass(frozen=True)
+class VitessOptions:
+    """Which shards to read, and how."""
+
+    keyspace: str = option("The keyspace", check=_keyspace)
+    conn_id: str = option("Airflow connection of VTGate; not needed offline", "")
+    shards: tuple[str, ...] = option("Shards to read; default: all that serve", (), check=_shards)
+    tablet_type: Literal["PRIMARY", "REPLICA", "RDONLY"] = option(
+        "Type of the tablets that are read; MASTER is PRIMARY", "PRIMARY", read=_tablet_type
+    )
+    exclude_empty_shards: bool = option(
+        "Leave out shards that no tablet of the type serves; without, a stream waits for them", False
+    )
+    start_at: str = option(
+        "Where the first run begins to capture: current, or a VGTID as JSON with keyspace, shard and gtid of "
+        "each shard. Says nothing once there is an offset",
+        CURRENT,
+        read=_start_at,
+        check=_vgtid,
+    )
+    stream: VitessStream = option("What is asked of VTGate's stream", VitessStream)
+    advanced: VitessAdvanced = option("Options that few users need", VitessAdvanced)
+
+    def __post_init__(self) -> None:
+        """Refuse a start of other shards than those that are read.
+
+        Raises:
+            ConfigurationError: With what fits.
+        """
+        if self.start_at == CURRENT:
+            return
+        named = {(entry["keyspace"], entry["shard"]) for entry in json.loads(self.start_at)}
+        if any(keyspace != self.keyspace for keyspace, _ in named) or (
+            self.shards and {shard for _, shard in named} != set(self.shards)
+        ):
+            raise ConfigurationError(
+                "option source.start_at names other shards than are read",
+                expected=f"keyspace {self.keyspace}, {', '.join(self.shards) or 'all its shards'}",
+                found=", ".join(sorted("/".join(pair) for pair in named)),
+            )

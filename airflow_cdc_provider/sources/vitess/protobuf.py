@@ -1,0 +1,111 @@
+"""Protobuf's wire format walked in place: the words that kernels over VStream's messages are written in.
+
+A message is a row of fields in any order, each behind its key
+(https://protobuf.dev/programming-guides/encoding/)::
+
+    key = number << 3 | wire type, a varint of 5 bytes at most
+
+    0  VARINT   7 bits per byte, the lowest first; the upper bit: another byte follows; 10 bytes at most
+    1  I64      8 bytes
+    2  LEN      length, a varint, then so many bytes: texts, messages, packed numbers
+    5  I32      4 bytes
+
+Wire types 3 and 4 (groups) are of an age before Vitess and are refused. No function reads outside
+``[start, end)``, whatever the bytes say.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from airflow_cdc_provider.changes.kernels import walker
+
+VARINT: Final = 0
+I64: Final = 1
+LEN: Final = 2
+I32: Final = 5
+
+FAULTS: Final = (
+    "",
+    "a number is cut off",
+    "a number of more than 10 bytes",
+    "a field leaves its message",
+    "a field without a number",
+    "an unknown wire type",
+    "a message stands twice in another that has it once",
+)
+"""Texts of the fault numbers that :func:`next_field` answers, negated."""
+
+CUT_OFF: Final = 1
+TOO_LONG: Final = 2
+OUTSIDE: Final = 3
+NO_NUMBER: Final = 4
+WIRE_TYPE: Final = 5
+TWICE: Final = 6
+
+_LONGEST_KEY: Final = 5
+_LONGEST: Final = 10
+
+
+@walker
+def read_varint(data: Any, at: Any, end: Any) -> Any:
+    """Read a varint.
+
+    Returns:
+        Its 64 bits as a signed number, and the place after it; that is a negated fault where there is none.
+    """
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    for i in range(_LONGEST):
+        if at + i >= end:
+            return np.int64(0), np.int64(-CUT_OFF)
+        byte = np.uint64(data[at + i])
+        if i == _LONGEST - 1 and byte > np.uint64(1):
+            break
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return np.int64(value), np.int64(at + i + 1)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-TOO_LONG)
+
+
+@walker
+def next_field(data: Any, at: Any, end: Any) -> Any:
+    """Read the field that begins at a place before ``end``.
+
+    Returns:
+        Its number, or a negated fault; its wire type; its value, of a varint; where its content begins
+        (behind a length); and the place after it.
+    """
+    nothing = np.int64(0)
+    key, content = read_varint(data, at, end)
+    if content < 0:
+        return content, nothing, nothing, nothing, nothing
+    number = key >> 3
+    if number <= 0 or key >> 32 or content - at > _LONGEST_KEY:
+        return np.int64(-NO_NUMBER), nothing, nothing, nothing, nothing
+    kind = key & 7
+    value = nothing
+    after = content
+    if kind == VARINT:
+        value, after = read_varint(data, content, end)
+    elif kind == LEN:
+        value, content = read_varint(data, content, end)
+        if content < 0:
+            return content, nothing, nothing, nothing, nothing
+        if value < 0 or value > end - content:
+            return np.int64(-OUTSIDE), nothing, nothing, nothing, nothing
+        after = content + value
+    elif kind == I64:
+        after = content + 8
+    elif kind == I32:
+        after = content + 4
+    else:
+        return np.int64(-WIRE_TYPE), nothing, nothing, nothing, nothing
+    if after < 0:
+        return after, nothing, nothing, nothing, nothing
+    if after > end:
+        return np.int64(-OUTSIDE), nothing, nothing, nothing, nothing
+    return number, kind, value, content, after

@@ -1,0 +1,62 @@
+"""What orders the transactions of a shard: epoch and rank, as Debezium's ordered metadata tell them.
+
+``rank`` is the sum of the last numbers of all servers in the shard's GTIDs (:attr:`.gtid.GtidSet.rank`);
+``epoch`` rises as :mod:`.position` says. Events of one row are compared by epoch, then rank, then their
+number in the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
+
+
+class Order(NamedTuple):
+    """Per transaction.
+
+    Args:
+        epochs: int64.
+        ranks: Whole numbers as big-endian two's complement of the fewest bytes.
+    """
+
+    epochs: pa.Array
+    ranks: pa.Array
+
+
+@dataclass
+class TransactionOrder:
+    """Orders transactions of a stream, one batch after the other.
+
+    Args:
+        position: Where the stream stands; by default before all, so that the first set of a shard is of epoch
+            1, as of a stream that began with a copy or at ``current``.
+    """
+
+    position: Position = field(default_factory=Position)
+
+    def next(self, transactions: Iterable[tuple[bytes, str]]) -> Order:
+        """Go on by some transactions.
+
+        Args:
+            transactions: The ``VGtid`` message of each, and its shard as ``keyspace/shard``.
+
+        Raises:
+            CorruptInput: A VGTID goes back to no position, or names a shard that comes from none.
+        """
+        epochs: list[int] = []
+        ranks: list[bytes] = []
+        for message, shard in transactions:
+            told = vgtid_shards(message)
+            if not self.position.shards:
+                self.position = Position(dict.fromkeys(told, ShardPlace("")))
+            self.position, _ = self.position.after(told)
+            place = self.position.shards[shard]
+            rank = place.set.rank if place.gtid else 0
+            epochs.append(place.epoch)
+            ranks.append(rank.to_bytes(rank.bit_length() // 8 + 1, "big"))
+        return Order(pa.array(epochs, pa.int64()), pa.array(ranks, pa.binary()))

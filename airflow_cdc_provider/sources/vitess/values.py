@@ -1,0 +1,203 @@
+"""Values of a column: from their places to a lake type, or to MySQL's own text.
+
+What a type can't hold exactly is null and told (a *misfit*), as is what is no value of the column's type.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_column, span_column
+from airflow_cdc_provider.changes.text_kernels import join
+from airflow_cdc_provider.sources.vitess.charsets import decode_column
+from airflow_cdc_provider.sources.vitess.event_values import (
+    BROKEN,
+    DAY_US,
+    NO_DATE,
+    hexadecimal,
+    read_moments,
+    read_times,
+)
+from airflow_cdc_provider.sources.vitess.fields import Column
+from airflow_cdc_provider.sources.vitess.lake_types import VECTOR, family_of
+from airflow_cdc_provider.sources.vitess.numbers import (
+    decimal_texts,
+    float_texts,
+    read_decimals,
+    read_floats,
+    read_integers,
+)
+
+Mask = npt.NDArray[np.bool_]
+
+_FLOAT_BYTES: Final = 4
+
+
+def show(column: Column, kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    """Show a column's values in a lake type.
+
+    Args:
+        column: As the rows have it that the values are of.
+        kind: One that :class:`.lake_types.LakeTypes` gives to a column, perhaps another one than this.
+        data: A buffer.
+        starts: First byte of each value, negative for NULL.
+        ends: Byte after each.
+
+    Returns:
+        The values, null where there is none or it is a misfit; and where it is.
+    """
+    family = family_of(column)
+    if kind == pa.string():
+        return texts(column, data, starts, ends)
+    if kind == pa.binary():
+        return span_column(kind, data, starts, ends), _none(starts)
+    if kind == pa.bool_():
+        return _bits(data, starts, ends)
+    if kind == VECTOR:
+        return _vectors(data, starts, ends)
+    if family == "time" and kind == pa.int64():
+        return _times(data, starts, ends)
+    if family in ("members", "text"):
+        plain, misfits = texts(column, data, starts, ends)
+        data, starts, ends = binary_buffer(plain)
+    else:
+        misfits = _none(starts)
+    shown, more = _show_typed(kind, data, starts, ends)
+    return shown, misfits | more
+
+
+def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    """Show a column's values as MySQL's SELECT does, bytes as its client does: ``0x`` and digits.
+
+    Returns:
+        Strings, null where there is none or it is a misfit: text that is none of its character set, a number
+        that is none. And where it is.
+    """
+    family = family_of(column)
+    if family in ("bytes", "bit", "vector"):
+        return join("0x", pc.ascii_upper(hexadecimal(data, starts, ends))).cast(pa.string()), _none(starts)
+    if family == "members":
+        return _members(column, data, starts, ends)
+    if family == "decimal":
+        return decimal_texts(data, starts, ends, column.scale)
+    if family == "float":
+        kind = pa.float32() if column.type.word == "float" else pa.float64()
+        numbers, misfits = read_floats(data, starts, ends, kind)
+        return float_texts(numbers), misfits
+    if family == "integer":
+        plain, misfits = decimal_texts(data, starts, ends, 0)
+        if column.type.zerofill and column.type.sizes:
+            plain = pc.utf8_lpad(plain, column.type.sizes[0], "0")
+        return plain, misfits
+    raw = span_column(pa.binary(), data, starts, ends)
+    shown = decode_column(raw, column.charset if family == "text" else "utf8mb4")
+    return shown, _missing(shown, starts)
+
+
+def shown_or_bytes(column: Column, data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
+    """Show a column's values as :func:`texts` does, and what is a misfit there as its bytes."""
+    shown, misfits = texts(column, data, starts, ends)
+    if misfits.any():
+        raw = join("0x", pc.ascii_upper(hexadecimal(data, starts, ends))).cast(pa.string())
+        shown = pc.if_else(pa.array(misfits), raw, shown)
+    return shown
+
+
+def _show_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    if pa.types.is_timestamp(kind) or kind == pa.date32():
+        micros, states = read_moments(data, starts, ends)
+        misfits = (states == NO_DATE) | (states == BROKEN)
+        valid = (starts >= 0) & ~misfits
+        if kind == pa.date32():
+            return fixed_column(kind, (micros // DAY_US).astype(np.int32), valid), misfits
+        return fixed_column(kind, micros, valid), misfits
+    if pa.types.is_floating(kind):
+        return read_floats(data, starts, ends, kind)
+    if pa.types.is_decimal(kind):
+        return read_decimals(data, starts, ends, kind.precision, kind.scale)
+    return read_integers(data, starts, ends, kind.bit_width)
+
+
+def _times(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    """Show values of TIME as microseconds."""
+    micros, states = read_times(data, starts, ends)
+    misfits = states == BROKEN
+    return fixed_column(pa.int64(), micros, (starts >= 0) & ~misfits), misfits
+
+
+def _members(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    """Show values of ENUM and SET as names.
+
+    Names come in the column's character set from a copy, in UTF-8 from the stream. Vitess 8 tells no names:
+    there a number stays one.
+    """
+    raw = span_column(pa.binary(), data, starts, ends)
+    names = column.type.members
+    if column.as_text or not names:
+        shown = decode_column(raw, "utf8mb4")
+        if shown.null_count > raw.null_count:
+            shown = pc.coalesce(shown, decode_column(raw, column.charset))
+        return shown, _missing(shown, starts)
+    numbers, misfits = read_decimals(data, starts, ends, 20, 0)
+    distinct = pc.dictionary_encode(numbers)
+    is_set = column.type.word == "set"
+    found = [_named(int(number), names, is_set=is_set) for number in distinct.dictionary.to_pylist()]
+    shown = pa.array(found, pa.string()).take(distinct.indices)
+    return shown, misfits | _missing(shown, starts)
+
+
+def _named(number: int, names: tuple[str, ...], *, is_set: bool) -> str | None:
+    if is_set:
+        if number < 0 or number >> len(names):
+            return None
+        return ",".join(name for bit, name in enumerate(names) if number >> bit & 1)
+    if number == 0:
+        return ""
+    return names[number - 1] if 0 < number <= len(names) else None
+
+
+def _bits(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    values = np.zeros(len(starts), np.bool_)
+    misfits = np.zeros(len(starts), np.bool_)
+    _read_bits(data, starts, ends, values, misfits)
+    return pa.array(values, mask=(starts < 0) | misfits), misfits
+
+
+@walker
+def _read_bits(data: Bytes, starts: Ints, ends: Ints, values: Mask, misfits: Mask) -> None:
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        if ends[row] - starts[row] == 1 and data[starts[row]] <= 1:
+            values[row] = data[starts[row]] == 1
+        else:
+            misfits[row] = True
+
+
+def _vectors(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Mask]:
+    misfits = (starts >= 0) & ((ends - starts) % _FLOAT_BYTES != 0)
+    valid = (starts >= 0) & ~misfits
+    raw = span_column(pa.binary(), data, np.where(valid, starts, -1), ends)
+    _, offset_buffer, numbers = raw.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[: len(raw) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    content = numbers.slice(first, last - first) if numbers is not None else pa.py_buffer(b"")
+    elements = pa.Array.from_buffers(pa.float32(), (last - first) // _FLOAT_BYTES, [None, content])
+    bitmap = None if valid.all() else pa.array(valid).buffers()[1]
+    places = pa.py_buffer(((offsets - first) // _FLOAT_BYTES).astype(np.int32))
+    return pa.Array.from_buffers(VECTOR, len(raw), [bitmap, places], children=[elements]), misfits
+
+
+def _missing(shown: pa.Array, starts: Ints) -> Mask:
+    missing: Mask = shown.is_null().to_numpy(zero_copy_only=False) & (starts >= 0)
+    return missing
+
+
+def _none(starts: Ints) -> Mask:
+    return np.zeros(len(starts), np.bool_)

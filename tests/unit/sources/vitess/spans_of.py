@@ -1,0 +1,20 @@
+"""Texts laid out in one buffer, as values of a row are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from airflow_cdc_provider.changes.spans import Bytes, Ints
+
+
+def spans_of(values: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
+    """Return a buffer and where each value stands in it, between bytes that belong to none."""
+    data, starts, ends = bytearray(b"9"), [], []
+    for value in values:
+        starts.append(-1 if value is None else len(data))
+        data += value or b""
+        ends.append(-1 if value is None else len(data))
+        data += b"7"
+    return np.frombuffer(bytes(data), np.uint8), np.array(starts, np.int64), np.array(ends, np.int64)
