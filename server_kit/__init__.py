@@ -17,6 +17,7 @@ from server_kit.jars import cassandra_jars, spark_jars
 from server_kit.mongodb import MongoReplicaSet, MongoServer
 from server_kit.s3 import S3Server
 from server_kit.sshd import SshServer
+from server_kit.vitess import VitessServer
 
 __all__ = [
     "CassandraServer",
@@ -24,6 +25,7 @@ __all__ = [
     "MongoServer",
     "S3Server",
     "SshServer",
+    "VitessServer",
     "cassandra_jars",
     "create_keyspace",
     "spark_jars",

@@ -22,11 +22,15 @@ class Server(ABC):
         host: Address to listen on.
         port: Port for clients.
         log: Its log, a path inside the folder.
+        parent: Where a temporary folder is made; default: where the machine has them.
     """
 
-    def __init__(self, kind: str, folder: Path | None, *, host: str, port: int, log: str) -> None:
+    def __init__(
+        self, kind: str, folder: Path | None, *, host: str, port: int, log: str, parent: Path | None = None
+    ) -> None:
         self._temporary = folder is None
-        self.folder = (folder or Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-"))).absolute()
+        made = folder or Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-", dir=parent))
+        self.folder = made.absolute()
         self.host = host
         self.port = port
         self.log = self.folder / log

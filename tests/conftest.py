@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import CassandraServer, MongoServer
+    from server_kit import CassandraServer, MongoServer, VitessServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -75,6 +75,15 @@ def mongo_server() -> Iterator[MongoServer]:
 def mongo_client(mongo_server: MongoServer) -> MongoClient:
     """A client of the shared server."""
     return mongo_server.client()
+
+
+@pytest.fixture(scope="session")
+def vitess_server() -> Iterator[VitessServer]:
+    """One Vitess with keyspaces ``shop`` (shards -80 and 80-) and ``lookup``. Use tables of your own."""
+    from server_kit import VitessServer
+
+    with VitessServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,14 @@ own write time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.fence import Fence
 
 ROW: Final = 0
 """One row: ``key`` and ``clustering`` name it, ``state`` is its content."""
@@ -91,6 +95,23 @@ def doubts(keys: pa.Array, generation: int) -> pa.RecordBatch:
         [columns.get(field.name, pa.nulls(count, field.type)) for field in CONTRIBUTION_SCHEMA],
         schema=CONTRIBUTION_SCHEMA,
     )
+
+
+def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> pa.Array:
+    """Give each record its generation (see :func:`.fence.generation_at`).
+
+    Args:
+        changes: Columns ``generation``, ``origin`` and ``position`` of records.
+        fences: The table's.
+    """
+    found = changes.column("generation").fill_null(0)
+    for fence in fences:
+        later = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
+        if fence.origin:
+            later = pc.and_(later, pc.equal(changes.column("origin"), fence.origin))
+        raised = pc.max_element_wise(found, pa.scalar(fence.generation, pa.int64()))
+        found = pc.if_else(later.fill_null(False), raised, found)
+    return found
 
 
 LIVE_ROW_SCHEMA: Final = pa.schema(

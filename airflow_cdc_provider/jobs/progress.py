@@ -31,6 +31,7 @@ class SnapshotProgress:
             that began later has them.
         lost: What was lost, in words.
         tolerated: Whether the mirror is to go on without what was lost, until somebody asks for a snapshot.
+        others: Further feeds' positions at its plan, in hexadecimal.
     """
 
     done: bool
@@ -44,6 +45,7 @@ class SnapshotProgress:
     lost_us: int = 0
     lost: str = ""
     tolerated: bool = False
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outdated(self) -> bool:
@@ -55,6 +57,10 @@ class SnapshotProgress:
         """Whether it is to be taken, or taken to its end, for the mirror's sake."""
         unread = not self.began_us
         return not self.done or (self.outdated and (unread or not self.tolerated))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return its values; ``others`` only where there are some."""
+        return {name: value for name, value in vars(self).items() if value or name != "others"}
 
     def remaining(self) -> Sequence[Any]:
         """Return the ranges that are not committed."""
@@ -110,7 +116,7 @@ class Progress:
         offset = {
             "v": 1,
             "source": self.source,
-            "snapshots": {table: vars(progress) for table, progress in sorted(self.snapshots.items())},
+            "snapshots": {table: progress.to_plain() for table, progress in sorted(self.snapshots.items())},
         }
         if self.signals != SignalState():
             offset["signals"] = self.signals.to_plain()

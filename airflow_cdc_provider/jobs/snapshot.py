@@ -24,7 +24,12 @@ from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import CountsDisconnects, LearnsSchemas, ReadsInBatches
+from airflow_cdc_provider.sources.base import (
+    CountsDisconnects,
+    LearnsSchemas,
+    ReadsInBatches,
+    SnapshotsFromOffset,
+)
 
 _RANGES_PER_CORE = 4
 _MOST_RANGES_PER_CORE = 64
@@ -92,6 +97,8 @@ def snapshot(
     """
     started = time.monotonic()
     progress, state = begin_feed(context)
+    if isinstance(context.source, SnapshotsFromOffset) and progress.source is not None:
+        context.source.stand_at(progress.source)
     known = progress.snapshots
     due = [table for table in tables if again or _is_due(context, known.get(table), table)]
     left = _Ranges(context, due, known, replacing=replacing, filters=filters or {})
@@ -130,6 +137,8 @@ def snapshot(
             log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
             if read < _FEW_ROWS:
                 count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
+    if due and isinstance(context.source, SnapshotsFromOffset):
+        context.learn(state.batch)  # its readers of tables tell of schemas too
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     context.snapshot = replace(
@@ -217,6 +226,7 @@ class _Ranges:
             ranges=pack_ranges(plan.ranges),
             began_us=time.time_ns() // 1000,
             read_after_us=plan.read_after_us if self._replacing else 0,
+            others={origin: position.hex() for origin, position in plan.others.items()},
         )
 
 
@@ -241,7 +251,7 @@ def _commit(
     frame = read_partitions(context.spark, reader, ranges, tasks=tasks)
     for part in parts:
         progress = progress.with_snapshot(part.table, part.after)
-    ends = [_end_row(part.table, part.after) for part in parts if part.after.done]
+    ends = [row for part in parts if part.after.done for row in _end_rows(part.table, part.after)]
     state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
     return progress, state, state.appended - len(ends)
 
@@ -265,20 +275,22 @@ def _tell(part: _Part, seconds_per_range: float, rows: int | None) -> None:
     )
 
 
-def _end_row(table: str, ended: SnapshotProgress) -> dict[str, Any]:
-    """Build the record that ends a snapshot.
+def _end_rows(table: str, ended: SnapshotProgress) -> Iterator[dict[str, Any]]:
+    """Build the records that end a snapshot, one for each feed.
 
     A replacing one is a fence at the position where it began; where cells compete it says since when it read.
     """
     payload = REPLACE if ended.replace else b"add"
     if ended.read_after_us:
         payload = REREAD_UNSEEN + ended.read_after_us.to_bytes(8, "big")
-    return {
-        "source_table": table,
-        "kind": record.SNAPSHOT_END,
-        "origin": ended.origin,
-        "position": bytes.fromhex(ended.position),
-        "generation": 0,
-        "captured_at": datetime.now(UTC),
-        "payload": payload,
-    }
+    now = datetime.now(UTC)
+    for origin, position in {ended.origin: ended.position, **ended.others}.items():
+        yield {
+            "source_table": table,
+            "kind": record.SNAPSHOT_END,
+            "origin": origin,
+            "position": bytes.fromhex(position),
+            "generation": 0,
+            "captured_at": now,
+            "payload": payload,
+        }

@@ -131,6 +131,7 @@ class SnapshotPlan:
         read_after_us: Cell-level sources: what is read bears a time of reading after this, µs by the source's
             clock, and nothing that is there is missed, so what a mirror has from before and the snapshot
             doesn't show must be read again. 0 where it may miss something.
+        others: Further feeds that the table's rows come by, each with its position: it fences them too.
     """
 
     table: str
@@ -139,6 +140,7 @@ class SnapshotPlan:
     origin: str
     estimated_rows: int | None = None
     read_after_us: int = 0
+    others: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -398,6 +400,15 @@ class CountsStreams(Protocol):
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell, per origin, what this process met on its stream so far."""
+        ...
+
+
+@runtime_checkable
+class SnapshotsFromOffset(Protocol):
+    """What a source adds whose snapshots are placed by where its feed stands."""
+
+    def stand_at(self, offset: Offset) -> None:
+        """Take in the stored offset; called before a snapshot is planned."""
         ...
 
 

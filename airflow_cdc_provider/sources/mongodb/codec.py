@@ -25,7 +25,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, PATCH, ROW, UPSERT
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    DELETE,
+    PATCH,
+    ROW,
+    UPSERT,
+    generations,
+)
 from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
@@ -250,7 +257,7 @@ class MongodbCodec:
                 pa.repeat(pa.scalar(ROW, pa.int8()), len(taken)),
                 pa.repeat(pa.scalar(b"", pa.binary()), len(taken)),
                 pa.nulls(len(taken), pa.binary()),
-                _generations(chosen, fences),
+                generations(chosen, fences),
                 chosen.column("version"),
                 pa.array(_OPERATIONS[what[taken]]),
                 span_column(pa.binary(), data, state_starts[taken], state_ends[taken]),
@@ -356,15 +363,3 @@ def _reason(what: int, fault: int, place: int) -> str:
     if what == _BROKEN:
         return f"BROKEN-BSON: {FAULTS[fault] or 'there is no payload'}, at byte {place}"
     return _REASONS[what]
-
-
-def _generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> pa.Array:
-    """Give each row its generation (see :func:`airflow_cdc_provider.changes.fence.generation_at`)."""
-    generations = changes.column("generation").fill_null(0)
-    for fence in fences:
-        later = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
-        if fence.origin:
-            later = pc.and_(later, pc.equal(changes.column("origin"), fence.origin))
-        raised = pc.max_element_wise(generations, pa.scalar(fence.generation, pa.int64()))
-        generations = pc.if_else(later.fill_null(False), raised, generations)
-    return generations

@@ -2,7 +2,7 @@
 
 The forms, with the flavor in front::
 
-    MySQL56/<uuid>[:<tag>]:<interval>[:<interval> ...][:<tag>:<interval> ...][,<uuid>:...]     interval: n or n-m
+    MySQL56/<uuid>[:<tag>]:<interval>[:<interval> ...][,<uuid>:...]     interval: n or n-m
     MariaDB/<domain>-<server>-<sequence>[,...]
 
 A MySQL set names every transaction that it has. A MariaDB set names the last one of each domain, and has all
@@ -91,11 +91,12 @@ class GtidSet:
             server: _joined(self.servers.get(server, ()) + other.servers.get(server, ()))
             for server in {**self.servers, **other.servers}
         }
-        last = dict(self.last_servers)
-        for domain, server in other.last_servers.items():
-            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, 0),))[-1][1]:
-                last[domain] = server
-        return GtidSet(self.flavor, servers, last)
+        later = {
+            domain: server
+            for domain, server in other.last_servers.items()
+            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, 0),))[-1][1]
+        }
+        return GtidSet(self.flavor, servers, {**self.last_servers, **later})
 
     def __str__(self) -> str:
         """Write the set as VTGate does."""

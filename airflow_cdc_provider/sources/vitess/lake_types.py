@@ -166,13 +166,6 @@ class LakeTypes:
                 return pa.binary()
         return pa.string()
 
-    def may_miss(self, column: Column) -> bool:
-        """Tell whether MySQL may have values of a column that its lake type can't hold."""
-        family = family_of(column)
-        if family in ("date", "datetime", "timestamp"):
-            return self.temporal == "typed"
-        return family in ("text", "members", "json")
-
 
 def _integer(column: Column) -> pa.DataType:
     if column.type.word in _NARROW:

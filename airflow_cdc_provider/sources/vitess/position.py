@@ -181,6 +181,18 @@ class Position:
                 shards[shard] = before if before.gtid == gtid else before.moved(gtid)
         return Position(shards), tuple(new)
 
+    def resharded(self, participants: Iterable[str], targets: Mapping[str, str]) -> Position:
+        """Return the position after a journal: shards without those that ended, with those they became."""
+        children = {shard: self._child(shard, gtid) for shard, gtid in targets.items()}
+        ended = set(participants)
+        return Position({s: place for s, place in self.shards.items() if s not in ended} | children)
+
+    def ancestors_of(self, shard: str) -> tuple[str, ...]:
+        """Return the shards that a new one overlaps, and theirs before them."""
+        parents = [known for known in self.shards if overlap(known, shard)]
+        older = (line for parent in parents for line in self.shards[parent].parents)
+        return tuple(dict.fromkeys([*parents, *older]))
+
     def _child(self, shard: str, gtid: str) -> ShardPlace:
         parents = [known for known in self.shards if overlap(known, shard)]
         if not parents:
@@ -190,8 +202,7 @@ class Position:
                 found=shard,
             )
         epoch = 1 + max(self.shards[parent].epoch for parent in parents)
-        older = (line for parent in parents for line in self.shards[parent].parents)
-        return ShardPlace(gtid, epoch, tuple(dict.fromkeys([*parents, *older])))
+        return ShardPlace(gtid, epoch, self.ancestors_of(shard))
 
 
 def vgtid_shards(message: bytes) -> dict[str, str]:
@@ -232,17 +243,12 @@ def require_known(stored: Position, head: Position) -> None:
         there = head.shards.get(shard)
         if there is not None and is_real(place.gtid) and not there.set.contains(place.set):
             raise PositionLost(
-                f"{shard} doesn't have all transactions of the stored offset, so its stream would stand still",
+                f"{shard} lacks transactions of the stored offset, so its stream would stand still",
                 expected=f"a subset of {there.gtid}",
                 found=place.gtid,
                 remedy="it was restored from a backup, or the connection leads to another cluster: reset the "
                 "offset and take a new snapshot",
             )
-
-
-def lineage(shards: Iterable[tuple[str, ShardPlace]]) -> dict[str, list[str]]:
-    """Return the ancestors of each shard that has some."""
-    return {shard: list(place.parents) for shard, place in shards if place.parents}
 
 
 def _wrong(found: str) -> ConfigurationError:

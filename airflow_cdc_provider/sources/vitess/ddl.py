@@ -1,0 +1,247 @@
+"""What a DDL statement of the stream does to the values that a table's rows have already.
+
+A VStream hands on DDL as text: as VTGate rewrote it, or as MySQL logged it, with comments, version comments
+(``/*!80023 INVISIBLE */``, which MySQL runs) and several actions in one ALTER. sqlglot reads it. What can't
+be read, or may change stored values by itself, is :class:`Unknown`: then only a new snapshot tells the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+Kind = Literal["alter", "create", "drop", "truncate"]
+
+_QUOTED_OR_COMMENT: Final = re.compile(
+    r"""('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)|/\*M?!\d*(.*?)\*/""", re.DOTALL
+)
+_NAME: Final = r"((?:`(?:[^`]|``)*`|[\w$]+)(?:\s*\.\s*(?:`(?:[^`]|``)*`|[\w$]+))?)"
+_ALTER: Final = re.compile(
+    rf"\s*ALTER\s+(?:ONLINE\s+|OFFLINE\s+|IGNORE\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_RENAME: Final = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
+_PART: Final = re.compile(r"`((?:[^`]|``)*)`|([\w$]+)")
+_HARMLESS: Final = re.compile(
+    r"(DISABLE|ENABLE)\s+KEYS|PARTITION\s+BY\b|REMOVE\s+PARTITIONING|ADD\s+PARTITION\b"
+    r"|(REORGANIZE|REBUILD|OPTIMIZE|ANALYZE|CHECK|REPAIR)\s+PARTITION\b|COALESCE\s+PARTITION\b"
+    r"|ADD\s+(CONSTRAINT\s+\S+\s+)?CHECK\b|(ADD|DROP)\s+FOREIGN\s+KEY\b|SECONDARY_(UN)?LOAD",
+    re.IGNORECASE,
+)
+_LOG: Final = logging.getLogger("sqlglot")
+
+
+@dataclass(frozen=True)
+class Added:
+    """A column that came.
+
+    Args:
+        name: Its name.
+        default: The text that rows have which were there before; None for NULL.
+        constant: Whether all of them have it; else what they have isn't known.
+        nullable: Whether it may hold NULL.
+    """
+
+    name: str
+    default: str | None = None
+    constant: bool = True
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A column that went."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A column that has another name now."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Modified:
+    """A column whose type or further words may be others now."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Anything else that may change stored values, in words."""
+
+    text: str
+
+
+Action = Added | Dropped | Renamed | Modified | Unknown
+
+
+@dataclass(frozen=True)
+class TableStatement:
+    """What a statement does to one table.
+
+    Args:
+        table: Its name, without database or keyspace.
+        kind: What is done to it.
+        actions: Of ``alter``, those that concern stored values; none for indexes, comments and the like.
+    """
+
+    table: str
+    kind: Kind
+    actions: tuple[Action, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def read_statement(text: str) -> tuple[TableStatement, ...]:
+    """Tell what a statement does, one item per table; none for what concerns no table's rows."""
+    plain = _QUOTED_OR_COMMENT.sub(lambda found: found.group(1) or f" {found.group(2)} ", text)
+    level = _LOG.level
+    _LOG.setLevel(logging.ERROR)  # sqlglot warns of each statement that it keeps as text
+    try:
+        parsed = sqlglot.parse(plain, dialect="mysql")
+    except SqlglotError:
+        parsed = []
+    finally:
+        _LOG.setLevel(level)
+    if len(parsed) != 1 or parsed[0] is None:
+        return tuple(_by_words(plain))
+    return tuple(_statements(parsed[0], plain))
+
+
+def _statements(tree: Any, text: str) -> Iterator[TableStatement]:
+    if isinstance(tree, exp.Alter) and tree.args.get("kind") == "TABLE":
+        actions = tuple(one for action in tree.args.get("actions") or () for one in _actions(action, text))
+        yield TableStatement(tree.this.name, "alter", actions)
+        for action in tree.args.get("actions") or ():
+            if isinstance(action, exp.AlterRename):
+                yield TableStatement(action.this.name, "alter", (Unknown(_short(text)),))
+    elif isinstance(tree, exp.TruncateTable):
+        for table in tree.expressions:
+            yield TableStatement(table.name, "truncate")
+    elif isinstance(tree, exp.Drop) and tree.args.get("kind") == "TABLE":
+        for table in tree.args.get("tables") or [tree.this]:
+            yield TableStatement(table.name, "drop")
+    elif isinstance(tree, exp.Create) and tree.args.get("kind") == "TABLE":
+        table = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+        yield TableStatement(table.name, "create")
+    elif isinstance(tree, exp.Command):
+        yield from _by_words(text)
+
+
+def _by_words(text: str) -> Iterator[TableStatement]:
+    """Read what sqlglot doesn't: only which tables are meant, and whether it is known to be harmless."""
+    found = _ALTER.match(text)
+    if found:
+        harmless = _HARMLESS.match(found.group(2)) and not _has_several(found.group(2))
+        actions = () if harmless else (Unknown(_short(text)),)
+        yield TableStatement(_bare(found.group(1)), "alter", actions)
+    elif _RENAME.match(text):
+        for name in re.findall(_NAME, _RENAME.sub("", text, count=1)):
+            if name.upper() != "TO":
+                yield TableStatement(_bare(name), "alter", (Unknown(_short(text)),))
+
+
+def _has_several(text: str) -> bool:
+    """Tell whether actions follow each other; commas in parentheses and quotes separate none."""
+    depth = 0
+    for part in re.findall(r"'(?:[^'\\]|\\.|'')*'|`[^`]*`|\(|\)|,", text):
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "," and depth == 0:
+            return True
+    return False
+
+
+def _actions(action: Any, text: str) -> Iterator[Action]:
+    match action:
+        case exp.ColumnDef():
+            yield _added(action)
+        case exp.Drop() if action.args.get("kind") == "COLUMN":
+            for column in action.args.get("tables") or [action.this]:
+                yield Dropped(column.name)
+        case exp.Drop() | exp.AlterColumn() | exp.AlterIndex() | exp.RenameIndex() | exp.ForceProperty():
+            return
+        case exp.RenameColumn():
+            yield Renamed(action.this.name, action.args["to"].name)
+        case exp.ModifyColumn():
+            new = action.this
+            old = action.args.get("rename_from")
+            if _is_generated(new):
+                yield Unknown(_short(text))
+            if old is not None and old.name != new.name:
+                yield Renamed(old.name, new.name)
+            yield Modified(new.name)
+        case exp.AddConstraint() if not any(
+            isinstance(one, (exp.PrimaryKey, exp.PrimaryKeyColumnConstraint)) for one in action.walk()
+        ):
+            return
+        case _:
+            yield Unknown(_short(text))
+
+
+def _added(column: Any) -> Added:
+    kinds = [constraint.kind for constraint in column.args.get("constraints") or ()]
+    nullable = not any(
+        isinstance(kind, (exp.NotNullColumnConstraint, exp.PrimaryKeyColumnConstraint))
+        and not kind.args.get("allow_null")
+        for kind in kinds
+    )
+    if _is_generated(column) or any(isinstance(kind, exp.AutoIncrementColumnConstraint) for kind in kinds):
+        return Added(column.name, None, constant=False, nullable=nullable)
+    defaults = [kind.this for kind in kinds if isinstance(kind, exp.DefaultColumnConstraint)]
+    if not defaults:
+        # A column that can't be NULL begins with what its type takes for nothing.
+        return Added(column.name, None, constant=nullable, nullable=nullable)
+    value, constant = _constant(defaults[0])
+    if value is not None and column.kind is not None and column.kind.this in _ZONED:
+        constant = False  # it was read in the session's zone
+    return Added(column.name, value, constant=constant, nullable=nullable)
+
+
+_ZONED: Final = (exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
+
+
+def _is_generated(column: Any) -> bool:
+    return any(
+        isinstance(constraint.kind, (exp.GeneratedAsIdentityColumnConstraint, exp.ComputedColumnConstraint))
+        for constraint in column.args.get("constraints") or ()
+    )
+
+
+def _constant(value: Any) -> tuple[str | None, bool]:
+    """Return the text of a default, None for NULL, and whether it is a constant."""
+    if isinstance(value, exp.Null):
+        return None, True
+    if isinstance(value, exp.Literal):
+        return value.name, True
+    if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal):
+        return f"-{value.this.name}", True
+    if isinstance(value, exp.Boolean):
+        return ("1" if value.this else "0"), True
+    if isinstance(value, exp.Paren):
+        return _constant(value.this)
+    if isinstance(value, exp.Introducer) and isinstance(value.expression, exp.Literal):
+        return value.expression.name, str(value.this).lower() in ("_utf8mb4", "_utf8", "_utf8mb3", "_ascii")
+    return None, False
+
+
+def _bare(name: str) -> str:
+    """Return the last part of a name, without quotes."""
+    quoted, plain = _PART.findall(name)[-1]
+    return plain or quoted.replace("``", "`")
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 200 else words[:197] + "..."

@@ -1,0 +1,336 @@
+"""From stretches of a VStream to change records, as columns; no object per row.
+
+A :class:`StreamSlice` holds whole transactions as they came, and what was known before them: which fields
+each table's rows come with. The driver numbers its transactions and looks at FIELD events, which are few;
+rows are walked by executors.
+
+Positions, 16 bytes that sort (docs/design/vitess.md)::
+
+    epoch u32 | transactions in the shard's GTID set u64 | number of the row in its transaction u32    change
+    epoch u32 | transactions in the shard's GTID set u64 | FFFFFFFF                     end of the transaction
+
+Rows of a snapshot have the version of the end of a transaction, that up to which they were read; their
+position has the range's and the row's number behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
+from airflow_cdc_provider.changes.spans import Ints, fixed_width_binary, span_column
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.position import LAST_ROW
+from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
+
+_TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
+_SECOND_US: Final = 1_000_000
+_NO_FIELDS: Final = -1
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction, a DDL statement, or another step of a shard.
+
+    Args:
+        shard: ``keyspace/shard``.
+        epoch: The shard's epoch with it.
+        count: How many transactions the shard's GTID set has with it.
+        gtid: That set.
+        first: Number of its first event in the slice.
+        vgtid: Number of its VGTID event.
+        last: Number of its last event.
+    """
+
+    shard: str
+    epoch: int
+    count: int
+    gtid: str
+    first: int
+    vgtid: int
+    last: int
+
+
+@dataclass(frozen=True)
+class StreamSlice:
+    """Whole transactions of a stream.
+
+    Args:
+        data: Their events, a ``VStreamResponse`` message.
+        transactions: In stream order.
+        known: Per table of a shard, the name of its fields before the first event.
+        seen: Per FIELD event, its number and the name of its fields.
+        captured_us: When they were read, in us since 1970.
+    """
+
+    data: bytes
+    transactions: tuple[Transaction, ...]
+    known: Mapping[ShardTable, str]
+    seen: tuple[tuple[int, str], ...]
+    captured_us: int
+
+
+@dataclass(frozen=True)
+class SliceReader:
+    """Turns slices into records. Picklable.
+
+    Args:
+        selects: Tells whether ``keyspace.table`` belongs to the capture.
+        empty_transactions: Whether transactions without a captured row leave a record too.
+    """
+
+    selects: Callable[[str], bool]
+    empty_transactions: bool = False
+
+    def __call__(self, part: StreamSlice) -> Iterator[pa.RecordBatch]:
+        """Read a slice.
+
+        Raises:
+            CorruptInput: Rows don't belong to the transaction that they stand in, or have no fields.
+        """
+        events = scan(part.data)
+        captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
+        owners = _owners(events, part.transactions)
+        changes = events.changes
+        inside = owners >= 0
+        wanted = np.flatnonzero(inside & captured[events.table_numbers[changes.events]])
+        _require_own_shard(events, part.transactions, owners, wanted)
+        if len(wanted):
+            yield _rows(events, part, owners, wanted)
+        with_rows = np.unique(owners[wanted])
+        kept = np.arange(len(part.transactions)) if self.empty_transactions else with_rows
+        if len(kept):
+            yield _ends(events, part, kept)
+
+
+def is_captured(table: ShardTable, selects: Callable[[str], bool]) -> bool:
+    """Tell whether a table of a shard belongs to the capture."""
+    return bool(table.table) and selects(f"{table.keyspace}.{table.table}")
+
+
+def schema_record(
+    payload: bytes,
+    schema_id: str,
+    *,
+    table: str | None,
+    origin: str,
+    position: bytes,
+    committed_us: int,
+    captured_us: int,
+    kind: str = SCHEMA,
+) -> dict[str, Any]:
+    """Make a record of a ``FieldEvent``, a statement, or of what became of shards."""
+    return {
+        "source_table": table,
+        "kind": kind,
+        "origin": origin,
+        "position": position,
+        "generation": 0,
+        "version": position,
+        "committed_at": pa.scalar(committed_us, _TIMESTAMP).as_py() if committed_us else None,
+        "captured_at": pa.scalar(captured_us, _TIMESTAMP).as_py(),
+        "schema_id": schema_id,
+        "payload": payload,
+    }
+
+
+def snapshot_records(
+    events: Events,
+    rows: Ints,
+    *,
+    table: str,
+    origin: str,
+    key: bytes,
+    schema_id: str,
+    number: int,
+    first_row: int,
+    captured_us: int,
+) -> pa.RecordBatch:
+    """Turn rows of a copy into records.
+
+    Args:
+        events: The events that they are of.
+        rows: Numbers of their row changes.
+        table: ``keyspace.table``.
+        origin: ``keyspace/shard``.
+        key: Epoch and count of the position up to which they were read.
+        schema_id: Of their fields.
+        number: Of the range among those of the snapshot.
+        first_row: Number of the first row in the range.
+        captured_us: When they were read, in us since 1970.
+    """
+    count = len(rows)
+    place = np.empty((count, 24), np.uint8)
+    place[:, :12] = np.frombuffer(key, np.uint8)
+    place[:, 12:16] = 0xFF
+    place[:, 16:20] = np.frombuffer(number.to_bytes(4, "big"), np.uint8)
+    ordinals = np.arange(first_row, first_row + count, dtype=np.int64)
+    place[:, 20:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(table), count),
+            pa.repeat(pa.scalar(SNAPSHOT), count),
+            pa.repeat(pa.scalar(origin), count),
+            fixed_width_binary(place),
+            pa.repeat(pa.scalar(0, pa.int64()), count),
+            pa.nulls(count, pa.binary()),
+            fixed_width_binary(place[:, :16]),
+            pa.nulls(count, _TIMESTAMP),
+            pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
+            pa.nulls(count, pa.string()),
+            pa.repeat(pa.scalar(schema_id), count),
+            span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
+        ],
+        schema=CHANGE_SCHEMA,
+    )
+
+
+def _owners(events: Events, transactions: Sequence[Transaction]) -> Ints:
+    """Return the number of each row change's transaction; -1 for none: one broken off, which came again."""
+    lasts = np.array([t.last for t in transactions], np.int64)
+    firsts = np.array([t.first for t in transactions], np.int64)
+    owners = np.searchsorted(lasts, events.changes.events, side="left").astype(np.int64)
+    outside = owners == len(transactions)
+    owners[outside] = 0
+    if len(transactions):
+        outside |= events.changes.events < firsts[owners]
+    owners[outside] = -1
+    return owners
+
+
+def _require_own_shard(events: Events, transactions: Sequence[Transaction], owners: Ints, rows: Ints) -> None:
+    numbers = {shard: number for number, shard in enumerate(dict.fromkeys(t.shard for t in transactions))}
+    of_table = np.array([numbers.get(f"{t.keyspace}/{t.shard}", -1) for t in events.tables], np.int64)
+    of_transaction = np.array([numbers[t.shard] for t in transactions], np.int64)
+    tables = events.table_numbers[events.changes.events[rows]]
+    wrong = np.flatnonzero(of_table[tables] != of_transaction[owners[rows]]) if len(rows) else rows
+    if len(wrong):
+        transaction = transactions[owners[rows[wrong[0]]]]
+        raise CorruptInput(
+            "a transaction holds a row of another shard",
+            expected=transaction.shard,
+            found=str(events.tables[tables[wrong[0]]]),
+        )
+
+
+def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.RecordBatch:
+    transactions = part.transactions
+    count = len(rows)
+    owner = owners[rows]
+    of_event = events.changes.events[rows]
+    tables = events.table_numbers[of_event]
+    shards, shard_numbers = _distinct([t.shard for t in transactions])
+    position = fixed_width_binary(_positions(transactions, owner, _numbers_inside(owners)[rows]))
+    ids, schema_numbers = _schema_ids(events, part, of_event, tables)
+    seconds = events.timestamps[of_event]
+    return pa.RecordBatch.from_arrays(
+        [
+            _named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),
+            pa.repeat(pa.scalar(CHANGE), count),
+            _named(shard_numbers[owner], shards),
+            position,
+            pa.repeat(pa.scalar(0, pa.int64()), count),
+            pa.nulls(count, pa.binary()),
+            position,
+            pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
+            pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
+            _named(owner, [t.gtid for t in transactions]),
+            _named(schema_numbers, ids),
+            span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
+        ],
+        schema=CHANGE_SCHEMA,
+    )
+
+
+def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
+    """Make the records of kind ``transaction``: each has the VGTID of all shards."""
+    transactions = [part.transactions[number] for number in kept]
+    count = len(transactions)
+    vgtids = np.array([t.vgtid for t in transactions])
+    # VGTID tells no time; what follows it does.
+    seconds = events.timestamps[[t.last for t in transactions]]
+    shards, shard_numbers = _distinct([t.shard for t in transactions])
+    own = np.arange(count)
+    position = fixed_width_binary(_positions(transactions, own, np.full(count, LAST_ROW, np.int64)))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(count, pa.string()),
+            pa.repeat(pa.scalar(TRANSACTION), count),
+            _named(shard_numbers, shards),
+            position,
+            pa.repeat(pa.scalar(0, pa.int64()), count),
+            pa.nulls(count, pa.binary()),
+            position,
+            pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
+            pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
+            pa.array([t.gtid for t in transactions], pa.string()),
+            pa.nulls(count, pa.string()),
+            span_column(pa.binary(), events.data, events.body_starts[vgtids], events.body_ends[vgtids]),
+        ],
+        schema=CHANGE_SCHEMA,
+    )
+
+
+def _numbers_inside(owners: Ints) -> Ints:
+    """Number rows in their transaction, from 0; those of a transaction follow each other."""
+    rows = np.arange(len(owners))
+    begins = np.r_[True, owners[1:] != owners[:-1]] if len(owners) else np.zeros(0, np.bool_)
+    return rows - np.maximum.accumulate(np.where(begins, rows, 0)) if len(owners) else rows
+
+
+def _positions(transactions: Sequence[Transaction], owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
+    keys = np.empty((len(transactions), 12), np.uint8)
+    keys[:, :4] = np.array([t.epoch for t in transactions], ">u4").view(np.uint8).reshape(-1, 4)
+    keys[:, 4:] = np.array([t.count for t in transactions], ">u8").view(np.uint8).reshape(-1, 8)
+    out = np.empty((len(owner), 16), np.uint8)
+    out[:, :12] = keys[owner]
+    out[:, 12:] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
+    return out
+
+
+def _schema_ids(
+    events: Events, part: StreamSlice, of_event: Ints, tables: Ints
+) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Number the names of the fields that rows came with: those of the table's last FIELD before them."""
+    ids = [name for _, name in part.seen]
+    numbers = np.full(len(of_event), _NO_FIELDS, np.int64)
+    places = np.array([event for event, _ in part.seen], np.int64)
+    of_table = events.table_numbers[places] if len(places) else places
+    for table in np.unique(tables):
+        rows = np.flatnonzero(tables == table)
+        own = np.flatnonzero(of_table == table)
+        before = np.searchsorted(places[own], of_event[rows], side="left") - 1
+        known = part.known.get(events.tables[table])
+        initial = _NO_FIELDS
+        if known is not None:
+            initial = len(ids)
+            ids.append(known)
+        numbers[rows] = np.where(before >= 0, own[before], initial) if len(own) else initial
+        if (numbers[rows] == _NO_FIELDS).any():
+            raise CorruptInput(
+                "rows came without their fields",
+                expected=f"a FIELD event of {events.tables[table]} before them",
+                found="none in this stream",
+            )
+    return ids, numbers
+
+
+def _distinct(names: Sequence[str]) -> tuple[list[str], Ints]:
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return list(known), np.array([known[name] for name in names], np.int64)
+
+
+def _named(numbers: npt.NDArray[Any], names: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(names, pa.string())).cast(pa.string())
+
+
+def boundary(kind: int) -> bool:
+    """Tell whether an event ends a step of a shard, so that the VGTID before it holds."""
+    return kind in (wire.COMMIT, wire.DDL, wire.OTHER)

@@ -1,0 +1,349 @@
+"""The Vitess source: VStreams and copies of tables behind the contract of :mod:`..base`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.gtid import is_real
+from airflow_cdc_provider.sources.vitess.learned import Learned
+from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
+from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.requests import (
+    current_position,
+    filter_of,
+    list_tables,
+    quoted,
+    serving_shards,
+    wanted_tables,
+)
+from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
+from airflow_cdc_provider.sources.vitess.stream import ChangeStream
+from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+
+log = logging.getLogger(__name__)
+
+_PRIMARY = "PRIMARY"
+
+
+class VitessSource:
+    """A keyspace of a Vitess cluster, or some of its shards.
+
+    Connections are made when first needed, so decoding works without any.
+
+    Args:
+        options: The source's options.
+        connection: Values of the Airflow connection: host, port, login, password, extra.
+        selects: Tells whether ``keyspace.table`` belongs to the capture.
+    """
+
+    type = "vitess"
+
+    def __init__(
+        self, options: VitessOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+    ) -> None:
+        self._options = options
+        self._connection = connection
+        self._selects = Selects(options.keyspace, selects)
+        self._client_made: VtgateClient | None = None
+        self._stream_made: ChangeStream | None = None
+        self._learned = Learned()
+        self._offset: Position | None = None
+        self._checked: Position | None = None
+
+    @property
+    def _values(self) -> ConnectionValues:
+        return ConnectionValues.read(self._connection)
+
+    @property
+    def _client(self) -> VtgateClient:
+        if self._client_made is None:
+            self._client_made = VtgateClient(self._values)
+        return self._client_made
+
+    @property
+    def _stream(self) -> ChangeStream:
+        if self._stream_made is None:
+            self._stream_made = ChangeStream(
+                lambda: self._client,
+                self._options,
+                lambda: filter_of(wanted_tables(self._client, self._options, self._selects)),
+                self._selects,
+                self._knows,
+            )
+        return self._stream_made
+
+    def _knows(self, table: str, schema_id: str) -> bool:
+        return self._learned.knows(table, schema_id)
+
+    def check(self) -> list[Finding]:
+        """Look at connection, keyspace, shards and tables."""
+        findings = []
+        try:
+            shards = serving_shards(self._client, self._options)
+            findings.append(Finding("ok", "shards", f"{self._options.keyspace}: {', '.join(shards)}"))
+            tables = self.tables()
+            level: Any = "ok" if tables else "warning"
+            remedy = "" if tables else "check the connector's tables and exclude_tables"
+            findings.append(Finding(level, "tables", f"{len(tables)} are selected", remedy))
+            position = current_position(self._client, self._options, shards)
+            told = ", ".join(f"{shard} at {place.gtid}" for shard, place in position.shards.items())
+            findings.append(Finding("ok", "stream", told))
+        except CdcError as error:
+            findings.append(Finding("error", "VTGate", str(error), error.remedy or "see the message"))
+        return findings
+
+    def tables(self) -> list[str]:
+        """List the selected tables, ``keyspace.table``, sorted."""
+        keyspace = self._options.keyspace
+        return [f"{keyspace}.{name}" for name in list_tables(self._client, self._options, self._selects)]
+
+    def learn(self, records: pa.Table) -> None:
+        """Take in all records of kind ``schema`` that there are."""
+        self._learned = Learned.of(records)
+
+    @property
+    def learned(self) -> Learned:
+        """What it has taken in."""
+        return self._learned
+
+    def schema_records(self) -> Iterator[Mapping[str, Any]]:
+        """Give none: the stream and copies tell of fields themselves."""
+        return iter(())
+
+    def resumed_at(self, table: str) -> int:
+        """Return when a statement changed rows that no event tells of, µs since 1970; 0 for never."""
+        del table
+        return 0
+
+    def schema_findings(self) -> list[str]:
+        """Tell what of the schema keeps mirrors from following: nothing is known here."""
+        return []
+
+    def may_land(self, reason: str) -> bool:
+        """Tell whether a record in quarantine may be read by a better schema: each has its own."""
+        del reason
+        return False
+
+    def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+        """Return what reads records of kind ``quarantine`` again: as they are."""
+        return _as_they_are
+
+    def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
+        """Return the decoder of a table by all fields that its rows came with.
+
+        Raises:
+            SchemaUnknown: No fields of the table are recorded.
+        """
+        fields = self._learned.fields.get(table)
+        if not fields:
+            raise SchemaUnknown(
+                f"no fields of {table} are recorded",
+                expected="a snapshot of it, or a change",
+                found=", ".join(sorted(self._learned.fields)) or "none of any table",
+            )
+        raise NotImplementedError(memory)
+
+    def remember(self, codec: Codec) -> Mapping[str, Any]:
+        """Return what the mirror keeps."""
+        del codec
+        return {}
+
+    def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return nothing: states bear the names of their own fields."""
+        del codec, memory
+        return None
+
+    def start(self) -> Offset:
+        """Return where shards stand now, for what came before is in the snapshots; or ``start_at``.
+
+        Raises:
+            ConfigurationError: ``start_at`` names other shards than there are.
+            PositionLost: It names transactions that a shard doesn't have.
+        """
+        now = self._head()
+        if self._options.start_at == CURRENT:
+            return now.to_offset()
+        entries = json.loads(self._options.start_at)
+        chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
+        places = {
+            shard: ShardPlace(CURRENT).moved(gtid if is_real(gtid) else now.shards[shard].gtid)
+            for shard, gtid in chosen.items()
+            if is_real(gtid) or shard in now.shards
+        }
+        if set(places) != set(now.shards):
+            raise ConfigurationError(
+                "option source.start_at names other shards than there are",
+                expected=", ".join(now.shards),
+                found=", ".join(chosen),
+            )
+        position = Position(places)
+        self._require_known(position, now)
+        log.info("the first capture begins at %s", self._options.start_at)
+        return position.to_offset()
+
+    def after_loss(self) -> Offset:
+        """Return where shards stand now: what came before is lost, or in the snapshots that follow.
+
+        What comes then is newer than all that was captured, whatever became of the servers.
+        """
+        before = self._offset
+        now = self._head()
+        if before is None:
+            return now.to_offset()
+        epoch = 1 + max(place.epoch for place in before.shards.values())
+        places = {}
+        for shard, place in now.shards.items():
+            known = before.shards.get(shard)
+            parents = known.parents if known is not None else before.ancestors_of(shard)
+            places[shard] = ShardPlace(place.gtid, epoch, parents)
+        return Position(places).to_offset()
+
+    def head(self) -> Offset:
+        """Return where shards stand now."""
+        return self._head().to_offset()
+
+    def earliest(self) -> Offset:
+        """Return where shards stand now: how far binlogs reach back, VTGate doesn't tell."""
+        return self._head().to_offset()
+
+    def lag(self, offset: Offset | None) -> Lag:
+        """Tell by how many transactions an offset is behind; seconds can't be told but for none."""
+        head = self._head()
+        position = Position.from_offset(offset) if offset is not None else head
+        behind = {
+            shard: place.set.count - position.shards[shard].set.count
+            if shard in position.shards and is_real(position.shards[shard].gtid)
+            else None
+            for shard, place in head.shards.items()
+        }
+        details = {
+            shard: {"head": head.shards[shard].gtid, "transactions": count} for shard, count in behind.items()
+        }
+        return Lag(0.0 if position.has(head) else None, None, details)
+
+    def validate_offset(self, offset: Offset) -> None:
+        """Refuse an offset of a wrong form.
+
+        Raises:
+            ConfigurationError: With what is expected.
+        """
+        Position.from_offset(offset)
+
+    def stand_at(self, offset: Offset) -> None:
+        """Take in the stored offset: snapshots are placed there."""
+        self._offset = Position.from_offset(offset)
+
+    def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
+        """Take the next batch.
+
+        Raises:
+            PositionLost: Binlogs after ``start`` are gone, a shard of it is gone, or a shard lacks
+                transactions that it has, so that its stream would stand still without a word.
+            TransientError: The server can't be reached.
+        """
+        position = Position.from_offset(start) if start is not None else self._head()
+        target = Position.from_offset(head)
+        self._offset = position
+        unsettled = {s: p for s, p in position.shards.items() if not is_real(p.gtid)}
+        if unsettled:
+            now = self._head()
+            settled = {
+                s: p if is_real(p.gtid) else p.moved(now.shards[s].gtid) for s, p in position.shards.items()
+            }
+            position = Position(settled)
+        if self._checked != position:
+            self._require_known(position, target)
+        plan = self._stream.plan(position, target, limit)
+        self._offset = self._checked = Position.from_offset(plan.end)
+        return plan
+
+    def stream_numbers(self) -> Mapping[str, StreamNumbers]:
+        """Tell what the stream met so far."""
+        return {"stream": self._stream_made.counts} if self._stream_made is not None else {}
+
+    def reader(self) -> SliceReader:
+        """Return the picklable function that turns slices into records."""
+        return SliceReader(self._selects, self._options.stream.empty_transactions)
+
+    def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
+        """Plan a copy of a table, a range per shard.
+
+        Args:
+            table: ``keyspace.table``.
+            where: Comparisons of columns with constants, as VTGate's stream takes them.
+        """
+        if self._offset is None:
+            self._offset = self._head()
+        return plan_snapshot(self._offset, table, where)
+
+    def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
+        """Return the picklable function that reads one range."""
+        return RangeReader(self._values, self._options)
+
+    def row_count(self, table: str) -> int | None:
+        """Count the table's rows now."""
+        keyspace, _, name = table.partition(".")
+        answer = self._client.execute(
+            f"select count(*) from {quoted(name)}",
+            target=f"{keyspace}@{self._options.tablet_type.lower()}",
+            timeout_seconds=self._options.advanced.call_seconds,
+        ).texts()
+        return int(answer[0][0])
+
+    def close(self) -> None:
+        """End the stream and the connection."""
+        if self._stream_made is not None:
+            self._stream_made.close()
+        if self._client_made is not None:
+            self._client_made.close()
+        self._stream_made = self._client_made = None
+
+    def _head(self, tablet_type: str = "") -> Position:
+        shards = serving_shards(self._client, self._options)
+        now = current_position(self._client, self._options, shards, tablet_type)
+        return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
+
+    def _require_known(self, position: Position, head: Position) -> None:
+        """Refuse a position that a shard can't go on from; a replica may just be behind.
+
+        Raises:
+            PositionLost: With the shard.
+        """
+        try:
+            require_known(position, head)
+        except PositionLost:
+            if self._options.tablet_type == _PRIMARY:
+                raise
+            require_known(position, self._head(_PRIMARY))
+
+
+@dataclass(frozen=True)
+class Selects:
+    """Tells whether ``keyspace.table`` belongs to the capture. Picklable, if what it asks is.
+
+    Args:
+        keyspace: The keyspace that is read.
+        selects: The declaration's patterns.
+    """
+
+    keyspace: str
+    selects: Callable[[str], bool]
+
+    def __call__(self, table: str) -> bool:
+        """Tell it."""
+        return table.startswith(f"{self.keyspace}.") and self.selects(table)
+
+
+def _as_they_are(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield records

@@ -1,0 +1,160 @@
+"""What is kept of a row, and the bytes that tell which row it is.
+
+A state::
+
+    u8 form, 1 | 16 bytes: name of the fields | Row message
+
+A key::
+
+    u16 length of the shard | keyspace/shard | per key column: u32 length | value as MySQL's text
+
+All numbers are little-endian. Values of a key are those of the stream, but for what copy and stream print
+differently: ZEROFILL, DECIMAL, floating-point numbers, ENUM and SET are written in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.byte_kernels import copy, store_little32
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
+from airflow_cdc_provider.sources.vitess.lake_types import family_of
+from airflow_cdc_provider.sources.vitess.rows import Values
+from airflow_cdc_provider.sources.vitess.values import texts
+
+DIGEST_BYTES: Final = 16
+HEAD_BYTES: Final = 1 + DIGEST_BYTES
+
+_FORM: Final = b"\x01"
+_LENGTH_BYTES: Final = 4
+_LARGEST: Final = int(np.iinfo(np.int32).max)
+
+
+def write_states(data: Bytes, starts: Ints, ends: Ints, digest: bytes) -> pa.Array:
+    """Write the states of rows of one shape; null where a start is negative."""
+    head = np.frombuffer(_FORM + digest, np.uint8)
+    valid = starts >= 0
+    offsets = _offsets(np.where(valid, ends - starts + HEAD_BYTES, 0))
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _write_states(data, starts, ends, head, offsets, out)
+    return column_of(pa.binary(), out, offsets.astype(np.int32), valid)
+
+
+def read_states(states: pa.Array) -> tuple[Bytes, Ints, Ints, list[tuple[bytes, Ints]]]:
+    """Take states apart.
+
+    Returns:
+        A buffer, first byte and byte after each Row message in it, and per name of fields the rows that have
+        it, in the order of rows.
+
+    Raises:
+        CorruptInput: Something else stands there.
+    """
+    data, starts, ends = binary_buffer(states)
+    if len(starts) and ((ends - starts < HEAD_BYTES).any() or (data[starts] != _FORM[0]).any()):
+        raise CorruptInput(
+            "a state of a row of Vitess is of another form",
+            expected=f"{_FORM.hex()}, {DIGEST_BYTES} bytes and a Row message",
+            remedy="the mirror was written by a newer release of this package; use that one",
+        )
+    names = data[starts[:, None] + np.arange(1, HEAD_BYTES)] if len(starts) else np.empty((0, 16), np.uint8)
+    return data, starts + HEAD_BYTES, ends, _grouped(names)
+
+
+def write_keys(
+    shape: TableShape, data: Bytes, values: Values, rows: Ints, shards: Sequence[str], shard_of: Ints
+) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Write the keys of rows.
+
+    Args:
+        shape: Of the rows.
+        data: The buffer that their values stand in.
+        values: Where.
+        rows: Which of them.
+        shards: Names, ``keyspace/shard``.
+        shard_of: Per row of ``rows`` the number of its shard.
+
+    Returns:
+        Keys, and which can't be written: of a row without a value in a column of the key.
+    """
+    parts = [
+        _comparable(shape.columns[n], data, values.starts[n][rows], values.ends[n][rows]) for n in shape.key
+    ]
+    missing = np.zeros(len(rows), np.bool_)
+    prefixes = [len(name.encode()).to_bytes(2, "little") + name.encode() for name in shards]
+    prefix_ends = np.cumsum([len(prefix) for prefix in prefixes], dtype=np.int64)
+    prefix_sizes = np.array([len(prefix) for prefix in prefixes], np.int64)
+    sizes = prefix_sizes[shard_of]
+    for _, starts, ends in parts:
+        missing |= starts < 0
+        sizes = sizes + _LENGTH_BYTES + np.where(starts >= 0, ends - starts, 0)
+    offsets = _offsets(sizes)
+    out = np.empty(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].copy()
+    prefix_data = np.frombuffer(b"".join(prefixes), np.uint8)
+    _write_prefixes(prefix_data, (prefix_ends - prefix_sizes)[shard_of], prefix_ends[shard_of], out, at)
+    for buffer, starts, ends in parts:
+        _write_values(buffer, starts, ends, out, at)
+    return column_of(pa.binary(), out, offsets.astype(np.int32), None), missing
+
+
+def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Ints]:
+    """Return where a key column's values stand in the one form that keys have."""
+    family = family_of(column)
+    by_number = family == "members" and not column.as_text
+    if family in ("decimal", "float") or column.type.zerofill or by_number:
+        return binary_buffer(texts(column, data, starts, ends)[0])
+    return data, starts, ends
+
+
+def _grouped(names: npt.NDArray[np.uint8]) -> list[tuple[bytes, Ints]]:
+    if not len(names):
+        return []
+    if (names == names[0]).all():
+        return [(names[0].tobytes(), np.arange(len(names)))]
+    column = pc.dictionary_encode(
+        pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(DIGEST_BYTES), len(names), [None, pa.py_buffer(np.ascontiguousarray(names))]
+        )
+    )
+    numbers = column.indices.to_numpy(zero_copy_only=False)
+    return [(name, np.flatnonzero(numbers == n)) for n, name in enumerate(column.dictionary.to_pylist())]
+
+
+def _offsets(sizes: Ints) -> Ints:
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    if offsets[-1] > _LARGEST:
+        raise OverflowError(f"{offsets[-1]} bytes don't fit one Arrow binary column")
+    return offsets
+
+
+@walker
+def _write_states(data: Any, starts: Any, ends: Any, head: Any, offsets: Any, out: Any) -> None:
+    for row in range(len(starts)):
+        if starts[row] >= 0:
+            at = copy(head, 0, len(head), out, offsets[row])
+            copy(data, starts[row], ends[row] - starts[row], out, at)
+
+
+@walker
+def _write_prefixes(data: Any, starts: Any, ends: Any, out: Any, at: Any) -> None:
+    for row in range(len(starts)):
+        at[row] = copy(data, starts[row], ends[row] - starts[row], out, at[row])
+
+
+@walker
+def _write_values(data: Any, starts: Any, ends: Any, out: Any, at: Any) -> None:
+    for row in range(len(starts)):
+        length = ends[row] - starts[row] if starts[row] >= 0 else 0
+        store_little32(out, at[row], length)
+        at[row] = copy(data, max(starts[row], 0), length, out, at[row] + 4)

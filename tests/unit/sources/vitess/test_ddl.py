@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_cdc_provider.sources.vitess.ddl import (
+    Action,
+    Added,
+    Dropped,
+    Modified,
+    Renamed,
+    TableStatement,
+    Unknown,
+    read_statement,
+)
+
+
+def actions(text: str, table: str = "t") -> tuple[Action, ...]:
+    (found,) = read_statement(text)
+    assert (found.table, found.kind) == (table, "alter")
+    return found.actions
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("add column c int", [Added("c")]),
+        ("ADD c int NULL DEFAULT NULL COMMENT 'a, b' FIRST", [Added("c")]),
+        ("ADD COLUMN c decimal(6,2) DEFAULT 9.99 AFTER `b`", [Added("c", "9.99")]),
+        ("ADD c int NOT NULL DEFAULT -1", [Added("c", "-1", nullable=False)]),
+        ("ADD c varchar(9) NOT NULL DEFAULT 'it''s, so'", [Added("c", "it's, so", nullable=False)]),
+        ("ADD c varchar(9) DEFAULT _utf8mb4'x'", [Added("c", "x")]),
+        ("ADD c bool DEFAULT true", [Added("c", "1")]),
+        ("ADD c json DEFAULT ('{}')", [Added("c", "{}")]),
+        ("ADD c datetime(6) DEFAULT '2001-01-01 00:00:00'", [Added("c", "2001-01-01 00:00:00")]),
+        ("ADD c int NOT NULL", [Added("c", None, constant=False, nullable=False)]),
+        ("ADD c datetime DEFAULT CURRENT_TIMESTAMP", [Added("c", None, constant=False)]),
+        (
+            "ADD c timestamp NULL DEFAULT '2001-01-01 00:00:00'",
+            [Added("c", "2001-01-01 00:00:00", constant=False)],
+        ),
+        ("ADD c char(36) DEFAULT (uuid())", [Added("c", None, constant=False)]),
+        ("ADD c bit(3) DEFAULT b'101'", [Added("c", None, constant=False)]),
+        ("ADD c int GENERATED ALWAYS AS (a * 2) STORED", [Added("c", None, constant=False)]),
+        ("ADD c int AS (a * 2) VIRTUAL", [Added("c", None, constant=False)]),
+        ("ADD c bigint AUTO_INCREMENT, ADD KEY (c)", [Added("c", None, constant=False)]),
+        ("drop column a, DROP `b c`", [Dropped("a"), Dropped("b c")]),
+        ("rename column a to b", [Renamed("a", "b")]),
+        ("CHANGE COLUMN `old` `new` bigint unsigned NOT NULL", [Renamed("old", "new"), Modified("new")]),
+        ("CHANGE a a varchar(300)", [Modified("a")]),
+        ("modify column b text, rename column c to cc", [Modified("b"), Renamed("c", "cc")]),
+        ("ADD x int /*!80023 INVISIBLE */", [Added("x")]),
+        ("/* why, oh why */ ADD x int -- trailing", [Added("x")]),
+        ("ADD INDEX i (a), ADD UNIQUE KEY u (b), ALGORITHM=INPLACE, LOCK=NONE", []),
+        ("DROP INDEX i, RENAME INDEX a TO b, ALTER INDEX j INVISIBLE", []),
+        ("ALTER COLUMN a SET DEFAULT 5, ALTER b DROP DEFAULT", []),
+        ("ENGINE=InnoDB", []),
+        ("COMMENT='x', AUTO_INCREMENT=100", []),
+        ("ADD CONSTRAINT fk FOREIGN KEY (a) REFERENCES u (id)", []),
+        ("ADD CHECK (a > 0)", []),
+        ("PARTITION BY HASH(id) PARTITIONS 4", []),
+        ("FORCE", []),
+        ("DISABLE KEYS", []),
+    ],
+)
+def test_what_an_alter_does_to_stored_values_is_told(words: str, expected: list[Action]) -> None:
+    for start in ("alter table t", "ALTER TABLE `t`", "ALTER TABLE `shop`.t"):
+        assert list(actions(f"{start} {words}")) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (a, b)",
+        "ADD PRIMARY KEY (a)",
+        "CONVERT TO CHARACTER SET utf8mb4",
+        "TRUNCATE PARTITION p0",
+        "DROP PARTITION p0",
+        "EXCHANGE PARTITION p WITH TABLE u",
+        "DISCARD TABLESPACE",
+        "ADD COLUMN (x int, y int)",
+        "MODIFY a int GENERATED ALWAYS AS (b + 1) STORED",
+        "ADD CHECK (a > 0), WHAT IS THIS",
+        "what nobody reads",
+    ],
+)
+def test_what_may_change_values_by_itself_is_unknown(words: str) -> None:
+    found = actions(f"ALTER TABLE t {words}")
+    assert any(isinstance(action, Unknown) for action in found)
+
+
+def test_a_statement_that_no_parser_knows_still_names_its_table() -> None:
+    assert isinstance(actions("ALTER ONLINE TABLE `a b`.`c``d` ADD x int", "c`d")[0], Unknown)
+    assert isinstance(actions("alter table t add column v vector(3), add p point srid 4326")[0], Unknown)
+    assert actions("/*!40000 ALTER TABLE `t` DISABLE KEYS */") == ()
+
+
+def test_a_version_comment_in_a_text_is_text() -> None:
+    assert actions("ALTER TABLE t ADD c varchar(30) DEFAULT '/*!80000 x */'") == (
+        Added("c", "/*!80000 x */"),
+    )
+
+
+def test_renamed_tables_are_unknown_on_both_sides() -> None:
+    found = read_statement("RENAME TABLE `t` TO `_vt_hld_1`, shop.`_vt_vrp_2` TO shop.`t`")
+    assert [one.table for one in found] == ["t", "_vt_hld_1", "_vt_vrp_2", "t"]
+    assert all(isinstance(one.actions[0], Unknown) for one in found)
+    assert [one.table for one in read_statement("ALTER TABLE a RENAME TO b")] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("truncate table empty_t", [TableStatement("empty_t", "truncate")]),
+        ("TRUNCATE `shop`.`a b`", [TableStatement("a b", "truncate")]),
+        ("drop table if exists a, shop.b", [TableStatement("a", "drop"), TableStatement("b", "drop")]),
+        (
+            "create table late (\n\tid bigint not null,\n\tprimary key (id)\n)",
+            [TableStatement("late", "create")],
+        ),
+        ("create table t2 like t", [TableStatement("t2", "create")]),
+        ("create index i on t (a)", []),
+        ("DROP INDEX i ON t", []),
+        ("CREATE DATABASE x", []),
+        ("create view v as select 1 from dual", []),
+        ("alter vitess_migration '123' cancel", []),
+        ("ANALYZE TABLE t", []),
+        ("OPTIMIZE TABLE t", []),
+        ("", []),
+        ("this is no SQL at all (", []),
+    ],
+)
+def test_other_statements_are_told_by_what_they_do_to_tables(
+    text: str, expected: list[TableStatement]
+) -> None:
+    assert list(read_statement(text)) == expected

@@ -1,0 +1,479 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, TRANSACTION
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.protocol import RowChange, VStreamResponse
+from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.requests import filter_of
+from airflow_cdc_provider.sources.vitess.stream import ChangeStream
+from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+from airflow_cdc_provider.sources.vitess.wire import scan, split_recording
+from tests.unit.sources.vitess.fake_vtgate import (
+    Fails,
+    FakeVtgate,
+    Script,
+    Waits,
+    event,
+    fields,
+    gtid,
+    response,
+    rows,
+    transaction,
+    vgtid,
+)
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
+ALL = ReadLimit()
+NONE_KNOWN = {"selects": lambda table: True, "knows": lambda table, name: False}
+
+
+def at(**shards: int | str) -> Position:
+    return Position(
+        {
+            f"shop/{'-80' if name == 'low' else '80-'}": ShardPlace(
+                gtid(last) if isinstance(last, int) else last, 1
+            )
+            for name, last in shards.items()
+        }
+    )
+
+
+def options(**stream: Any) -> VitessOptions:
+    advanced = VitessAdvanced(connect_attempts=3, connect_pause_seconds=0.01, stall_seconds=1.0)
+    return VitessOptions(keyspace="shop", stream=VitessStream(**stream), advanced=advanced)
+
+
+class Capture:
+    """A stream of a fake VTGate, and the pauses that it made."""
+
+    def __init__(self, stack: ExitStack, scripts: Sequence[Script], chosen: VitessOptions) -> None:
+        self.server = stack.enter_context(FakeVtgate(scripts))
+        client = stack.enter_context(VtgateClient(ConnectionValues.read(self.server.connection)))
+        self.pauses: list[float] = []
+        self.stream = ChangeStream(
+            lambda: client, chosen, lambda: filter_of(None), sleep=self.pauses.append, **NONE_KNOWN
+        )
+        stack.callback(self.stream.close)
+
+    def read(self, start: Position, head: Position, limit: ReadLimit = ALL) -> tuple[pa.Table, Any]:
+        plan = self.stream.plan(start, head, limit)
+        return records_of(plan.partitions, plan.records), plan
+
+
+def records_of(slices: Sequence[Any], beside: Sequence[Any] = (), *, empty: bool = False) -> pa.Table:
+    reader = SliceReader(lambda table: True, empty)
+    batches = [batch for part in slices for batch in reader(part)]
+    batches.append(pa.RecordBatch.from_pylist(list(beside), schema=CHANGE_SCHEMA))
+    return pa.Table.from_batches(batches, schema=CHANGE_SCHEMA)
+
+
+def changes(records: pa.Table) -> list[tuple[str, str, str]]:
+    """Table, origin and value after of each change, as they came."""
+    return [
+        (r["source_table"], r["origin"], RowChange.FromString(r["payload"]).after.values.decode())
+        for r in records.to_pylist()
+        if r["kind"] == CHANGE
+    ]
+
+
+@pytest.fixture
+def stack() -> Any:
+    with ExitStack() as one:
+        yield one
+
+
+def insert(shard: str, key: int, shards: dict[str, int | str], *, with_fields: bool = False) -> list[Any]:
+    inside = [fields("item", shard)] if with_fields else []
+    return transaction(shard, shards, *inside, rows("item", shard, (None, [str(key), "x"])))
+
+
+LOW1 = insert("-80", 1, {"-80": 11, "80-": 20}, with_fields=True)
+LOW2 = insert("-80", 2, {"-80": 12, "80-": 20})
+HIGH1 = insert("80-", 3, {"-80": 12, "80-": 21}, with_fields=True)
+START = at(low=10, high=20)
+HEAD = at(low=12, high=21)
+EXPECTED = [
+    ("shop.item", "shop/-80", "1x"),
+    ("shop.item", "shop/-80", "2x"),
+    ("shop.item", "shop/80-", "3x"),
+]
+
+
+@pytest.mark.covers("VIT-STR-01")
+def test_a_plan_holds_all_rows_up_to_the_head_in_commit_order(stack: ExitStack) -> None:
+    capture = Capture(stack, [[response(*LOW1), response(*LOW2, *HIGH1), Waits()]], options())
+
+    records, plan = capture.read(START, HEAD)
+
+    assert changes(records) == EXPECTED
+    assert plan.at_head
+    assert Position.from_offset(plan.end) == HEAD
+    (request,) = capture.server.requests
+    assert {s.shard: s.gtid for s in request.vgtid.shard_gtids} == {"-80": gtid(10), "80-": gtid(20)}
+    positions = [r["position"] for r in records.to_pylist() if r["kind"] == CHANGE]
+    assert [p.hex() for p in positions] == [
+        "00000001" + f"{count:016x}" + "00000000" for count in (11, 12, 21)
+    ]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 14), max_size=13))
+def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
+    events = [*LOW1, *LOW2, *HIGH1]
+    cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
+    cutter = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
+    for first, end in zip(cuts, cuts[1:], strict=False):
+        cutter.take(response(*events[first:end]), 1)
+    slices, beside = cutter.give(1)
+
+    assert changes(records_of(slices, beside)) == EXPECTED
+    assert cutter.place == HEAD
+
+
+@pytest.mark.covers("VIT-STR-08")
+def test_rows_are_held_until_their_commit_comes(stack: ExitStack) -> None:
+    open_ended = [response(*LOW1), response(*LOW2[:2]), Waits()]
+    capture = Capture(stack, [open_ended], options())
+
+    records, plan = capture.read(START, at(low=11))
+
+    assert changes(records) == EXPECTED[:1]
+    assert Position.from_offset(plan.end) == at(low=11, high=20)
+
+
+@pytest.mark.covers("VIT-STR-07", "VIT-STR-06")
+def test_a_stream_lost_inside_a_transaction_gives_the_whole_of_it_again(stack: ExitStack) -> None:
+    lost = [response(*LOW1), response(*LOW2[:2]), Fails(grpc.StatusCode.UNAVAILABLE, "tablet gone")]
+    again = [response(fields("item", "-80"), *LOW2), response(*HIGH1), Waits()]
+    capture = Capture(stack, [lost, again], options())
+
+    records, plan = capture.read(START, HEAD)
+
+    assert changes(records) == EXPECTED
+    assert plan.at_head
+    second = capture.server.requests[1]
+    assert {s.shard: s.gtid for s in second.vgtid.shard_gtids} == {"-80": gtid(11), "80-": gtid(20)}
+    assert len(capture.pauses) == 1
+
+
+def test_a_transaction_begun_again_in_parts_counts_once(stack: ExitStack) -> None:
+    begun = response(*LOW1[:3])
+    capture = Capture(stack, [[begun, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
+
+    records, _ = capture.read(START, at(low=11))
+
+    assert changes(records) == EXPECTED[:1]
+    assert capture.server.requests[0].flags.transaction_chunk_size == 1000
+
+
+@pytest.mark.covers("VIT-STR-10")
+def test_a_transaction_without_a_row_moves_the_offset_and_leaves_no_record(stack: ExitStack) -> None:
+    empty = transaction("80-", {"-80": 10, "80-": 21})
+    capture = Capture(stack, [[response(*empty), Waits()]], options())
+
+    records, plan = capture.read(START, at(high=21))
+
+    assert len(records) == 0
+    assert Position.from_offset(plan.end) == at(low=10, high=21)
+
+
+def test_transactions_without_rows_are_kept_if_asked_for() -> None:
+    cutter = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
+    cutter.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
+    slices, _ = cutter.give(1)
+
+    (one,) = records_of(slices, empty=True).to_pylist()
+
+    assert one["kind"] == TRANSACTION
+    assert one["payload"] == vgtid({"-80": 10, "80-": 21}).SerializeToString()
+
+
+@pytest.mark.covers("VIT-STR-02")
+def test_a_transactions_record_holds_the_vgtid_of_all_shards(stack: ExitStack) -> None:
+    capture = Capture(stack, [[response(*LOW1), Waits()]], options())
+
+    records, plan = capture.read(START, at(low=11))
+
+    (end,) = (r for r in records.to_pylist() if r["kind"] == TRANSACTION)
+    (change,) = (r for r in records.to_pylist() if r["kind"] == CHANGE)
+    assert end["payload"] == vgtid({"-80": 11, "80-": 20}).SerializeToString()
+    assert end["position"][:12] == change["position"][:12]
+    assert end["transaction"] == change["transaction"] == gtid(11)
+    assert {shard: value["gtid"] for shard, value in plan.end.items()} == {
+        "shop/-80": gtid(11),
+        "shop/80-": gtid(20),
+    }
+
+
+def test_a_limit_ends_a_plan_behind_a_transaction_and_the_next_goes_on(stack: ExitStack) -> None:
+    capture = Capture(stack, [[response(*LOW1, *LOW2[:2]), response(*LOW2[2:], *HIGH1), Waits()]], options())
+    limit = ReadLimit(bytes=1)
+
+    first, plan = capture.read(START, HEAD, limit)
+    second, last = capture.read(Position.from_offset(plan.end), HEAD, limit)
+
+    assert not plan.at_head
+    assert last.at_head
+    assert changes(first) + changes(second) == EXPECTED
+    assert len(capture.server.requests) == 1
+
+
+def test_rows_bear_the_fields_that_came_last_before_them(stack: ExitStack) -> None:
+    altered = transaction(
+        "-80",
+        {"-80": 12, "80-": 20},
+        rows("item", "-80", (None, ["2", "x"])),
+        fields("item", "-80", ("id", "name", "more")),
+        rows("item", "-80", (None, ["3", "x", "y"])),
+    )
+    capture = Capture(stack, [[response(*LOW1), response(*altered), Waits()]], options())
+
+    records, _ = capture.read(START, at(low=12))
+
+    told = {r["schema_id"]: r["payload"] for r in records.to_pylist() if r["kind"] == SCHEMA}
+    used = [r["schema_id"] for r in records.to_pylist() if r["kind"] == CHANGE]
+    assert len(told) == 2
+    assert used[0] == used[1] != used[2]
+    assert set(used) == set(told)
+
+
+def test_shards_with_equal_tables_share_their_fields_name(stack: ExitStack) -> None:
+    capture = Capture(stack, [[response(*LOW1, *LOW2, *HIGH1), Waits()]], options())
+
+    records, _ = capture.read(START, HEAD)
+
+    assert len({r["schema_id"] for r in records.to_pylist() if r["kind"] == CHANGE}) == 1
+
+
+def test_a_ddl_statement_leaves_its_text(stack: ExitStack) -> None:
+    ddl = [
+        event("VGTID", "-80", vgtid=vgtid({"-80": 11, "80-": 20})),
+        event("DDL", "-80", statement="alter table item add x int", timestamp=5),
+    ]
+    capture = Capture(stack, [[response(*ddl), Waits()]], options())
+
+    records, _ = capture.read(START, at(low=11))
+
+    (one,) = records.to_pylist()
+    assert (one["kind"], one["schema_id"], one["payload"]) == (SCHEMA, "ddl", b"alter table item add x int")
+
+
+def test_an_idle_shard_is_not_waited_for(stack: ExitStack) -> None:
+    capture = Capture(stack, [[Waits()]], options())
+
+    records, plan = capture.read(START, START)
+
+    assert plan.at_head
+    assert len(records) == 0
+    assert capture.server.requests == []
+
+
+def test_a_silent_stream_is_opened_again(stack: ExitStack) -> None:
+    capture = Capture(stack, [[Waits()], [response(*LOW1), Waits()]], options(heartbeat_seconds=1))
+
+    records, _ = capture.read(START, at(low=11))
+
+    assert changes(records) == EXPECTED[:1]
+    assert len(capture.server.requests) == 2
+    assert capture.server.requests[0].flags.heartbeat_interval == 1
+
+
+def test_a_stream_of_heartbeats_alone_fails_after_a_time(stack: ExitStack) -> None:
+    beats = [response(event("HEARTBEAT"))] * 30
+    capture = Capture(stack, [[*beats, *beats, Waits()]], options(heartbeat_seconds=1))
+    capture.stream._options = VitessOptions(
+        keyspace="shop", advanced=VitessAdvanced(stall_seconds=1.0, connect_attempts=0)
+    )
+
+    def slow(request: Any) -> Any:
+        import time
+
+        for beat in beats:
+            time.sleep(0.1)
+            yield beat
+
+    capture.server._scripts = [slow]
+    with pytest.raises(TransientError, match=r"no transaction for 1 s.*shop/-80"):
+        capture.read(START, HEAD)
+
+
+@pytest.mark.covers("VIT-FLT-04")
+def test_passing_errors_are_tried_again_with_growing_pauses_and_then_told(stack: ExitStack) -> None:
+    gone = [Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]
+    capture = Capture(stack, [gone], options())
+
+    with pytest.raises(TransientError, match="no tablet"):
+        capture.read(START, HEAD)
+
+    assert capture.pauses == [0.01, 0.02, 0.04]
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "error"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, "who", ConfigurationError),
+        (grpc.StatusCode.UNKNOWN, "could not decode position", ConfigurationError),
+        (
+            grpc.StatusCode.UNKNOWN,
+            "Cannot replicate because the source purged required binary logs",
+            PositionLost,
+        ),
+        (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "shard provided in VGTID, -80, not found in the shop keyspace",
+            PositionLost,
+        ),
+    ],
+)
+def test_errors_for_a_person_are_told_at_once(
+    stack: ExitStack, code: grpc.StatusCode, text: str, error: type[Exception]
+) -> None:
+    capture = Capture(stack, [[Fails(code, text)]], options())
+
+    with pytest.raises(error):
+        capture.read(START, HEAD)
+
+    assert capture.pauses == []
+
+
+@pytest.mark.covers("VIT-FLT-05")
+def test_columns_without_names_count_as_a_passing_fault(stack: ExitStack) -> None:
+    bad = transaction("-80", {"-80": 11, "80-": 20}, fields("item", "-80", ("@1", "@2")))
+    capture = Capture(stack, [[response(*bad), Waits()], [response(*LOW1), Waits()]], options())
+
+    records, _ = capture.read(START, at(low=11))
+
+    assert changes(records) == EXPECTED[:1]
+    assert len(capture.pauses) == 1
+    only_bad = Capture(stack, [[response(*bad), Waits()]], options())
+    with pytest.raises(
+        TransientError, match="Illegal prefix '@' for column: @1, from schema: shop, table: item"
+    ):
+        only_bad.read(START, at(low=11))
+
+
+@pytest.mark.covers("VIT-STR-09")
+def test_a_huge_transaction_in_many_responses_comes_whole(stack: ExitStack) -> None:
+    many = [rows("item", "-80", *[(None, [str(n), "x" * 50]) for n in range(500)]) for _ in range(40)]
+    whole = transaction("-80", {"-80": 11, "80-": 20}, fields("item", "-80"), *many)
+    parts = [response(one) for one in whole]
+    capture = Capture(
+        stack,
+        [[*parts[:20], Fails(grpc.StatusCode.UNAVAILABLE, "gone")], [*parts, Waits()]],
+        options(transaction_chunk_bytes=4096),
+    )
+
+    records, plan = capture.read(START, at(low=11), ReadLimit(bytes=1))
+
+    found = [r["position"] for r in records.to_pylist() if r["kind"] == CHANGE]
+    assert len(found) == len(set(found)) == 20_000
+    assert found == sorted(found)
+    assert plan.at_head
+    sent = capture.server.requests[1]
+    assert [s.gtid for s in sent.vgtid.shard_gtids] == [gtid(10), gtid(20)]
+
+
+def recorded(name: str) -> list[bytes]:
+    data, starts, ends = split_recording((FIXTURES / "reshard" / f"{name}.vstream").read_bytes())
+    return [data[a:b].tobytes() for a, b in zip(starts, ends, strict=True)]
+
+
+def start_of(messages: Sequence[bytes]) -> Position:
+    first = next(e for m in messages for e in VStreamResponse.FromString(m).events if e.type == 15)
+    return Position(
+        {
+            s: ShardPlace(p.gtid, 1)
+            for s, p in Position.of_vgtid(first.vgtid.SerializeToString()).shards.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["follow", "include_journal"])
+@pytest.mark.covers("VIT-RSH-01", "VIT-RSH-03")
+def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> None:
+    messages = recorded(name)
+    cutter = Cutter(
+        start_of(messages), slice_bytes=1 << 14, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
+    )
+    for message in messages:
+        cutter.take(message, 1)
+    slices, beside = cutter.give(1)
+
+    found = records_of(slices, beside)
+
+    keys = sorted((origin, text[:3]) for _, origin, text in changes(found))
+    assert keys == [("shop/40-80", "720"), ("shop/40-80", "721"), ("shop/80-", "722")]
+    assert {s: (p.epoch, p.parents) for s, p in cutter.place.shards.items()} == {
+        "shop/80-": (1, ()),
+        "shop/-40": (2, ("shop/-80",)),
+        "shop/40-80": (2, ("shop/-80",)),
+    }
+    lineage = [r["payload"] for r in found.to_pylist() if r["schema_id"] == "lineage"]
+    assert sorted(lineage) == [b'{"shop/-40": ["shop/-80"]}', b'{"shop/40-80": ["shop/-80"]}']
+
+
+def test_a_stream_stopped_by_a_reshard_is_opened_again_at_the_journals_shards(stack: ExitStack) -> None:
+    messages = recorded("stop_on_reshard")
+    start = start_of(messages)
+    journal = next(e.journal for m in messages for e in VStreamResponse.FromString(m).events if e.type == 16)
+    targets = {s.shard: s.gtid for s in journal.shard_gtids}
+    new = {
+        "80-": start.shards["shop/80-"].gtid,
+        "-40": targets["-40"],
+        "40-80": targets["40-80"].replace("1-246", "1-247"),
+    }
+    after = insert("40-80", 720, new, with_fields=True)
+    capture = Capture(
+        stack, [[*messages, Waits()], [response(*after), Waits()]], options(stop_on_reshard=True)
+    )
+    head = Position({"shop/40-80": ShardPlace(new["40-80"], 1)})
+
+    records, plan = capture.read(start, head)
+
+    assert changes(records)[-1] == ("shop.item", "shop/40-80", "720x")
+    assert capture.server.requests[0].flags.stop_on_reshard
+    assert not capture.server.requests[0].flags.include_reshard_journal_events
+    reopened = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
+    assert {shard: reopened[shard] for shard in targets} == targets
+    assert set(reopened) == {"80-", "-40", "40-80"}
+    assert {s: v["epoch"] for s, v in plan.end.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
+
+
+def test_every_recorded_row_becomes_a_record() -> None:
+    for file in sorted((FIXTURES / "vstream").glob("*.vstream")):
+        data, starts, ends = split_recording(file.read_bytes())
+        events = scan(data, starts, ends)
+        first = next(n for n in range(len(events)) if events.types[n] == 20 and not events.table(n).shard)
+        message = events.messages[first] + 1
+        streamed = [data[a:b].tobytes() for a, b in zip(starts[message:], ends[message:], strict=True)]
+        cutter = Cutter(
+            start_of(streamed), slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
+        )
+        expected = []
+        for one in streamed:
+            cutter.take(one, 1)
+            expected += [
+                change.SerializeToString()
+                for event in VStreamResponse.FromString(one).events
+                for change in event.row_event.row_changes
+            ]
+        records = records_of(*cutter.give(1))
+        found = [r["payload"] for r in records.to_pylist() if r["kind"] == CHANGE]
+        assert [RowChange.FromString(p) for p in found] == [RowChange.FromString(p) for p in expected]
+        assert expected
