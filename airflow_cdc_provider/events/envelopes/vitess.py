@@ -174,7 +174,7 @@ SCHEMA_VALUE: Final = struct(
     ),
     version=1,
 )
-"""As Debezium's relational connectors have it, but what the table looks like: that comes with its next row."""
+"""As Debezium's relational connectors have it, but for what the table looks like: its next row tells that."""
 
 
 def build_schema_changes(statements: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
