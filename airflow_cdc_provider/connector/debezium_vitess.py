@@ -18,6 +18,7 @@ from airflow_cdc_provider.connector.debezium_rules import (
     take_schemas,
 )
 from airflow_cdc_provider.connector.debezium_snapshots import snapshot_mode
+from airflow_cdc_provider.connector.debezium_topics import topic_naming
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
@@ -329,6 +330,12 @@ VITESS: Final[dict[str, Rule]] = {
     "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
+    "topic.naming.strategy": taken(
+        "`publish.topic_naming`, where it is a Python class (package.module:Class). Of Debezium's, "
+        "SchemaTopicNamingStrategy and TableTopicNamingStrategy name topics as is done here; others are "
+        "refused",
+        topic_naming,
+    ),
     "override.data.change.topic.prefix": option("publish.vitess.topic_prefix"),
     "override.data.change.topic.prefix.exclude.list": _columns("publish.vitess.topic_prefix_not_for"),
     "override.schema.change.topic": option("publish.vitess.schema_changes_topic"),
