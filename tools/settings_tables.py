@@ -14,10 +14,11 @@ from airflow_cdc_provider.connector import datastax, debezium
 from airflow_cdc_provider.connector.imported import Rules, table
 
 _DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-PAGES: Final = (_DOCS / "moving-to-cassandra.md", _DOCS / "moving-to-mongodb.md")
+PAGES: Final = tuple(_DOCS / f"moving-to-{name}.md" for name in ("cassandra", "mongodb", "vitess"))
 TABLES: Final[Mapping[str, Rules]] = {
     "debezium-cassandra": debezium.RULES["cassandra"],
     "debezium-mongodb": debezium.RULES["mongodb"],
+    "debezium-vitess": debezium.RULES["vitess"],
     "datastax": datastax.RULES,
 }
 

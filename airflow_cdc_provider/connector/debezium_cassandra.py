@@ -11,6 +11,7 @@ from airflow_cdc_provider.connector.debezium_rules import (
     PROCESS,
     PRODUCER,
     STATE,
+    own_converters,
     take_excluded,
     take_excluded_databases,
     take_included,
@@ -53,23 +54,7 @@ _CONSISTENCIES: Final = (
 
 
 def _own_converters(draft: Draft, name: str, value: str) -> None:
-    """Take over converters whose type is a function that can be called from here."""
-    converters = {}
-    for converter in split_list(value):
-        lead = f"{converter}."
-        settings = {
-            n.removeprefix(lead): t.strip() for n, t in draft.properties.items() if n.startswith(lead)
-        }
-        kind = settings.get("type", "")
-        if ":" not in kind:
-            raise refusal(
-                f"{lead}type",
-                kind,
-                "Debezium's converters are Java classes: write it as a Python function, and name that as "
-                "package.module:function",
-            )
-        converters[converter] = settings
-    if converters:
+    if converters := own_converters(draft, value):
         draft.set("publish.cassandra.converters", converters)
 
 

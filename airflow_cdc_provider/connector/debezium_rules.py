@@ -98,6 +98,30 @@ def take_converter(draft: Draft, name: str, value: str) -> None:
     draft.set(f"publish.{side}", kinds[value])
 
 
+def own_converters(draft: Draft, value: str) -> dict[str, dict[str, str]]:
+    """Return converters with their settings, whose type is a function that can be called from here.
+
+    Raises:
+        ConfigurationError: It is a Java class.
+    """
+    converters = {}
+    for converter in split_list(value):
+        lead = f"{converter}."
+        settings = {
+            n.removeprefix(lead): t.strip() for n, t in draft.properties.items() if n.startswith(lead)
+        }
+        kind = settings.get("type", "")
+        if ":" not in kind:
+            raise refusal(
+                f"{lead}type",
+                kind,
+                "Debezium's converters are Java classes: write it as a Python function, and name that as "
+                "package.module:function",
+            )
+        converters[converter] = settings
+    return converters
+
+
 def _skipped(draft: Draft, name: str, value: str) -> None:
     kinds = [kind for kind in split_list(value) if kind != "none"]
     if not set(kinds) <= {"c", "u", "d", "t", "r", "i"}:

@@ -34,8 +34,13 @@ def topic_naming(draft: Draft, name: str, value: str) -> None:
         draft.set("publish.topic_naming", value)
         return
     reason = _STRATEGIES.get(value, "it is a Java class")
-    if draft.type == "cassandra" and value.endswith(".SchemaTopicNamingStrategy"):
+    if draft.type in ("cassandra", "vitess") and value.endswith(".SchemaTopicNamingStrategy"):
         reason = ""
+    elif draft.type == "vitess":
+        if value == "io.debezium.connector.vitess.TableTopicNamingStrategy":
+            reason = ""
+        elif value.endswith(".DefaultTopicNamingStrategy"):
+            reason = "it takes Vitess's shards for databases"
     if reason:
         raise refusal(
             name,

@@ -11,12 +11,14 @@ from airflow_cdc_provider.connector.debezium_rules import (
     CONNECTION,
     PROCESS,
     STATE,
+    own_converters,
     take_converter,
     take_excluded,
     take_included,
     take_schemas,
 )
 from airflow_cdc_provider.connector.debezium_snapshots import snapshot_mode
+from airflow_cdc_provider.connector.debezium_topics import topic_naming
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
@@ -30,7 +32,6 @@ from airflow_cdc_provider.connector.imported import (
     read_elsewhere,
     refusal,
     refused,
-    seconds,
     split_list,
     taken,
     wrong,
@@ -199,6 +200,19 @@ def _queue_size(draft: Draft, name: str, value: str) -> None:
     draft.notes.append(f"property {name} is left out: source.advanced.read_ahead_bytes bounds what waits")
 
 
+def _heartbeat(draft: Draft, name: str, value: str) -> None:
+    """Take over how often VTGate is asked to say that it lives, in whole seconds."""
+    if not re.fullmatch(r"\d+", value):
+        raise wrong(name, "a whole number", value)
+    if int(value):
+        draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
+
+
+def _own_converters(draft: Draft, name: str, value: str) -> None:
+    if converters := own_converters(draft, value):
+        draft.set("publish.vitess.converters", converters)
+
+
 def _snapshot_include(draft: Draft, name: str, value: str) -> None:
     if patterns := draft.patterns(value):
         draft.set("snapshot.include", patterns)
@@ -274,6 +288,10 @@ VITESS: Final[dict[str, Rule]] = {
     "column.propagate.source.type": _columns("publish.vitess.source_types_of_columns"),
     "datatype.propagate.source.type": _columns("publish.vitess.source_types"),
     "message.key.columns": taken("`publish.vitess.key_columns`", _key_columns),
+    "converters": taken(
+        "`publish.vitess.converters`, where types are Python functions (package.module:function)",
+        _own_converters,
+    ),
     "skip.messages.without.change": flag("publish.skip_unchanged"),
     "provide.transaction.metadata": flag("publish.transactions"),
     "topic.transaction": name_option("publish.transaction_topic"),
@@ -309,9 +327,15 @@ VITESS: Final[dict[str, Rule]] = {
         "`source.advanced.connect_attempts` and Airflow's retries of the task do this"
     ),
     "retriable.restart.connector.wait.ms": number("source.advanced.connect_pause_seconds", per=1000),
-    "heartbeat.interval.ms": seconds("source.stream.heartbeat_seconds"),
+    "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
+    "topic.naming.strategy": taken(
+        "`publish.topic_naming`, where it is a Python class (package.module:Class). Of Debezium's, "
+        "SchemaTopicNamingStrategy and TableTopicNamingStrategy name topics as is done here; others are "
+        "refused",
+        topic_naming,
+    ),
     "override.data.change.topic.prefix": option("publish.vitess.topic_prefix"),
     "override.data.change.topic.prefix.exclude.list": _columns("publish.vitess.topic_prefix_not_for"),
     "override.schema.change.topic": option("publish.vitess.schema_changes_topic"),

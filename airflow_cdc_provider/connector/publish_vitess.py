@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+
+_MASK: Final = re.compile(r"(truncate|mask):\d+|(hash|hash-v2):[^:]+:.+", re.DOTALL)
 
 
 def _patterns(values: tuple[str, ...]) -> str:
@@ -18,6 +20,24 @@ def _patterns(values: tuple[str, ...]) -> str:
         except re.error as error:
             return f"regular expressions on keyspace.table.column ({value!r}: {error})"
     return ""
+
+
+def _masks(values: Mapping[str, str]) -> str:
+    for pattern, form in values.items():
+        if not isinstance(form, str) or not _MASK.fullmatch(form):
+            return f"truncate:N, mask:N, hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT, for {pattern!r}"
+    return _patterns(tuple(values))
+
+
+def _field_paths(values: Iterable[str]) -> str:
+    for value in values:
+        if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", value):
+            return f"names of fields with dots between them ({value!r})"
+    return ""
+
+
+def _topic_part(value: str) -> str:
+    return "" if re.fullmatch(r"[A-Za-z0-9._-]{0,200}", value) else "letters, digits, . _ and -"
 
 
 def _key_columns(values: Mapping[str, str]) -> str:
@@ -95,6 +115,56 @@ class VitessPublishOptions:
         "names of its columns",
         {},
         check=_key_columns,
+    )
+    masks: Mapping[str, str] = option(
+        "Columns of text to hide or cut in values: an expression on keyspace.table.column, and truncate:N "
+        "(characters that stay), mask:N (asterisks), hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT "
+        "(column.truncate, column.mask, column.mask.hash). The first that fits a column counts",
+        {},
+        check=_masks,
+    )
+    source_types_of_columns: tuple[str, ...] = option(
+        "Anchored regular expressions on keyspace.table.column: schemas of these columns tell their type in "
+        "MySQL, its length and scale (column.propagate.source.type)",
+        (),
+        check=_patterns,
+    )
+    source_types: tuple[str, ...] = option(
+        "Likewise, on a type such as VARCHAR or BIGINT UNSIGNED, perhaps behind keyspace. "
+        "(datatype.propagate.source.type)",
+        (),
+        check=_patterns,
+    )
+    converters: Mapping[str, Mapping[str, Any]] = option(
+        "Functions that show columns otherwise: type (package.module:function), columns (a regular "
+        "expression on keyspace.table.column), schema_name, and settings of its own",
+        {},
+    )
+    remove_fields: tuple[str, ...] = option(
+        "Fields to take out of values, with dots: source.vgtid, after.name ... (transform RemoveField)",
+        (),
+        check=_field_paths,
+    )
+    replace_fields: Mapping[str, str] = option(
+        "Texts that stand in the place of fields' own, likewise (transform ReplaceFieldValue)",
+        {},
+        check=_field_paths,
+    )
+    topic_prefix: str = option(
+        "Leads the topics of tables instead of publish.topic_prefix, which still is source.name "
+        "(override.data.change.topic.prefix)",
+        "",
+        check=_topic_part,
+    )
+    topic_prefix_not_for: tuple[str, ...] = option(
+        "Anchored regular expressions of tables (keyspace.table) whose topics it doesn't lead",
+        (),
+        check=_patterns,
+    )
+    schema_changes_topic: str = option(
+        "Topic of schema changes; default: publish.topic_prefix alone (override.schema.change.topic)",
+        "",
+        check=_topic_part,
     )
     ordered_transactions: bool = option(
         "Transactions tell their epoch and rank, which order the changes of a shard "

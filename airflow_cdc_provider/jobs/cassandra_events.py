@@ -26,15 +26,15 @@ from airflow_cdc_provider.jobs.rows_again import ReadAgain, as_read, last_of_eac
 from airflow_cdc_provider.jobs.rows_before import KnownOf, RowsBefore, data_of, keys_of, nothing_known
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.converters import (
-    Converter,
-    load_converters,
-    require_columns,
-)
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.converters import (
+    Converter,
+    load_converters,
+    require_columns,
+)
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 _ROWS_AT_ONCE: Final = 10_000

@@ -6,9 +6,11 @@ goes from one stretch to the next is a value: the epochs of shards.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +18,19 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events import transactions
+from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
 from airflow_cdc_provider.events.topics import topic_name
+from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
+from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.event_tables import EventForm
 from airflow_cdc_provider.sources.vitess.event_types import EventTypes
-from airflow_cdc_provider.sources.vitess.events import TableEvents, Transactions, decode
+from airflow_cdc_provider.sources.vitess.events import Statement, TableEvents, Transactions, decode
 from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
 from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text
 
@@ -68,12 +74,12 @@ class VitessRecords:
             CorruptInput: The stream is broken.
         """
         publish = self.connector.publish
-        decoded = decode(events, first, last, self._form(), self.captured)
+        decoded = decode(events, first, last, self.form, self.captured)
         told = decoded.transactions
         tables = [self._wanted(table) for table in decoded.tables]
         tables = [table for table in tables if table.rows.num_rows]
         texts = self._vgtids(told)
-        pieces: list[Piece] = []
+        pieces = self._schema_changes(decoded.statements)
         blocks: list[pa.StructArray] = []
         if publish.transactions:
             bounded = self._bound(tables, told, texts)
@@ -82,7 +88,7 @@ class VitessRecords:
                     self.connector.topic_prefix, publish.transaction_topic, delimiter=publish.topic_delimiter
                 )
                 places = np.concatenate([told.begins, told.ends])
-                pieces.append(Piece(transactions.build(bounded, topic), places))
+                pieces.append(Piece(self._changed_fields(transactions.build(bounded, topic)), places))
             blocks = self._blocks(tables, told, bounded.blocks)
         for number, table in enumerate(tables):
             rows = table.rows.append_column("vgtid", texts.take(pa.array(table.transactions)))
@@ -93,7 +99,9 @@ class VitessRecords:
             [p for p in pieces if len(p.rows)], converters_of(self.connector)
         ), decoded.unread
 
-    def _form(self) -> EventForm:
+    @cached_property
+    def form(self) -> EventForm:
+        """How rows are shown."""
         own = self.connector.publish.vitess
         return EventForm(
             EventTypes(
@@ -112,6 +120,60 @@ class VitessRecords:
             own.include_columns,
             own.exclude_columns,
             tuple(own.key_columns.items()),
+            tuple(own.masks.items()),
+            own.source_types_of_columns,
+            own.source_types,
+            tuple(load_converters(own.converters)),
+        )
+
+    def _schema_changes(self, statements: list[Statement]) -> list[Piece]:
+        """Make records of DDL that concerns captured tables, or tables that it doesn't tell."""
+        if not self.connector.publish.schema_changes:
+            return []
+        changes = [
+            (statement, change.table if change else "<unknown>", change and change.kind.upper())
+            for statement in statements
+            for change in read_statement(statement.text) or (None,)
+            if change is None or self.captured(statement.keyspace, change.table)
+        ]
+        if not changes:
+            return []
+        told = [statement for statement, _, _ in changes]
+        columns = {
+            "keyspace": pa.array([statement.keyspace for statement in told], pa.utf8()),
+            "table": pa.array([table for _, table, _ in changes], pa.utf8()),
+            "type": pa.array([kind for _, _, kind in changes], pa.utf8()),
+            "statement": pa.array([statement.text for statement in told], pa.utf8()),
+            "shard": pa.array([statement.shard for statement in told], pa.utf8()),
+            "seconds": pa.array([statement.seconds for statement in told], pa.int64()),
+            "vgtid": pa.array([self._vgtid(s.vgtid, s.shard) for s in told], pa.utf8()),
+        }
+        topic = topic_name(self.connector.publish.vitess.schema_changes_topic or self.connector.topic_prefix)
+        envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
+        return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in told]))]
+
+    def _changed_fields(self, envelope: Envelope) -> Envelope:
+        own = self.connector.publish.vitess
+        return change_fields(envelope, own.remove_fields, own.replace_fields)
+
+    def _topic(self, keyspace: str, table: str) -> str:
+        """Return where a table's events go."""
+        own = self.connector.publish.vitess
+        topics = topics_of(self.connector)
+        if own.topic_prefix and not any(
+            re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_not_for
+        ):
+            topics = replace(topics, prefix=own.topic_prefix)
+        return topics.topic(keyspace, table)
+
+    def _options(self) -> vitess_envelope.EnvelopeOptions:
+        publish = self.connector.publish
+        return vitess_envelope.EnvelopeOptions(
+            self.connector.topic_prefix,
+            publish.version,
+            publish.tombstones,
+            self.now_ns,
+            publish.vitess.ordered_transactions,
         )
 
     def _wanted(self, table: TableEvents) -> TableEvents:
@@ -132,14 +194,11 @@ class VitessRecords:
         return rows.filter(pa.array(~same))
 
     def _vgtids(self, told: Transactions) -> pa.Array:
-        local = self.connector.publish.vitess.local_vgtid
-        return pa.array(
-            [
-                vgtid_text(message, shard if local else "")
-                for message, shard in zip(told.vgtids, told.shards, strict=True)
-            ],
-            pa.utf8(),
-        )
+        texts = map(self._vgtid, told.vgtids, told.shards)
+        return pa.array(list(texts), pa.utf8())
+
+    def _vgtid(self, message: bytes, shard: str) -> str:
+        return vgtid_text(message, shard if self.connector.publish.vitess.local_vgtid else "")
 
     def _bound(self, tables: list[TableEvents], told: Transactions, texts: pa.Array) -> transactions.Bounded:
         sort = _publishing_order(tables)
@@ -180,25 +239,20 @@ class VitessRecords:
             of_tables.append(own)
         return of_tables
 
-    def _envelope(self, table: TableEvents, rows: pa.RecordBatch) -> vitess_envelope.Envelope:
+    def _envelope(self, table: TableEvents, rows: pa.RecordBatch) -> Envelope:
         publish = self.connector.publish
+        keyspace, name = table.table.keyspace, table.table.name
         shape = vitess_envelope.Shape(
-            table.table.keyspace,
-            table.table.name,
+            keyspace,
+            name,
+            self._topic(keyspace, name),
             [column.field for column in table.table.key],
             [column.field for column in table.table.columns],
         )
-        options = vitess_envelope.EnvelopeOptions(
-            topics_of(self.connector),
-            publish.version,
-            publish.tombstones,
-            self.now_ns,
-            publish.vitess.ordered_transactions,
-        )
-        envelope = vitess_envelope.build(rows, shape, options)
+        envelope = vitess_envelope.build(rows, shape, self._options())
         if publish.envelope == "cloudevents":
             return cloud_events.wrap(envelope, _EVENT_ID, schemas=publish.schemas)
-        return envelope
+        return self._changed_fields(envelope)
 
 
 def _publishing_order(tables: list[TableEvents]) -> np.ndarray:

@@ -23,7 +23,6 @@ from airflow_cdc_provider.events.connect import (
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.json_converter import to_json
-from airflow_cdc_provider.events.topics import TopicNaming
 
 NEW_KEY_HEADER: Final = "__debezium.newkey"
 """Header of a delete that is half of a change of keys: the key that the row gets."""
@@ -71,14 +70,14 @@ class EnvelopeOptions:
     """What an envelope takes from the connector and the moment.
 
     Args:
-        topics: How topics are named; its prefix is ``source.name``.
+        name: Text of ``source.name``.
         version: Text of ``source.version``.
         tombstones: Whether a record without value follows each delete.
         now_ns: When the events are built, ns since 1970.
         ordered: Whether transactions tell their epoch and rank.
     """
 
-    topics: TopicNaming
+    name: str
     version: str
     tombstones: bool
     now_ns: int
@@ -92,12 +91,14 @@ class Shape:
     Args:
         keyspace: Its keyspace.
         table: Its name.
+        topic: Where its events go.
         key: Fields of keys, none for a table without a key; Connect's names as metadata.
         value: Fields of rows.
     """
 
     keyspace: str
     table: str
+    topic: str
     key: Sequence[pa.Field]
     value: Sequence[pa.Field]
 
@@ -113,7 +114,7 @@ def build(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> Env
         options: The rest.
     """
     count = events.num_rows
-    topic = options.topics.topic(shape.keyspace, shape.table)
+    topic = shape.topic
     key_schema = struct(f"{topic}.Key", *_members(shape.key))
     value_schema = struct(
         f"{topic}.Envelope",
@@ -131,7 +132,7 @@ def build(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> Env
         [
             events["before"],
             events["after"],
-            _source(events, shape, options),
+            _source(events, pa.repeat(shape.keyspace, count), pa.repeat(shape.table, count), options),
             events["transaction"] if "transaction" in events.schema.names else pa.nulls(count),
             events["op"],
             *(pa.repeat(options.now_ns // unit, count) for unit in (1_000_000, 1000, 1)),
@@ -154,22 +155,84 @@ def build(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> Env
     )
 
 
-def _source(events: pa.RecordBatch, shape: Shape, options: EnvelopeOptions) -> pa.StructArray:
+SCHEMA_KEY: Final = struct(
+    "io.debezium.connector.vitess.SchemaChangeKey", ("databaseName", STRING), version=1
+)
+SCHEMA_VALUE: Final = struct(
+    "io.debezium.connector.vitess.SchemaChangeValue",
+    ("source", SOURCE),
+    ("ts_ms", INT64),
+    ("databaseName", OPTIONAL_STRING),
+    ("schemaName", OPTIONAL_STRING),
+    ("ddl", OPTIONAL_STRING),
+    (
+        "tableChanges",
+        ConnectSchema(
+            "array",
+            items=struct("io.debezium.connector.schema.Change", ("type", STRING), ("id", STRING), version=1),
+        ),
+    ),
+    version=1,
+)
+"""As Debezium's relational connectors have it, but for what the table looks like: its next row tells that."""
+
+
+def build_schema_changes(statements: pa.RecordBatch, topic: str, options: EnvelopeOptions) -> Envelope:
+    """Put DDL statements into their envelope; they have no headers.
+
+    Args:
+        statements: Columns ``keyspace``, ``table`` (``<unknown>`` where the statement doesn't tell one),
+            ``type`` (CREATE, ALTER, DROP ...; null where it isn't known), ``statement``, ``shard``,
+            ``seconds`` and ``vgtid``.
+        topic: Their topic.
+        options: As for :func:`build`.
+    """
+    count = statements.num_rows
+    known = statements["type"].is_valid()
+    quoted = pc.binary_join_element_wise('"', statements["keyspace"], '"."', statements["table"], '"', "")
+    changes = pa.StructArray.from_arrays(
+        [statements["type"].drop_null(), quoted.filter(known)], ["type", "id"]
+    )
+    offsets = np.concatenate([[0], np.cumsum(known.to_numpy(zero_copy_only=False))])
+    value = pa.StructArray.from_arrays(
+        [
+            _source(statements, statements["keyspace"], statements["table"], options),
+            pa.repeat(options.now_ns // 1_000_000, count),
+            statements["keyspace"],
+            pa.nulls(count, pa.utf8()),
+            statements["statement"],
+            pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), changes),
+        ],
+        [name for name, _ in SCHEMA_VALUE.fields],
+    )
+    return Envelope(
+        [Destination(topic, SCHEMA_KEY, SCHEMA_VALUE)],
+        np.zeros(count, np.int64),
+        pa.StructArray.from_arrays([statements["keyspace"]], ["databaseName"]),
+        value,
+        np.zeros(count, np.bool_),
+        bare=True,
+    )
+
+
+def _source(
+    events: pa.RecordBatch, keyspaces: pa.Array, tables: pa.Array, options: EnvelopeOptions
+) -> pa.StructArray:
     count = events.num_rows
     seconds = events["seconds"]
     return pa.StructArray.from_arrays(
         [
             pa.repeat(options.version, count),
             pa.repeat("vitess", count),
-            pa.repeat(options.topics.prefix, count),
+            pa.repeat(options.name, count),
             pc.multiply(seconds, 1000),
             pa.repeat("false", count),
             pa.repeat("", count),
             pa.nulls(count, pa.utf8()),
             pc.multiply(seconds, 1_000_000),
             pc.multiply(seconds, 1_000_000_000),
-            pa.repeat(shape.keyspace, count),
-            pa.repeat(shape.table, count),
+            keyspaces,
+            tables,
             events["shard"],
             events["vgtid"],
         ],

@@ -22,6 +22,16 @@ from airflow_cdc_provider.sources.vitess.event_values import BROKEN, DAY_US, NO_
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.numbers import decimal_texts, read_floats, read_integers
 
+GEOMETRY: Final = pa.struct([pa.field("wkb", pa.binary(), nullable=False), pa.field("srid", pa.int32())])
+POINT: Final = pa.struct(
+    [
+        pa.field("x", pa.float64(), nullable=False),
+        pa.field("y", pa.float64(), nullable=False),
+        pa.field("wkb", pa.binary()),
+        pa.field("srid", pa.int32()),
+    ]
+)
+
 _LONGEST: Final = 2**63 - 1
 _SRID_BYTES: Final = 4
 _POINT_BYTES: Final = 21
@@ -184,7 +194,9 @@ def reversed_bytes(cells: Cells) -> pa.Array:
 def geometries(cells: Cells) -> pa.Array:
     """Show a spatial value as WKB and number of its reference system, null for 0."""
     spatial = _spatial(cells, 0)
-    return pa.StructArray.from_arrays([spatial.wkb, spatial.srids], ["wkb", "srid"], mask=spatial.absent)
+    return pa.StructArray.from_arrays(
+        [spatial.wkb, spatial.srids], fields=list(GEOMETRY), mask=spatial.absent
+    )
 
 
 def points(cells: Cells) -> pa.Array:
@@ -195,7 +207,7 @@ def points(cells: Cells) -> pa.Array:
     numbers = np.where(big_endian, pairs.view(">f8").astype("<f8"), pairs.view("<f8"))
     return pa.StructArray.from_arrays(
         [pa.array(numbers[:, 0]), pa.array(numbers[:, 1]), spatial.wkb, spatial.srids],
-        ["x", "y", "wkb", "srid"],
+        fields=list(POINT),
         mask=spatial.absent,
     )
 

@@ -6,23 +6,41 @@ has it), or else the first column that is unique by itself, or none; or what is 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.vitess.event_types import EventColumn, EventTypes, event_column
-from airflow_cdc_provider.sources.vitess.fields import PRIMARY_KEY, UNIQUE_KEY, TableShape, invalid_names
+from airflow_cdc_provider.sources.converters import Converter
+from airflow_cdc_provider.sources.vitess.event_columns import Cells
+from airflow_cdc_provider.sources.vitess.event_masks import mask_of
+from airflow_cdc_provider.sources.vitess.event_types import (
+    CONNECT_PARAMETERS,
+    EventColumn,
+    EventTypes,
+    event_column,
+)
+from airflow_cdc_provider.sources.vitess.fields import (
+    PRIMARY_KEY,
+    UNIQUE_KEY,
+    Column,
+    TableShape,
+    invalid_names,
+)
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent
 
+_SOURCE_COLUMN: Final = "__debezium.source.column"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class EventForm:
-    """What events show of tables.
+    """What events show of tables; one for all events of a connector, as tables are kept by it.
 
     Args:
         types: How columns are shown.
@@ -30,12 +48,22 @@ class EventForm:
         exclude_columns: Likewise, what is left out of values. Keys keep theirs.
         key_columns: Pairs of expressions, on ``keyspace.table`` and on the name of a column: what the key is
             made of instead.
+        masks: Pairs of an expression on ``keyspace.table.column`` and what hides it in values
+            (:mod:`.event_masks`).
+        source_types_of_columns: Expressions on ``keyspace.table.column``: schemas of these columns in values
+            tell their type in MySQL.
+        source_types: Likewise, on the type (``VARCHAR``) or ``keyspace.TYPE``.
+        converters: Pairs of an expression on ``keyspace.table.column`` and what shows it otherwise.
     """
 
     types: EventTypes = EventTypes()  # noqa: RUF009  frozen
     include_columns: tuple[str, ...] = ()
     exclude_columns: tuple[str, ...] = ()
     key_columns: tuple[tuple[str, str], ...] = ()
+    masks: tuple[tuple[str, str], ...] = ()
+    source_types_of_columns: tuple[str, ...] = ()
+    source_types: tuple[str, ...] = ()
+    converters: tuple[tuple[str, Converter], ...] = ()
 
     def shows(self, path: str) -> bool:
         """Tell whether a column, ``keyspace.table.column``, is in values."""
@@ -61,16 +89,6 @@ class EventTable:
     width: int
     columns: tuple[EventColumn, ...]
     key: tuple[EventColumn, ...]
-
-    @property
-    def value_type(self) -> pa.StructType:
-        """Type of rows."""
-        return pa.struct([column.field for column in self.columns])
-
-    @property
-    def key_type(self) -> pa.StructType:
-        """Type of keys."""
-        return pa.struct([column.field for column in self.key])
 
 
 @lru_cache(maxsize=1024)
@@ -111,12 +129,16 @@ def event_table(fields: bytes, keyspace: str, name: str, form: EventForm) -> Eve
             remedy="the tablet could not match a row with its schema: run again, and start vttablet with "
             "--track-schema-versions if it stays",
         )
-    shown = [
-        column
-        for place, told in enumerate(shape.columns)
-        if (column := event_column(told, place, form.types)) is not None
-    ]
-    in_values = [column for column in shown if form.shows(f"{keyspace}.{name}.{column.field.name}")]
+    shown: list[EventColumn] = []
+    in_values: list[EventColumn] = []
+    for place, told in enumerate(shape.columns):
+        column = event_column(told, place, form.types)
+        if column is not None:
+            path = f"{keyspace}.{name}.{told.name}"
+            column = _converted(column, path, form)
+            shown.append(column)
+            if form.shows(path):
+                in_values.append(_told(_masked(column, told, path, form), told, keyspace, path, form))
     key = _key(shape, shown, f"{keyspace}.{name}", form)
     return EventTable(keyspace, name, len(shape.columns), tuple(in_values), tuple(key))
 
@@ -127,3 +149,47 @@ def _key(shape: TableShape, shown: Sequence[EventColumn], table: str, form: Even
         return [c for c in shown if any(re.fullmatch(pattern, c.field.name) for pattern in chosen)]
     primary = [c for c in shown if shape.columns[c.place].flags & PRIMARY_KEY]
     return primary or [c for c in shown if shape.columns[c.place].flags & UNIQUE_KEY][:1]
+
+
+def _converted(column: EventColumn, path: str, form: EventForm) -> EventColumn:
+    """Show a column by the first converter that is meant for it."""
+    for pattern, converter in form.converters:
+        if re.fullmatch(pattern, path):
+            field = converter.field(column.field).with_nullable(column.field.nullable)
+            return replace(column, field=field, read=_then(column.read, converter.array))
+    return column
+
+
+def _masked(column: EventColumn, told: Column, path: str, form: EventForm) -> EventColumn:
+    """Hide a column as the first form says that is meant for it."""
+    for pattern, mask in form.masks:
+        if re.fullmatch(pattern, path):
+            is_text = pa.types.is_string(column.field.type)
+            length = told.type.sizes[0] if told.type.word in ("char", "varchar") and told.type.sizes else 0
+            hide = mask_of(mask, path, is_text=is_text, length=length)
+            return column if hide is None else replace(column, read=_then(column.read, hide))
+    return column
+
+
+def _told(column: EventColumn, told: Column, keyspace: str, path: str, form: EventForm) -> EventColumn:
+    """Tell a column's type in MySQL as parameters of its schema, where that is wanted."""
+    word = told.type.word.upper() + (" UNSIGNED" if told.unsigned else "")
+    wanted = any(re.fullmatch(p, path) for p in form.source_types_of_columns) or any(
+        re.fullmatch(p, text) for p in form.source_types for text in (word, f"{keyspace}.{word}")
+    )
+    if not wanted:
+        return column
+    metadata = dict(column.field.metadata or {})
+    parameters = json.loads(metadata.get(CONNECT_PARAMETERS, b"{}"))
+    parameters[f"{_SOURCE_COLUMN}.type"] = word
+    for name, size in zip(("length", "scale"), told.type.sizes, strict=False):
+        parameters[f"{_SOURCE_COLUMN}.{name}"] = str(size)
+    parameters[f"{_SOURCE_COLUMN}.name"] = told.name
+    metadata[CONNECT_PARAMETERS] = json.dumps(parameters, ensure_ascii=False).encode()
+    return replace(column, field=column.field.with_metadata(metadata))
+
+
+def _then(
+    read: Callable[[Cells], pa.Array], change: Callable[[pa.Array], pa.Array]
+) -> Callable[[Cells], pa.Array]:
+    return lambda cells: change(read(cells))

@@ -84,16 +84,6 @@ _TIMES: Final[Mapping[str, tuple[str, pa.DataType, int]]] = {
 _WHOLE_MILLISECONDS: Final = 3
 """Digits behind a DATETIME's seconds up to which adaptive modes count milliseconds."""
 
-GEOMETRY: Final = pa.struct([pa.field("wkb", pa.binary(), nullable=False), pa.field("srid", pa.int32())])
-POINT: Final = pa.struct(
-    [
-        pa.field("x", pa.float64(), nullable=False),
-        pa.field("y", pa.float64(), nullable=False),
-        pa.field("wkb", pa.binary()),
-        pa.field("srid", pa.int32()),
-    ]
-)
-
 
 @dataclass(frozen=True)
 class EventTypes:
@@ -284,5 +274,5 @@ def _bits(column: Column) -> _Shown:
 
 def _spatial(word: str) -> _Shown:
     if word == "point":
-        return _Shown(POINT, columns.points, f"{_DATA}geometry.Point:1")
-    return _Shown(GEOMETRY, columns.geometries, f"{_DATA}geometry.Geometry:1")
+        return _Shown(columns.POINT, columns.points, f"{_DATA}geometry.Point:1")
+    return _Shown(columns.GEOMETRY, columns.geometries, f"{_DATA}geometry.Geometry:1")

@@ -42,7 +42,6 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.sources.cassandra.debezium.converters import Converter
 from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts, facts_of, liveness_at
 from airflow_cdc_provider.sources.cassandra.debezium.types import (
     EventTypes,
@@ -62,6 +61,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     Sink,
 )
 from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, segments_and_ends, snapshot_columns
+from airflow_cdc_provider.sources.converters import Converter
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection

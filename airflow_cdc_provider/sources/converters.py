@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.plugins import load_plugin
-from airflow_cdc_provider.sources.cassandra.debezium.types import CONNECT_NAME
+
+_CONNECT_NAME: Final = b"connect.name"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Converter:
         made = self.array(pa.array([], field.type))
         schema_name = str(self.settings.get("schema_name", ""))
         return pa.field(
-            field.name, made.type, metadata={CONNECT_NAME: schema_name.encode()} if schema_name else None
+            field.name, made.type, metadata={_CONNECT_NAME: schema_name.encode()} if schema_name else None
         )
 
     def array(self, column: pa.Array) -> pa.Array:

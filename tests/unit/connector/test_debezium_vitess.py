@@ -1,0 +1,273 @@
+"""What becomes of the properties of Debezium's connector for Vitess."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.connector.imported import Imported
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+
+LEAST = {
+    "connector.class": "io.debezium.connector.vitess.VitessConnector",
+    "topic.prefix": "cdc",
+    "vitess.keyspace": "shop",
+}
+SET = (
+    '[{"keyspace":"shop","shard":"-80","gtid":"MySQL56/a:1-41"},'
+    '{"keyspace":"shop","shard":"80-","gtid":"MySQL56/a:1-38"}]'
+)
+TYPES = "publish.vitess.source_types"
+MASKS = "publish.vitess.masks"
+T = "(?i:shop.t)"
+A = "(?i:shop.t.a)"
+
+
+def imported(properties: dict[str, str] | None = None) -> Imported:
+    return from_debezium({**LEAST, **(properties or {})})
+
+
+def connector(name: str = "", value: str = "", **more: str) -> Connector:
+    return imported({**({name: value} if name else {}), **more}).connector
+
+
+def source(properties: dict[str, str]) -> VitessOptions:
+    options = imported(properties).connector.source
+    assert isinstance(options, VitessOptions)
+    return options
+
+
+def option(found: Any, path: str) -> Any:
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+@pytest.mark.covers("VIT-SCO-01", "VIT-FLT-13")
+def test_the_least_properties_make_a_connector() -> None:
+    found = connector()
+    assert (found.type, found.topic_prefix, option(found.source, "keyspace")) == ("vitess", "cdc", "shop")
+    with pytest.raises(ConfigurationError, match="keyspace"):
+        from_debezium({name: value for name, value in LEAST.items() if name != "vitess.keyspace"})
+    with pytest.raises(ConfigurationError, match=r"connector\.class"):
+        imported({"connector.class": "io.debezium.connector.vitess.Other"})
+
+
+@pytest.mark.covers("VIT-SCO-03", "VIT-SCO-07", "VIT-SCO-08")
+def test_shards_and_tablets() -> None:
+    assert source({}).shards == ()
+    assert source({"vitess.shard": "-80, 80-"}).shards == ("-80", "80-")
+    for word, kind in (
+        ("MASTER", "PRIMARY"),
+        ("PRIMARY", "PRIMARY"),
+        ("REPLICA", "REPLICA"),
+        ("rdonly", "RDONLY"),
+    ):
+        assert source({"vitess.tablet.type": word}).tablet_type == kind
+    assert source({}).tablet_type == "PRIMARY"
+    with pytest.raises(ConfigurationError, match="SPARE"):
+        imported({"vitess.tablet.type": "SPARE"})
+
+
+@pytest.mark.covers("VIT-SCO-04", "VIT-SCO-05", "VIT-SCO-06")
+def test_where_to_start() -> None:
+    assert source({"vitess.vgtid": "current"}).start_at == "current"
+    assert json.loads(source({"vitess.vgtid": SET}).start_at) == json.loads(SET)
+    assert json.loads(source({"vitess.gtid": "MySQL56/a:1-41", "vitess.shard": "-80"}).start_at) == [
+        {"keyspace": "shop", "shard": "-80", "gtid": "MySQL56/a:1-41"}
+    ]
+    assert source({"vitess.gtid": "current", "vitess.shard": "-80"}).start_at == "current"
+    empty = imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "").replace("MySQL56/a:1-38", "")})
+    assert empty.connector.snapshot.mode == "initial"
+    assert any("a snapshot copies what is there" in note for note in empty.notes)
+    with pytest.raises(ConfigurationError, match=r"vitess\.shard"):
+        imported({"vitess.gtid": "MySQL56/a:1-41"})
+    with pytest.raises(ConfigurationError, match="other shards"):
+        imported({"vitess.vgtid": SET, "vitess.shard": "-80"})
+    with pytest.raises(ConfigurationError, match="some shards alone"):
+        imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "")})
+
+
+@pytest.mark.covers("VIT-SCO-09", "VIT-SCO-10")
+def test_tables_are_chosen_by_anchored_expressions() -> None:
+    found = connector("table.include.list", r"shop\.item,shop[.]types_.*")
+    assert [found.selects(f"shop.{name}") for name in ("item", "types_num", "items", "orders")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not connector("table.exclude.list", r"shop\.item").selects("shop.item")
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        imported({"table.include.list": "a", "table.exclude.list": "b"})
+
+
+@pytest.mark.covers("VIT-SCO-17", "VIT-SCO-18", "VIT-SCO-19")
+def test_what_is_accepted_and_needs_nothing() -> None:
+    quiet = {
+        "skipped.operations": "t",
+        "vitess.exclude.empty.shards": "true",
+        "vitess.exclude.keyspace.from.table.name": "true",
+    }
+    found = imported(quiet)
+    assert found.connector.publish.skipped_operations == ("t",)
+    assert sum("is left out" in note for note in found.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path", "expected"),
+    [
+        ("vitess.stop_on_reshard", "true", "source.stream.stop_on_reshard", True),
+        ("vitess.stream.keyspace.heartbeats", "true", "source.stream.keyspace_heartbeats", True),
+        ("vitess.stream_keyspace_heartbeats", "true", "source.stream.keyspace_heartbeats", True),
+        ("vitess.transaction.chunk.size.bytes", "1024", "source.stream.transaction_chunk_bytes", 1024),
+        ("heartbeat.interval.ms", "9000", "source.stream.heartbeat_seconds", 9),
+        ("max.queue.size.in.bytes", "1024", "source.advanced.read_ahead_bytes", 1024),
+        ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_pause_seconds", 2.5),
+        ("event.processing.failure.handling.mode", "fail", "source.advanced.strict", True),
+        ("snapshot.mode", "never", "snapshot.mode", "never"),
+        ("snapshot.mode", "no_data", "snapshot.mode", "never"),
+        ("snapshot.include.collection.list", "shop.item", "snapshot.include", ("(?i:shop.item)",)),
+        ("time.precision.mode", "isostring", "publish.vitess.temporal", "isostring"),
+        ("bigint.unsigned.handling.mode", "precise", "publish.vitess.unsigned_bigints", "precise"),
+        ("binary.handling.mode", "base64-url-safe", "publish.vitess.binary", "base64-url-safe"),
+        ("override.datetime.to.nullable", "true", "publish.vitess.nullable_dates", True),
+        ("include.unknown.datatypes", "true", "publish.vitess.unknown_types", True),
+        ("message.key.columns", "shop.t:a,b", "publish.vitess.key_columns", {T: "(?i:a)|(?i:b)"}),
+        ("column.include.list", r"shop\.t\.a", "publish.vitess.include_columns", (r"(?i:shop\.t\.a)",)),
+        ("column.exclude.list", r"shop\.t\.a", "publish.vitess.exclude_columns", (r"(?i:shop\.t\.a)",)),
+        ("column.truncate.to.20.chars", "shop.t.a", MASKS, {A: "truncate:20"}),
+        ("column.mask.with.5.chars", "shop.t.a", MASKS, {A: "mask:5"}),
+        ("column.mask.hash.SHA-256.with.salt.x.y", "shop.t.a", MASKS, {A: "hash:SHA-256:x.y"}),
+        ("column.mask.hash.v2.MD5.with.salt.xy", "shop.t.a", MASKS, {A: "hash-v2:MD5:xy"}),
+        ("column.propagate.source.type", "shop.t.a", f"{TYPES}_of_columns", (A,)),
+        ("datatype.propagate.source.type", "shop.VARCHAR", TYPES, ("(?i:shop.VARCHAR)",)),
+        ("skip.messages.without.change", "true", "publish.skip_unchanged", True),
+        ("include.schema.changes", "true", "publish.schema_changes", True),
+        ("provide.transaction.metadata", "true", "publish.transactions", True),
+        ("topic.transaction", "tx", "publish.transaction_topic", "tx"),
+        ("override.data.change.topic.prefix", "other", "publish.vitess.topic_prefix", "other"),
+        ("override.schema.change.topic", "ddl", "publish.vitess.schema_changes_topic", "ddl"),
+    ],
+)  # fmt: skip
+def test_properties_become_options(name: str, value: str, path: str, expected: Any) -> None:
+    assert option(connector(name, value), path) == expected
+
+
+@pytest.mark.covers("VIT-TOP-03", "VIT-TOP-05", "VIT-TOP-06")
+def test_topics() -> None:
+    old = {name: value for name, value in LEAST.items() if name != "topic.prefix"}
+    assert from_debezium({**old, "database.server.name": "old"}).connector.topic_prefix == "old"
+    assert connector("database.server.name", "old").topic_prefix == "cdc"
+    for strategy in (
+        "io.debezium.schema.SchemaTopicNamingStrategy",
+        "io.debezium.connector.vitess.TableTopicNamingStrategy",
+    ):
+        assert connector("topic.naming.strategy", strategy).publish.topic_naming == ""
+    assert connector("topic.naming.strategy", "my.module:Names").publish.topic_naming == "my.module:Names"
+    with pytest.raises(ConfigurationError, match=r"package\.module:Class"):
+        imported({"topic.naming.strategy": "com.example.Names"})
+    assert any("topic.cache.size" in note for note in imported({"topic.cache.size": "10"}).notes)
+    with pytest.raises(ConfigurationError, match="letters"):
+        imported({"topic.prefix": "a b"})
+
+
+@pytest.mark.covers("VIT-TXN-01", "VIT-TXN-05")
+def test_the_factory_of_ordered_transactions() -> None:
+    factory = "io.debezium.connector.vitess.pipeline.txmetadata.VitessOrderedTransactionMetadataFactory"
+    ordered = imported({"transaction.metadata.factory": factory, "provide.transaction.metadata": "true"})
+    assert ordered.connector.publish.vitess.ordered_transactions
+    assert not connector("transaction.metadata.factory", factory).publish.vitess.ordered_transactions
+    assert not connector().publish.transactions
+    with pytest.raises(ConfigurationError, match="Java class"):
+        imported({"transaction.metadata.factory": "com.example.Factory"})
+
+
+@pytest.mark.covers("VIT-TXN-12", "VIT-TXN-13", "VIT-TYP-33")
+def test_transforms_of_the_connector_are_followed() -> None:
+    package = "io.debezium.connector.vitess.transforms"
+    publish = imported(
+        {
+            "provide.transaction.metadata": "true",
+            "transforms": "local,filter,drop,blank",
+            "transforms.local.type": f"{package}.UseLocalVgtid",
+            "transforms.filter.type": f"{package}.FilterTransactionTopicRecords",
+            "transforms.drop.type": f"{package}.RemoveField",
+            "transforms.drop.field_names": "source.db, transaction.id",
+            "transforms.blank.type": f"{package}.ReplaceFieldValue",
+            "transforms.blank.field_names": "source.vgtid",
+        }
+    ).connector.publish.vitess
+    assert (publish.local_vgtid, publish.transaction_records) == (True, False)
+    assert publish.remove_fields == ("source.db", "transaction.id")
+    assert publish.replace_fields == {"source.vgtid": ""}
+    with pytest.raises(ConfigurationError, match="Followed are"):
+        imported({"transforms": "x", "transforms.x.type": "com.example.X"})
+
+
+@pytest.mark.covers("VIT-TYP-22")
+def test_precision_adaptive_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="adaptive_time_microseconds"):
+        imported({"time.precision.mode": "adaptive"})
+
+
+def test_decimal_handling_mode_is_said_to_have_no_effect() -> None:
+    found = imported({"decimal.handling.mode": "double"})
+    assert found.connector.publish.vitess.decimals == "string"
+    assert any("has no effect in Debezium" in note for note in found.notes)
+
+
+@pytest.mark.covers("VIT-OFS-01")
+def test_several_tasks_need_offsets_per_task() -> None:
+    several = {"tasks.max": "2", "vitess.offset.storage.per.task": "true"}
+    assert any("positions are kept per shard" in note for note in imported(several).notes)
+    with pytest.raises(ConfigurationError, match=r"vitess\.offset\.storage\.per\.task"):
+        imported({"tasks.max": "2"})
+
+
+@pytest.mark.covers("VIT-QUE-01", "VIT-QUE-02", "VIT-QUE-04", "VIT-QUE-06", "VIT-QUE-07")
+def test_queues() -> None:
+    quiet = {
+        "max.queue.size": "4096",
+        "max.batch.size": "2048",
+        "poll.interval.ms": "500",
+        "poll.dispatch.interval.ms": "0",
+        "producer.acks": "all",
+    }
+    notes = imported(quiet).notes
+    assert all(any(name in note for note in notes) for name in quiet)
+    with pytest.raises(ConfigurationError, match=r"above max\.batch\.size"):
+        imported({"max.queue.size": "2048"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "database.hostname",
+        "database.port",
+        "database.user",
+        "database.password",
+        "vitess.vtctld.host",
+        "vitess.vtctld.password",
+        "vitess.keepalive.interval.ms",
+        "vitess.grpc.headers",
+        "vitess.grpc.max_inbound_message_size",
+        "vitess.grpc.default.load.balancing.policy",
+        "schema.history.internal",
+        "vitess.inherit.epoch",
+    ],
+)
+def test_what_belongs_elsewhere_is_told_without_its_value(name: str) -> None:
+    notes = imported({name: "secret-1"}).notes
+    assert [note for note in notes if note.startswith(f"property {name} is left out")]
+    assert "secret-1" not in "".join(notes)
+
+
+def test_a_wrong_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"Did you mean vitess\.shard\?"):
+        imported({"vitess.shards": "-80"})
