@@ -27,7 +27,6 @@ from airflow_cdc_provider.sources.base import (
     PassedOver,
     ReadingCounts,
     ReadLimit,
-    TellsArrivals,
     TellsReading,
 )
 
@@ -126,8 +125,7 @@ def _capture(context: JobContext) -> CaptureCounts:
     changes, source = context.changes, context.source
     progress, state = begin_feed(context)
     first = state.batch
-    if isinstance(source, TellsArrivals) and progress.arrivals < 0:
-        progress = progress.with_arrivals(first)
+    progress, state = mark_arrivals(context, progress, state)  # of a run that ended before it could
     head = source.head()
     context.learn(first)
     if isinstance(source, FindsGaps):

@@ -18,7 +18,6 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.decode import decode
 from airflow_cdc_provider.jobs.doubts import Reread, read_doubts_again
 from airflow_cdc_provider.jobs.due import DueTable, look, unmerged
-from airflow_cdc_provider.jobs.ended_tables import ended_tables
 from airflow_cdc_provider.jobs.learn import learn
 from airflow_cdc_provider.jobs.pending import Pending, pending_by_table, pending_changes
 from airflow_cdc_provider.jobs.progress import Progress
@@ -27,7 +26,7 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
-from airflow_cdc_provider.sources.base import LearnsColumns
+from airflow_cdc_provider.sources.base import LearnsColumns, RenamesTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,12 +97,16 @@ def merge_tables(context: JobContext, *, force: bool = False) -> list[TableResul
 
 def _ended(context: JobContext, tables: Sequence[str]) -> list[str]:
     """List the tables that are gone and whose mirrors don't show that yet."""
+    if not isinstance(context.source, RenamesTables):
+        return []
     found = []
-    for table, batch in ended_tables(context, tables).items():
+    for table, batch in Progress.from_offset(context.changes.state().offset).ended.items():
+        if table in tables or not context.connector.selects(table):
+            continue
         base = _or_failure(TableResult(table), context.mirror(table).state)
         if isinstance(base, TableResult) or 0 <= base.merged_through < batch:
             found.append(table)
-    return found
+    return sorted(found)
 
 
 def _or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:

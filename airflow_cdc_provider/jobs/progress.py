@@ -108,8 +108,9 @@ class Progress:
         snapshots: By table.
         signals: What is asked of the connector by signals.
         identity: Who the connector is (:mod:`.identity`); None while nobody has said.
-        arrivals: The newest batch that was looked through for tables that got rows without events
-            (:mod:`.arrivals`); -1 before the first capture.
+        arrivals: The newest batch that was looked through for tables that got rows without events, or are
+            gone (:mod:`.arrivals`); -1 before the first capture.
+        ended: Tables whose mirrors hadn't merged their end when it was found, and the batch that has it.
     """
 
     source: Mapping[str, Any] | None = None
@@ -117,6 +118,7 @@ class Progress:
     signals: SignalState = field(default_factory=SignalState)
     identity: Mapping[str, str] | None = None
     arrivals: int = -1
+    ended: Mapping[str, int] = field(default_factory=dict)
 
     def to_offset(self) -> dict[str, Any]:
         """Return the JSON that the changes table stores."""
@@ -131,6 +133,8 @@ class Progress:
             offset["connector"] = dict(self.identity)
         if self.arrivals >= 0:
             offset["arrivals"] = self.arrivals
+        if self.ended:
+            offset["ended"] = dict(self.ended)
         return offset
 
     @classmethod
@@ -152,7 +156,12 @@ class Progress:
         snapshots = {table: SnapshotProgress(**values) for table, values in offset["snapshots"].items()}
         signals = SignalState.from_plain(offset.get("signals"))
         return cls(
-            offset["source"], snapshots, signals, offset.get("connector"), int(offset.get("arrivals", -1))
+            offset["source"],
+            snapshots,
+            signals,
+            offset.get("connector"),
+            int(offset.get("arrivals", -1)),
+            offset.get("ended", {}),
         )
 
     def with_snapshot(self, table: str, progress: SnapshotProgress) -> Progress:
@@ -190,6 +199,10 @@ class Progress:
     def with_arrivals(self, batch: int) -> Progress:
         """Return a copy in which the batches up to this one were looked through."""
         return replace(self, arrivals=batch)
+
+    def with_ended(self, ended: Mapping[str, int]) -> Progress:
+        """Return a copy with the tables that are gone set."""
+        return replace(self, ended=ended)
 
     def with_source(self, offset: Mapping[str, Any] | None) -> Progress:
         """Return a copy with the source's offset set."""

@@ -534,23 +534,15 @@ class FindsGaps(Protocol):
 
 
 @runtime_checkable
-class TellsArrivals(Protocol):
-    """What a source adds whose tables may get rows without events, as by a rename.
+class RenamesTables(Protocol):
+    """What a source adds whose tables may take others' names, with rows that no event tells of.
 
-    Its reader makes a record of kind ``signal`` of the table, behind the fence that ended what was there.
+    Its reader makes a record of kind ``signal`` of such a table, behind the fence that ended what was there.
+    Changes of tables that are gone can be decoded, up to what ended them.
     """
 
     def arrival(self, payload: bytes) -> str:
         """Say in words, by the payload of such a record, how the rows came."""
-        ...
-
-
-@runtime_checkable
-class EndsTables(Protocol):
-    """What a source adds that decodes changes of tables which it no longer has, up to what ended them."""
-
-    def ends(self, table: str) -> bool:
-        """Tell whether the end of a table that is gone is to be seen in its mirror."""
         ...
 
 

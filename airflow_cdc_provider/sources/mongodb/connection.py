@@ -137,8 +137,8 @@ class ConnectionValues:
                 return kind(self.host, **{**self.options, **files, **self._credentials(), **changes})
         except (errors.PyMongoError, TypeError, ValueError) as error:
             # A badly escaped connection string can put a part of its password into the error's text.
-            kind = type(error).__name__
-            found = kind if "@" in self.host else f"{kind}: {short_text(error)}"
+            name = type(error).__name__
+            found = name if "@" in self.host else f"{name}: {short_text(error)}"
             raise ConfigurationError(doing, found=found, remedy="change the Airflow connection") from None
 
     def _credentials(self) -> dict[str, Any]:

@@ -366,10 +366,6 @@ class MongodbSource:
         """Show an ``_id`` as Extended JSON."""
         return show_key(key)
 
-    def ends(self, table: str) -> bool:
-        """Tell whether a collection that is gone was captured."""
-        return self._selects(table) and not self.in_batches(table)
-
     def arrival(self, payload: bytes) -> str:
         """Say from which name a collection came, by the event of its rename."""
         return f"{renamed_from(payload)} was renamed to it, with all its documents"

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import capture as capture_stage
+from airflow_cdc_provider.jobs.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
@@ -88,8 +89,13 @@ def test_a_rename_whose_capture_died_before_the_mark_is_made_good(
     run_stage("sync", shop, connection)
     database.a.rename("b", dropTarget=True)
 
-    def dies(*_: Any) -> Any:
-        raise ConnectionResetError("the driver is gone")
+    looks: list[int] = []
+
+    def dies(context: Any, progress: Any, state: Any) -> Any:
+        looks.append(state.batch)
+        if len(looks) == 2:
+            raise ConnectionResetError("the driver is gone")
+        return mark_arrivals(context, progress, state)
 
     with monkeypatch.context() as patched:
         patched.setattr(capture_stage, "mark_arrivals", dies)

@@ -89,3 +89,14 @@ def test_a_table_from_before_identities_belongs_to_its_next_job() -> None:
     require_own(
         Connector.from_dict(MONGODB), Progress.from_offset(Progress({"stream": {"v": 1}}).to_offset())
     )
+
+
+def test_what_stands_with_the_offset_comes_back_from_it() -> None:
+    written = Progress(
+        {"stream": {"v": 1}},
+        identity=identity_of(Connector.from_dict(MONGODB)),
+        arrivals=0,
+        ended={"shop.gone": 7},
+    )
+    assert Progress.from_offset(written.to_offset()) == written
+    assert Progress.from_offset(Progress().to_offset()) == Progress()
