@@ -19,6 +19,7 @@ from airflow_cdc_provider.changes.record import DROP, TRUNCATE
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import SchemaBehind
+from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPlace, vgtid_shards
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal
 from airflow_cdc_provider.sources.vitess.records import (
@@ -161,7 +162,9 @@ class Cutter:
         shard = f"{table.keyspace}/{table.shard}"
         place = self.place.shards.get(shard)
         # Behind all of the last transaction, before all of the next one.
-        key = (place.key if place is not None else bytes(12)) + LAST_ROW.to_bytes(4, "big")
+        key = (place.key if place is not None and is_real(place.gtid) else bytes(12)) + LAST_ROW.to_bytes(
+            4, "big"
+        )
         self._records.append(
             schema_record(
                 body,
