@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from airflow_cdc_provider.jobs.offline_vitess_events import event_lines
+from airflow_cdc_provider.jobs.offline_vitess_rows import row_lines
 
-__all__ = ["event_lines"]
+__all__ = ["event_lines", "row_lines"]

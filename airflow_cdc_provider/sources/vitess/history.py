@@ -1,9 +1,9 @@
 """A table's shapes over time, and how rows of each are shown by the newest.
 
 Made of the records of kind ``schema``: the fields that rows came with, each where they were first seen,
-and the statements of all shards. Between two shapes that follow each other the statements are replayed on the
-names of the first; what doesn't apply (the same statement again, from another shard) is passed over. What they
-leave open is told: from then on the table is due for a snapshot.
+and the statements of all shards. Between two shapes that follow each other the statements are replayed on
+the names of the first; what doesn't apply (the same statement again, from another shard) is passed over. What
+they leave open is told: from then on the table is due for a snapshot.
 """
 
 from __future__ import annotations

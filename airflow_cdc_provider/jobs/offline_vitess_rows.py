@@ -1,0 +1,199 @@
+"""Rows of Vitess's recordings: what ``airflow cdc rows`` prints. See :mod:`.offline`.
+
+A recording may begin with a copy: its rows, which bear no time, are those of a snapshot at the position of
+their packet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences, newest_generation
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.offline_vitess_events import recorded_events, recorded_files
+from airflow_cdc_provider.lake.reconcile import reconcile_rows
+from airflow_cdc_provider.sources.vitess.codec import VitessCodec
+from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.ddl import read_statement
+from airflow_cdc_provider.sources.vitess.gtid import CURRENT
+from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
+from airflow_cdc_provider.sources.vitess.projection import to_json
+from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.rows import RowSpans, read_changes
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL
+from airflow_cdc_provider.sources.vitess.states import write_states
+from airflow_cdc_provider.sources.vitess.wire import VGTID, Events
+
+_ROWS_AT_ONCE: Final = 10_000
+_SLICE_BYTES: Final = 16 * 1024 * 1024
+_LAST_ROW: Final = 12
+"""Byte of a version from which on the number of a row stands."""
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Records of a recording: changes by table in stream order, and the schemas' own."""
+
+    tables: Mapping[str, pa.Table]
+    schemas: Sequence[Mapping[str, Any]]
+
+
+def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
+    """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
+    recorded = _read(connector, recording)
+    lineage = lineage_of(recorded.schemas)
+    for table in sorted(recorded.tables):
+        if recording.table not in ("", table):
+            continue
+        codec = VitessCodec(table, TableHistory.of(table, recorded.schemas), lineage)
+        fences = _fences(table, recorded.schemas)
+        if codec.has_key:
+            yield from _keyed(codec, recorded.tables[table], fences, damage)
+        else:
+            yield from _keyless(codec, recorded.tables[table], fences)
+
+
+def _read(connector: Connector, recording: Recording) -> _Recorded:
+    """Turn a recording into records, as a capture does."""
+    options = connector.source
+    assert isinstance(options, VitessOptions)
+
+    def selects(table: str) -> bool:
+        return table.partition(".")[0] == options.keyspace and connector.selects(table)
+
+    def knows(table: str, name: str) -> bool:
+        return (table, name) in known
+
+    batches: list[pa.RecordBatch] = []
+    schemas: list[dict[str, Any]] = []
+    known: set[tuple[str, str]] = set()
+    place = Position()
+    for file in recorded_files(recording.path):
+        events = recorded_events(file)
+        cutter = Cutter(
+            Position(_first_places(events) | dict(place.shards)),
+            selects,
+            knows,
+            slice_bytes=_SLICE_BYTES,
+            keep_empty=False,
+            stops_at_journals=False,
+        )
+        # What bears no time of its own counts as before all that does.
+        cutter.take(_whole(events), 0)
+        slices, found = cutter.give(0)
+        place = cutter.place
+        schemas += found
+        known.update((one["source_table"], one["schema_id"]) for one in found)
+        read = SliceReader(selects)
+        batches += [_with_copies(batch) for part in slices for batch in read(part)]
+    everything = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks()
+    tables = pc.unique(everything["source_table"]).drop_null().to_pylist()
+    return _Recorded(
+        {name: everything.filter(pc.equal(everything["source_table"], name)) for name in tables}, schemas
+    )
+
+
+def _whole(events: Events) -> bytes:
+    """Return all events as one response: lengths of messages stand between them in a recording."""
+    return b"".join(
+        events.data[first:last].tobytes() for first, last in zip(events.keys, events.ends, strict=True)
+    )
+
+
+def _first_places(events: Events) -> dict[str, ShardPlace]:
+    """Return the shards of the first VGTID, before their first position."""
+    first = np.flatnonzero(events.types == VGTID)
+    if not len(first):
+        return {}
+    return {shard: ShardPlace(CURRENT) for shard in vgtid_shards(events.body(int(first[0])))}
+
+
+def _with_copies(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Make rows of a copy records of a snapshot: they come behind all that their position holds."""
+    is_row = pc.equal(batch.column("kind"), record.CHANGE)
+    copied = pc.and_(is_row, batch.column("committed_at").is_null())
+    if not pc.any(copied).as_py():
+        return batch
+    which = copied.to_numpy(zero_copy_only=False)
+    data, starts, _ = binary_buffer(batch.column("version"))
+    places = data[starts[:, None] + np.arange(_LAST_ROW + 4)]
+    places[which, _LAST_ROW:] = 0xFF
+    kinds = pc.if_else(copied, record.SNAPSHOT, batch.column("kind"))
+    return batch.set_column(batch.schema.get_field_index("kind"), "kind", kinds).set_column(
+        batch.schema.get_field_index("version"), "version", fixed_width_binary(places)
+    )
+
+
+def _fences(table: str, schemas: Sequence[Mapping[str, Any]]) -> tuple[Fence, ...]:
+    """Return what truncations and drops of a table make invalid."""
+    keyspace, _, name = table.partition(".")
+    records = [
+        FenceRecord.of(one)
+        for one in schemas
+        if one["schema_id"] == DDL and one["origin"].partition("/")[0] == keyspace
+        for statement in read_statement(bytes(one["payload"]).decode())
+        if statement.table == name and statement.kind in ("truncate", "drop")
+    ]
+    return add_fences((), records)
+
+
+def _keyed(
+    codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], damage: Damage
+) -> Iterator[pa.LargeStringArray]:
+    contributions = []
+    for batch in changes.to_batches():
+        decoded = codec.decode(batch, fences)
+        contributions.append(decoded.contributions)
+        for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
+            damage.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
+    found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
+    live = reconcile_rows(found, 0, min_generation=newest_generation(fences)).live
+    for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield row_lines_of(codec.table, codec.to_json(batch))
+
+
+def _keyless(codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence]) -> Iterator[pa.LargeStringArray]:
+    """Fold a table whose rows can't be told apart: each change takes one of the rows it was made to."""
+    found: Counter[tuple[str, str]] = Counter()
+    for batch in changes.to_batches():
+        data, starts, ends = binary_buffer(batch.column("payload"))
+        parts = read_changes(data, starts, ends)
+        names = batch.column("schema_id").to_pylist()
+        before = _texts(codec, data, parts.before, names)
+        after = _texts(codec, data, parts.after, names)
+        columns = (batch.column(name).to_pylist() for name in ("origin", "position"))
+        for origin, position, old, new in zip(*columns, before, after, strict=True):
+            if any(fence.origin == origin and position <= fence.position for fence in fences):
+                continue
+            if old is not None and found[origin, old]:
+                found[origin, old] -= 1
+            if new is not None:
+                found[origin, new] += 1
+    rows = [text for (_, text), count in sorted(found.items()) for _ in range(count)]
+    if rows:
+        yield row_lines_of(codec.table, rows)
+
+
+def _texts(codec: VitessCodec, data: Bytes, rows: RowSpans, names: Sequence[str]) -> list[str | None]:
+    """Show rows as JSON, None where there is none."""
+    out: list[str | None] = [None] * len(names)
+    for name in dict.fromkeys(names):
+        own: Ints = np.array([n for n, one in enumerate(names) if one == name and rows.starts[n] >= 0], int)
+        if len(own):
+            states = write_states(data, rows.starts[own], rows.ends[own], bytes.fromhex(name))
+            for number, text in zip(own, to_json(states, codec.history), strict=True):
+                out[number] = text
+    return out
