@@ -486,6 +486,11 @@ class LearnsColumns(Protocol):
         """Tell what columns can't hold, in words."""
         ...
 
+
+@runtime_checkable
+class Revisits(Protocol):
+    """What a codec adds whose columns may show rows anew that a mirror has already."""
+
     @property
     def revisit(self) -> str:
         """SQL predicate of the mirror's rows that are to be written again with it, empty for none."""
