@@ -13,9 +13,10 @@ import pyarrow as pa
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import is_real
-from airflow_cdc_provider.sources.vitess.learned import Learned
+from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
@@ -57,7 +58,9 @@ class VitessSource:
         self._selects = Selects(options.keyspace, selects)
         self._client_made: VtgateClient | None = None
         self._stream_made: ChangeStream | None = None
-        self._learned = Learned()
+        self._records: list[dict[str, Any]] = []
+        self._known: frozenset[tuple[str, str]] = frozenset()
+        self._histories: dict[str, TableHistory] = {}
         self._offset: Position | None = None
         self._checked: Position | None = None
 
@@ -84,7 +87,7 @@ class VitessSource:
         return self._stream_made
 
     def _knows(self, table: str, schema_id: str) -> bool:
-        return self._learned.knows(table, schema_id)
+        return (table, schema_id) in self._known
 
     def check(self) -> list[Finding]:
         """Look at connection, keyspace, shards and tables."""
@@ -110,12 +113,9 @@ class VitessSource:
 
     def learn(self, records: pa.Table) -> None:
         """Take in all records of kind ``schema`` that there are."""
-        self._learned = Learned.of(records)
-
-    @property
-    def learned(self) -> Learned:
-        """What it has taken in."""
-        return self._learned
+        self._records = records_of(records)
+        self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
+        self._histories = {}
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
         """Give none: the stream and copies tell of fields themselves."""
@@ -123,11 +123,11 @@ class VitessSource:
 
     def resumed_at(self, table: str) -> int:
         """Return when a statement changed rows that no event tells of, µs since 1970; 0 for never."""
-        del table
-        return 0
+        due = self._history(table).due
+        return due.moment_us if due is not None else 0
 
     def schema_findings(self) -> list[str]:
-        """Tell what of the schema keeps mirrors from following: nothing is known here."""
+        """Tell what of the schema keeps mirrors from following: nothing, as snapshots follow it."""
         return []
 
     def may_land(self, reason: str) -> bool:
@@ -145,24 +145,30 @@ class VitessSource:
         Raises:
             SchemaUnknown: No fields of the table are recorded.
         """
-        fields = self._learned.fields.get(table)
-        if not fields:
+        history = self._history(table)
+        if not history.shapes:
             raise SchemaUnknown(
                 f"no fields of {table} are recorded",
                 expected="a snapshot of it, or a change",
-                found=", ".join(sorted(self._learned.fields)) or "none of any table",
+                found="none",
             )
-        raise NotImplementedError(memory)
+        return VitessCodec(table, history, lineage_of(self._records), memory=memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return what the mirror keeps."""
-        del codec
-        return {}
+        """Return what the mirror keeps: its columns."""
+        assert isinstance(codec, VitessCodec)
+        return codec.remember()
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return nothing: states bear the names of their own fields."""
-        del codec, memory
-        return None
+        """Return the memory with columns that all rows are yet to be shown by."""
+        del memory
+        assert isinstance(codec, VitessCodec)
+        return codec.reserve()
+
+    def _history(self, table: str) -> TableHistory:
+        if table not in self._histories:
+            self._histories[table] = TableHistory.of(table, self._records)
+        return self._histories[table]
 
     def start(self) -> Offset:
         """Return where shards stand now, for what came before is in the snapshots; or ``start_at``.

@@ -46,7 +46,9 @@ def events(name: str, **publish: Any) -> list[dict[str, Any]]:
 
 def debeziums(name: str) -> list[str]:
     """Return the recorded lines of Debezium's events, each as it was written."""
-    return gzip.decompress((FIXTURES / "events" / f"{name}.events.jsonl.gz").read_bytes()).decode().splitlines()
+    return (
+        gzip.decompress((FIXTURES / "events" / f"{name}.events.jsonl.gz").read_bytes()).decode().splitlines()
+    )
 
 
 def rows(found: list[dict[str, Any]], table: str, op: str = "c") -> dict[Any, dict[str, Any]]:
