@@ -50,7 +50,7 @@ from airflow_cdc_provider.lake.reconcile import Copies
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from airflow_cdc_provider.lake.row_fences import RowFences
+    from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
 from airflow_cdc_provider.lake.table import LakeTable
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def merge(
         columns=shape.mirror_schema(),
         project=shape.project,
         now_seconds=plan.now_seconds,
-        fences=fences if shape.model == "row" else RowFences(),
+        fences=fences if shape.model == "row" else NO_FENCES,
         generation=generation if shape.model == "cell" else 0,
         purge_before_seconds=plan.purge_before_seconds,
         through=plan.through,

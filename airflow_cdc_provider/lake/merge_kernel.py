@@ -41,7 +41,7 @@ from airflow_cdc_provider.lake.reconcile import (
     reconcile_rows,
 )
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
-from airflow_cdc_provider.lake.row_fences import RowFences
+from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
 
 LIVE: Final = 0
 REMOVE: Final = 1
@@ -95,7 +95,7 @@ class MergeKernel:
     columns: pa.Schema
     project: Callable[[pa.RecordBatch], pa.RecordBatch]
     now_seconds: int
-    fences: RowFences = RowFences()
+    fences: RowFences = NO_FENCES
     generation: int = 0
     purge_before_seconds: int | None = None
     through: int = 0

@@ -68,3 +68,7 @@ class RowFences:
                 part = f"({part} AND substring({cdc}.key, 1, {len(prefix)}) = X'{prefix.hex()}')"
             parts.append(part)
         return " OR ".join(parts) or "false"
+
+
+NO_FENCES = RowFences()
+"""Everything counts."""
