@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import is_real
@@ -30,6 +31,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 )
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
+from airflow_cdc_provider.sources.vitess.tablets import require_kept
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
@@ -89,22 +91,10 @@ class VitessSource:
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
 
-    def check(self) -> list[Finding]:
-        """Look at connection, keyspace, shards and tables."""
-        findings = []
-        try:
-            shards = serving_shards(self._client, self._options)
-            findings.append(Finding("ok", "shards", f"{self._options.keyspace}: {', '.join(shards)}"))
-            tables = self.tables()
-            level: Any = "ok" if tables else "warning"
-            remedy = "" if tables else "check the connector's tables and exclude_tables"
-            findings.append(Finding(level, "tables", f"{len(tables)} are selected", remedy))
-            position = current_position(self._client, self._options, shards)
-            told = ", ".join(f"{shard} at {place.gtid}" for shard, place in position.shards.items())
-            findings.append(Finding("ok", "stream", told))
-        except CdcError as error:
-            findings.append(Finding("error", "VTGate", str(error), error.remedy or "see the message"))
-        return findings
+    def check(self, offset: Offset | None = None) -> list[Finding]:
+        """Look at VTGate, shards, tablets, tables and binlogs; with an offset, whether it holds."""
+        place = Position.from_offset(offset) if offset is not None else None
+        return check_keyspace(self._values, self._options, self._selects, place)
 
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
@@ -332,6 +322,8 @@ class VitessSource:
             if self._options.tablet_type == _PRIMARY:
                 raise
             require_known(position, self._head(_PRIMARY))
+        positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
+        require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
 
 
 @dataclass(frozen=True)
