@@ -46,12 +46,12 @@ from airflow_cdc_provider.lake.mirror import (
     spark_schema,
 )
 from airflow_cdc_provider.lake.reconcile import Copies
+from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
-from airflow_cdc_provider.lake.table import LakeTable
+    from airflow_cdc_provider.lake.table import LakeTable
 
 log = logging.getLogger(__name__)
 
