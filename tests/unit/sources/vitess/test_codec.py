@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import SCHEMA, SNAPSHOT
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.base import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
@@ -109,7 +109,7 @@ def test_a_changed_key_deletes_the_row_of_the_old_one() -> None:
         (),
     )
     assert rows_of(decoded, codec) == [{"id": "10", "v": "a"}]
-    assert decoded.rows == (0, 1, 1)
+    assert decoded.rows == [0, 1, 1]
 
 
 def test_one_key_in_two_shards_is_two_rows() -> None:
@@ -373,6 +373,12 @@ def test_values_that_a_column_cant_hold_stand_in_rest_as_mysqls_text() -> None:
     assert (odd["d"], odd["at"], odd["v"]) == (None, None, None)
     assert json.loads(odd["_rest"]) == {"d": "0000-00-00", "at": "2023-11-00 00:00:00", "v": "0xFF"}
     assert plain["_rest"] is None
+
+
+@pytest.mark.parametrize("name", ["_rest", "_CDC"])
+def test_a_column_with_a_name_that_mirrors_need_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="rename the column"):
+        codec_of(seen(fields({"id": "bigint", name: "int"}), 1)).mirror_schema()
 
 
 def test_a_state_of_another_form_is_refused() -> None:
