@@ -427,3 +427,40 @@ def test_a_new_column_without_values_in_older_rows_leaves_a_mirrors_rows_alone()
         records[2],
     ]
     assert codec_of(*with_default, memory=memory).revisit == "true"
+
+
+def test_a_column_that_came_and_went_again_is_shown_no_longer() -> None:
+    wider = fields({"id": "bigint", "v": "varchar(20)", "n": "int"})
+    records = [
+        seen(TWO, 1),
+        ran("alter table t add n int", 3),
+        seen(wider, 4),
+        ran("alter table t drop n", 6),
+        ran("alter table t drop n", 2, "80-"),
+    ]
+    codec = codec_of(*records)
+    assert codec.mirror_schema().names == ["id", "v", "_rest"]
+    assert codec.history.due is None
+    rows = [
+        changed(TWO, change(None, ["1", "a"]), 2),
+        changed(wider, change(None, ["2", "b", "5"]), 5),
+        changed(TWO, change(None, ["3", "c"]), 7),
+    ]
+    found = sorted(shown(codec, rows), key=lambda row: row["id"])
+    assert [(row["id"], row["v"]) for row in found] == [(1, "a"), (2, "b"), (3, "c")]
+    memory = codec_of(*records[:3]).remember()
+    assert codec_of(*records, memory=memory).revisit == ""
+
+
+def test_a_column_that_went_and_came_again_may_hold_what_only_a_snapshot_tells() -> None:
+    narrower = fields({"id": "bigint"})
+    records = [
+        seen(TWO, 1),
+        ran("alter table t drop v", 3),
+        seen(narrower, 4),
+        ran("alter table t add v varchar(20)", 6),
+    ]
+    history = codec_of(*records).history
+    assert history.column_ids == ("id", "v#2")
+    assert history.due is not None
+    assert "went and came" in history.due.reason
