@@ -87,12 +87,19 @@ class _Seen:
 
 
 @dataclass(frozen=True)
+class _Returned(_Seen):
+    """A shape that came back, and the statements that brought it."""
+
+    after: tuple[_Seen, ...] = ()
+
+
+@dataclass(frozen=True)
 class TableHistory:
     """The shapes of a table.
 
     Args:
         table: ``keyspace.table``.
-        digests: Names of the shapes, oldest first.
+        digests: Names of the shapes, oldest first. The last one may stand there before: it came back.
         shapes: Likewise.
         steps: One less: per column of the later shape, where its values come from in rows of the earlier.
         due: The last event after which only a snapshot shows the rows; None for none.
@@ -138,10 +145,21 @@ class TableHistory:
             step, open_questions = _step(earlier.shape, later.shape, between)
             steps.append(step)
             dues += [SnapshotDue(later.moment_us, question) for question in open_questions]
+        chain = list(shapes.values())
+        if chain and (again := _returned(chain, statements)):
+            step, open_questions = _step(chain[-1].shape, again.shape, again.after)
+            chain.append(again)
+            steps.append(step)
+            # Rows from before the column went bear the same fields as those with the new one.
+            came = [
+                c.name for c, o in zip(again.shape.columns, step, strict=True) if isinstance(o, FromDefault)
+            ]
+            open_questions += [f"column {name} went and came again" for name in came]
+            dues += [SnapshotDue(again.moment_us, question) for question in open_questions]
         return cls(
             table,
-            tuple(shapes),
-            tuple(one.shape for one in shapes.values() if one.shape is not None),
+            tuple(one.digest for one in chain),
+            tuple(one.shape for one in chain if one.shape is not None),
             tuple(steps),
             max(dues, key=lambda due: due.moment_us, default=None),
         )
@@ -153,7 +171,7 @@ class TableHistory:
 
     @cached_property
     def by_digest(self) -> dict[bytes, int]:
-        """Number of each shape."""
+        """Number of each shape, where it stands last."""
         return {digest: number for number, digest in enumerate(self.digests)}
 
     def origins(self, number: int) -> tuple[Origin, ...]:
@@ -224,6 +242,30 @@ def _read(table: str, record: Mapping[str, Any]) -> _Seen | None:
     if record["source_table"] != table or record["schema_id"] == LINEAGE:
         return None
     return _Seen(*place, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+
+
+def _returned(chain: Sequence[_Seen], statements: Sequence[_Seen]) -> _Returned | None:
+    """Find the shape to which statements behind the newest one led back.
+
+    Fields that were seen before are not recorded again: only statements tell that a column went again.
+    """
+    newest = chain[-1]
+    after = tuple(one for one in statements if one.origin == newest.origin and one.position > newest.position)
+    if not after or newest.shape is None:
+        return None
+    names: dict[str, str | Added] = {column.name: column.name for column in newest.shape.columns}
+    for one in after:
+        if one.statement is not None:
+            names = _replay(one.statement, names)
+    if names.keys() == newest.shape.index.keys():
+        return None
+    for earlier in reversed(chain[:-1]):
+        if earlier.shape is not None and earlier.shape.index.keys() == names.keys():
+            last = after[-1]
+            return _Returned(
+                last.moment_us, last.origin, last.position, earlier.digest, earlier.shape, None, after
+            )
+    return None
 
 
 def _changes_values(one: _Seen) -> bool:
