@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.vitess.event_tables import EventForm
 from airflow_cdc_provider.sources.vitess.event_types import EventTypes
 from airflow_cdc_provider.sources.vitess.events import Statement, TableEvents, Transactions, decode
 from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
-from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text
+from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text, vgtid_texts
 
 UNCHANGED = "unchanged"
 """Kind under which updates are counted that changed nothing that events show."""
@@ -139,6 +139,7 @@ class VitessRecords:
         if not changes:
             return []
         told = [statement for statement, _, _ in changes]
+        local = self.connector.publish.vitess.local_vgtid
         columns = {
             "keyspace": pa.array([statement.keyspace for statement in told], pa.utf8()),
             "table": pa.array([table for _, table, _ in changes], pa.utf8()),
@@ -146,7 +147,7 @@ class VitessRecords:
             "statement": pa.array([statement.text for statement in told], pa.utf8()),
             "shard": pa.array([statement.shard for statement in told], pa.utf8()),
             "seconds": pa.array([statement.seconds for statement in told], pa.int64()),
-            "vgtid": pa.array([self._vgtid(s.vgtid, s.shard) for s in told], pa.utf8()),
+            "vgtid": pa.array([vgtid_text(s.vgtid, s.shard if local else "") for s in told], pa.utf8()),
         }
         topic = topic_name(self.connector.publish.vitess.schema_changes_topic or self.connector.topic_prefix)
         envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
@@ -194,11 +195,8 @@ class VitessRecords:
         return rows.filter(pa.array(~same))
 
     def _vgtids(self, told: Transactions) -> pa.Array:
-        texts = map(self._vgtid, told.vgtids, told.shards)
-        return pa.array(list(texts), pa.utf8())
-
-    def _vgtid(self, message: bytes, shard: str) -> str:
-        return vgtid_text(message, shard if self.connector.publish.vitess.local_vgtid else "")
+        local = self.connector.publish.vitess.local_vgtid
+        return vgtid_texts(told.data, told.vgtid_starts, told.vgtid_ends, told.shards if local else ())
 
     def _bound(self, tables: list[TableEvents], told: Transactions, texts: pa.Array) -> transactions.Bounded:
         sort = _publishing_order(tables)
@@ -225,8 +223,7 @@ class VitessRecords:
         begin = 0
         order = None
         if self.connector.publish.vitess.ordered_transactions:
-            shards = map("/".join, zip(told.keyspaces, told.shards, strict=True))
-            order = self.order.next(zip(told.vgtids, shards, strict=True))
+            order = self.order.next(told.with_shards())
         for table in tables:
             own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
             begin += table.rows.num_rows

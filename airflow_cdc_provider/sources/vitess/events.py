@@ -80,18 +80,22 @@ class Transactions:
     """Transactions in the order of the stream.
 
     Args:
-        vgtids: The ``VGtid`` message of each.
-        keyspaces: The keyspace of each.
-        shards: The shard.
+        data: The buffer that their VGTIDs stand in.
+        vgtid_starts: First byte of the ``VGtid`` message of each.
+        vgtid_ends: Byte after it.
+        tables: Keyspaces and shards.
+        numbers: Of each transaction, its number in ``tables``.
         begins: What BEGIN is sorted by.
         ends: What END is.
         begin_seconds: When it began, s since 1970; 0 where the stream doesn't tell.
         end_seconds: When it was committed, likewise.
     """
 
-    vgtids: Sequence[bytes]
-    keyspaces: Sequence[str]
-    shards: Sequence[str]
+    data: Bytes
+    vgtid_starts: Ints
+    vgtid_ends: Ints
+    tables: Sequence[wire.ShardTable]
+    numbers: Ints
     begins: Ints
     ends: Ints
     begin_seconds: Ints
@@ -100,6 +104,20 @@ class Transactions:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.begins)
+
+    @property
+    def shards(self) -> list[str]:
+        """The name of each one's shard."""
+        names = np.array([table.shard for table in self.tables], np.object_)
+        found: list[str] = names[self.numbers].tolist()
+        return found
+
+    def with_shards(self) -> Iterator[tuple[bytes, str]]:
+        """Yield the ``VGtid`` message of each, and its shard as ``keyspace/shard``."""
+        names = [f"{table.keyspace}/{table.shard}" for table in self.tables]
+        places = zip(self.vgtid_starts.tolist(), self.vgtid_ends.tolist(), self.numbers.tolist(), strict=True)
+        for start, end, number in places:
+            yield self.data[start:end].tobytes(), names[number]
 
 
 @dataclass(frozen=True)
@@ -214,12 +232,13 @@ def _transactions(events: wire.Events, first: int, commits: Ints, types: Ints) -
     which = np.searchsorted(begins, previous, "right")
     starts = np.where(which < len(begins), np.append(begins, -1)[which], commits)
     starts = np.where(starts > commits, commits, starts)
-    vgtids = [events.body(int(number)) for number in _vgtid_before(events, commits)]
-    named = [events.table(int(number)) for number in commits]
+    vgtids = _vgtid_before(events, commits)
     return Transactions(
-        vgtids,
-        [name.keyspace for name in named],
-        [name.shard for name in named],
+        events.data,
+        events.body_starts[vgtids],
+        events.body_ends[vgtids],
+        events.tables,
+        events.table_numbers[commits],
         starts << _PLACE_BITS,
         commits << _PLACE_BITS,
         events.timestamps[starts],
