@@ -29,6 +29,7 @@ from airflow_cdc_provider.jobs.rows_before import Known
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
 _ROWS_AT_ONCE: Final = 10_000
@@ -54,6 +55,11 @@ def events(context: JobContext) -> JobResult:
         raise ConfigurationError(
             f"there is no table {context.connector.changes_table} to show events of",
             remedy="run a capture or sync first",
+        )
+    if isinstance(context.connector.source, VitessOptions):
+        raise ConfigurationError(
+            "events of Vitess are not shown from the lake yet",
+            expected="--input with a recording of the stream",
         )
     after = int(context.spec.options.get("after_batch", 0))
     through = context.changes.state().batch

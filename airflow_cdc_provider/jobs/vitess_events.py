@@ -21,9 +21,11 @@ from airflow_cdc_provider.events import transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
+from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import topic_name
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.vitess import wire
@@ -58,6 +60,7 @@ class VitessRecords:
     captured: Callable[[str, str], bool]
     skipped: Counter[str] = field(default_factory=Counter)
     order: TransactionOrder = field(default_factory=TransactionOrder)
+    _tables: dict[str, str] = field(default_factory=dict)
 
     def records(self, events: wire.Events, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of a stretch of a stream.
@@ -72,6 +75,7 @@ class VitessRecords:
 
         Raises:
             CorruptInput: The stream is broken.
+            ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
         """
         publish = self.connector.publish
         decoded = decode(events, first, last, self.form, self.captured)
@@ -165,7 +169,21 @@ class VitessRecords:
             re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_not_for
         ):
             topics = replace(topics, prefix=own.topic_prefix)
-        return topics.topic(keyspace, table)
+        topic = topics.topic(keyspace, table)
+        if not topics.pattern and topics.strategy is None:
+            self._refuse_shared_name(topic, f"{keyspace}.{table}")
+        return topic
+
+    def _refuse_shared_name(self, topic: str, table: str) -> None:
+        """Refuse tables whose names are equal once they are made fit for topics or schemas."""
+        name = adjusted_schema(topic, converters_of(self.connector).adjustments()[0])
+        other = self._tables.setdefault(name, table)
+        if other != table:
+            raise ConfigurationError(
+                f"tables {other} and {table} would share schemas and topic under the name {name}",
+                remedy="set publish.schema_names to avro_unicode, which keeps names of schemas apart, or "
+                "name topics by publish.topic_naming",
+            )
 
     def _options(self) -> vitess_envelope.EnvelopeOptions:
         publish = self.connector.publish
