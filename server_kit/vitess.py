@@ -93,6 +93,7 @@ class VitessServer(Server):
         version: Version of the Go module: 0.24.2 is Vitess 24.0.2.
         port: Port of VTGate's gRPC.
         auth: Whether gRPC asks for a login; :attr:`connection` then has one.
+        extra: Settings of :attr:`connection`'s extra, where options ask for some (TLS).
         options: Further command-line options of vtcombo.
         my_cnf: Further lines of MySQL's configuration.
         start_timeout_seconds: How long a start may take.
@@ -106,6 +107,7 @@ class VitessServer(Server):
         version: str = DEFAULT_VERSION,
         port: int | None = None,
         auth: bool = False,
+        extra: Mapping[str, Any] | None = None,
         options: Sequence[str] = (),
         my_cnf: str = "",
         start_timeout_seconds: float = 90,
@@ -115,6 +117,7 @@ class VitessServer(Server):
         self.keyspaces = {keyspace.name: keyspace for keyspace in keyspaces}
         self.version = version
         self.auth = auth
+        self.extra = dict(extra or {})
         self.options = tuple(options)
         self.my_cnf = my_cnf
         self.start_timeout_seconds = start_timeout_seconds
@@ -128,7 +131,7 @@ class VitessServer(Server):
     def connection(self) -> dict[str, Any]:
         """Values of an Airflow connection to VTGate."""
         login = {"login": "cdc", "password": self._password()} if self.auth else {}
-        return {"host": self.host, "port": self.port, "extra": {}, **login}
+        return {"host": self.host, "port": self.port, "extra": dict(self.extra), **login}
 
     @property
     def tablet_folder(self) -> Path:
@@ -283,10 +286,25 @@ class VitessServer(Server):
                     )
                 time.sleep(0.05)
 
+    def mysqld(self, sql: str) -> str:
+        """Run a statement on MySQL itself as its administrator, and return what its client prints."""
+        mysql = mysql_folder() / "usr" / "bin" / "mysql"
+        socket = str(self.tablet_folder / "mysql.sock")
+        return run_program(
+            [str(mysql), "--no-defaults", "-u", "vt_dba", "-S", socket, "-BNe", sql], "asking MySQL"
+        )
+
+    def purge_binlogs(self) -> None:
+        """Begin a new binlog and remove all before it."""
+        self.mysqld("FLUSH BINARY LOGS")
+        newest = self.mysqld("SHOW BINARY LOGS").splitlines()[-1].split("\t")[0]
+        self.mysqld(f"PURGE BINARY LOGS TO '{newest}'")
+
     def _columns(self, client: VtgateClient, keyspace: str) -> dict[str, list[str]]:
         shard = self.keyspaces[keyspace].shards[0]
         rows = client.execute(
-            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = database() "
+            "SELECT table_name, column_name FROM information_schema.columns JOIN information_schema.tables "
+            "USING (table_schema, table_name) WHERE table_schema = database() AND table_type = 'BASE TABLE' "
             "ORDER BY table_name, ordinal_position",
             f"{keyspace}:{shard}",
         ).texts()

@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
-from airflow_cdc_provider.sources.base import LearnsColumns
+from airflow_cdc_provider.sources.base import RevisitsRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -262,7 +262,7 @@ def _revisited(d: DueTable) -> tuple[str, str]:
         SQL predicates, empty for none.
     """
     codec = d.codec
-    if isinstance(codec, LearnsColumns):
+    if isinstance(codec, RevisitsRows):
         return codec.revisit, ""
     if codec.lived_by is None:
         return "", ""

@@ -466,7 +466,17 @@ the batch tells of all that there are."""
 
 
 @runtime_checkable
-class LearnsColumns(Protocol):
+class RevisitsRows(Protocol):
+    """What a codec adds that may show rows anew for which nothing pends."""
+
+    @property
+    def revisit(self) -> str:
+        """SQL predicate of the mirror's rows that are to be written again with it, empty for none."""
+        ...
+
+
+@runtime_checkable
+class LearnsColumns(RevisitsRows, Protocol):
     """What a codec adds whose columns follow from the rows themselves."""
 
     @property
@@ -484,11 +494,6 @@ class LearnsColumns(Protocol):
 
     def findings(self) -> list[str]:
         """Tell what columns can't hold, in words."""
-        ...
-
-    @property
-    def revisit(self) -> str:
-        """SQL predicate of the mirror's rows that are to be written again with it, empty for none."""
         ...
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from server_kit import CassandraServer, MongoServer, create_keyspace
+from server_kit import CassandraServer, MongoServer, VitessServer, create_keyspace
 from server_kit.cache import cache_folder, cached, require_space
 from server_kit.mongodb import mongod
 from server_kit.ports import free_port
@@ -217,6 +217,44 @@ def test_mongodb_without_openssl_1_falls_back(
     with pytest.raises(ConfigurationError, match="security suite"):
         mongod("6.0.27")
     assert "db version v6.0.5" in run_program([str(binary), "--version"], "asking mongod")
+
+
+@pytest.mark.integration
+def test_vitess_spreads_rows_over_its_shards(vitess_server: VitessServer) -> None:
+    vitess_server.define(
+        "shop", "CREATE TABLE kit_spread (id bigint PRIMARY KEY, note text)", shard_by={"kit_spread": "id"}
+    )
+    cursor = vitess_server.connect("shop").cursor()
+    cursor.execute("INSERT INTO kit_spread VALUES (1, 'a'), (4, NULL)")  # without columns: VTGate knows them
+    client = vitess_server.client()
+    assert client.execute("SELECT * FROM kit_spread", "shop:-80").rows == [[b"1", b"a"]]
+    assert client.execute("SELECT * FROM kit_spread", "shop:80-@replica").rows == [[b"4", None]]
+    vitess_server.define("shop", "ALTER TABLE kit_spread DROP note")
+    cursor.execute("INSERT INTO kit_spread VALUES (2)")
+
+
+@pytest.mark.integration
+def test_stopped_and_killed_vitess_starts_again_with_its_rows() -> None:
+    with VitessServer(auth=True) as server:
+        server.define("shop", "CREATE TABLE kept (id bigint PRIMARY KEY)", shard_by={"kept": "id"})
+        for row, end in ((1, server.stop), (4, server.kill)):
+            mysqld = server.mysqld_pid
+            with server.connect("shop") as connection, connection.cursor() as cursor:
+                cursor.execute(f"INSERT INTO kept (id) VALUES ({row})")
+            end()
+            assert mysqld is not None
+            assert server.mysqld_pid is None
+            server.start()
+        assert sorted(server.client().execute("SELECT id FROM kept", "shop").rows) == [[b"1"], [b"4"]]
+        folder = server.folder
+    assert not folder.exists()
+
+
+def test_too_long_a_path_for_sockets_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"too long a path for MySQL's socket: expected mysql\.sock in"
+    ):
+        VitessServer(tmp_path / ("x" * 100)).start()
 
 
 @pytest.mark.integration

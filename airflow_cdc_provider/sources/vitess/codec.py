@@ -8,7 +8,7 @@ the states of their rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -108,7 +108,15 @@ class VitessCodec:
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` (:mod:`.contributions`)."""
-        return contributions.decode(changes, self.history, self.lineage, fences)
+        return contributions.decode(changes, self.history, self.lineage, self._inherited(fences))
+
+    def _inherited(self, fences: Sequence[Fence]) -> Sequence[Fence]:
+        """Add the fences of a shard's ancestors as its own: all that it tells came after them."""
+        children = {child: set(ancestors) for child, ancestors in self.lineage.items()}
+        return [
+            *fences,
+            *(replace(f, origin=child) for f in fences for child in children if f.origin in children[child]),
+        ]
 
     def mirror_schema(self) -> pa.Schema:
         """Return the columns of the newest fields in their order, and ``_rest``."""

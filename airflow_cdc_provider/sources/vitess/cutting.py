@@ -15,7 +15,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from airflow_cdc_provider.changes.record import DROP, TRUNCATE
 from airflow_cdc_provider.sources.vitess import wire
+from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import SchemaBehind
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPlace, vgtid_shards
@@ -32,6 +34,7 @@ from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
 
 log = logging.getLogger(__name__)
 
+_ENDS: Final = {"truncate": TRUNCATE, "drop": DROP}
 _SHARDS: Final = 1
 """``migration_type`` of a journal that tells of a reshard."""
 
@@ -192,23 +195,36 @@ class Cutter:
             self._done.append(step)
             self.transactions += 1
         if kind == wire.DDL and place is not None:
-            self._records.append(
-                schema_record(
-                    events.body(number),
-                    DDL,
-                    table=None,
-                    origin=shard,
-                    position=place.key + bytes(4),
-                    committed_us=int(events.timestamps[number]) * 1_000_000,
-                    captured_us=captured_us,
-                )
-            )
+            self._take_statement(events, number, shard, place, captured_us)
         self._vgtid = -1
         if self._journal is not None:
             journal, self._journal = self._journal, None
             self._take_journal(journal, shard, before, captured_us)
         if self._held:
             self.place = Position({**self.place.shards, **self._held})
+
+    def _take_statement(
+        self, events: Events, number: int, shard: str, place: ShardPlace, captured_us: int
+    ) -> None:
+        """Make records of a statement: its text, and what ends the life of a table's rows."""
+        payload = events.body(number)
+        made = {
+            "origin": shard,
+            "committed_us": int(events.timestamps[number]) * 1_000_000,
+            "captured_us": captured_us,
+        }
+        position = place.key + bytes(4)
+        self._records.append(schema_record(payload, DDL, table=None, position=position, **made))
+        keyspace = shard.partition("/")[0]
+        for one in read_statement(payload.decode(errors="replace")):
+            kind = _ENDS.get(one.kind)
+            table = ShardTable(keyspace, shard.partition("/")[2], one.table)
+            if kind is None or not is_captured(table, self._selects):
+                continue
+            name = f"{keyspace}.{one.table}"
+            self._records.append(
+                schema_record(payload, DDL, table=name, position=position + b"\x01", kind=kind, **made)
+            )
 
     def _take_journal(self, journal: Any, shard: str, before: Position, captured_us: int) -> None:
         if journal.migration_type != _SHARDS:

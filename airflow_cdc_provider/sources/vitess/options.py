@@ -142,6 +142,9 @@ class VitessOptions:
     tablet_type: Literal["PRIMARY", "REPLICA", "RDONLY"] = option(
         "Type of the tablets that are read; MASTER is PRIMARY", "PRIMARY", read=_tablet_type
     )
+    exclude_empty_shards: bool = option(
+        "Leave out shards that no tablet of the type serves; without, a stream waits for them", False
+    )
     start_at: str = option(
         "Where the first run begins to capture: current, or a VGTID as JSON with keyspace, shard and gtid of "
         "each shard. Says nothing once there is an offset",

@@ -11,6 +11,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES, Filter, VGtid, VStreamRequest
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
+from airflow_cdc_provider.sources.vitess.tablets import SERVING, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import VGTID, scan
 
@@ -54,10 +55,10 @@ def filter_of(tables: Sequence[str] | None) -> Any:
 
 
 def serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
-    """List the shards of the keyspace that have tablets, sorted.
+    """List the shards of the keyspace that are read, sorted; those without tablets too, unless left out.
 
     Raises:
-        ConfigurationError: The keyspace isn't there.
+        ConfigurationError: The keyspace isn't there, or a chosen shard, or no shard serves.
     """
     seconds = options.advanced.call_seconds
     answer = client.execute("SHOW VITESS_SHARDS", timeout_seconds=seconds).texts()
@@ -76,7 +77,17 @@ def serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
             expected=", ".join(found),
             found=", ".join(missing),
         )
-    return [shard for shard in found if not options.shards or shard in options.shards]
+    chosen = [shard for shard in found if not options.shards or shard in options.shards]
+    if not options.exclude_empty_shards:
+        return chosen
+    tablets = list_tablets(client, keyspace, seconds)
+    served = {t.shard for t in tablets if t.type == options.tablet_type and t.state == SERVING}
+    if not served.intersection(chosen):
+        raise ConfigurationError(
+            f"no shard of keyspace {keyspace} has a tablet of type {options.tablet_type} that serves",
+            remedy="start one, or choose another source.tablet_type",
+        )
+    return [shard for shard in chosen if shard in served]
 
 
 def list_tables(client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]) -> list[str]:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
+from airflow_cdc_provider.sources.vitess.check import check_keyspace
+from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import is_real
-from airflow_cdc_provider.sources.vitess.learned import Learned
+from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
@@ -29,6 +31,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 )
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
+from airflow_cdc_provider.sources.vitess.tablets import require_kept
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
@@ -57,7 +60,9 @@ class VitessSource:
         self._selects = Selects(options.keyspace, selects)
         self._client_made: VtgateClient | None = None
         self._stream_made: ChangeStream | None = None
-        self._learned = Learned()
+        self._records: list[dict[str, Any]] = []
+        self._known: frozenset[tuple[str, str]] = frozenset()
+        self._histories: dict[str, TableHistory] = {}
         self._offset: Position | None = None
         self._checked: Position | None = None
 
@@ -84,24 +89,12 @@ class VitessSource:
         return self._stream_made
 
     def _knows(self, table: str, schema_id: str) -> bool:
-        return self._learned.knows(table, schema_id)
+        return (table, schema_id) in self._known
 
-    def check(self) -> list[Finding]:
-        """Look at connection, keyspace, shards and tables."""
-        findings = []
-        try:
-            shards = serving_shards(self._client, self._options)
-            findings.append(Finding("ok", "shards", f"{self._options.keyspace}: {', '.join(shards)}"))
-            tables = self.tables()
-            level: Any = "ok" if tables else "warning"
-            remedy = "" if tables else "check the connector's tables and exclude_tables"
-            findings.append(Finding(level, "tables", f"{len(tables)} are selected", remedy))
-            position = current_position(self._client, self._options, shards)
-            told = ", ".join(f"{shard} at {place.gtid}" for shard, place in position.shards.items())
-            findings.append(Finding("ok", "stream", told))
-        except CdcError as error:
-            findings.append(Finding("error", "VTGate", str(error), error.remedy or "see the message"))
-        return findings
+    def check(self, offset: Offset | None = None) -> list[Finding]:
+        """Look at VTGate, shards, tablets, tables and binlogs; with an offset, whether it holds."""
+        place = Position.from_offset(offset) if offset is not None else None
+        return check_keyspace(self._values, self._options, self._selects, place)
 
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
@@ -110,12 +103,9 @@ class VitessSource:
 
     def learn(self, records: pa.Table) -> None:
         """Take in all records of kind ``schema`` that there are."""
-        self._learned = Learned.of(records)
-
-    @property
-    def learned(self) -> Learned:
-        """What it has taken in."""
-        return self._learned
+        self._records = records_of(records)
+        self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
+        self._histories = {}
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
         """Give none: the stream and copies tell of fields themselves."""
@@ -123,11 +113,11 @@ class VitessSource:
 
     def resumed_at(self, table: str) -> int:
         """Return when a statement changed rows that no event tells of, µs since 1970; 0 for never."""
-        del table
-        return 0
+        due = self._history(table).due
+        return due.moment_us if due is not None else 0
 
     def schema_findings(self) -> list[str]:
-        """Tell what of the schema keeps mirrors from following: nothing is known here."""
+        """Tell what of the schema keeps mirrors from following: nothing, as snapshots follow it."""
         return []
 
     def may_land(self, reason: str) -> bool:
@@ -145,24 +135,30 @@ class VitessSource:
         Raises:
             SchemaUnknown: No fields of the table are recorded.
         """
-        fields = self._learned.fields.get(table)
-        if not fields:
+        history = self._history(table)
+        if not history.shapes:
             raise SchemaUnknown(
                 f"no fields of {table} are recorded",
                 expected="a snapshot of it, or a change",
-                found=", ".join(sorted(self._learned.fields)) or "none of any table",
+                found="none",
             )
-        raise NotImplementedError(memory)
+        return VitessCodec(table, history, lineage_of(self._records), memory=memory)
 
     def remember(self, codec: Codec) -> Mapping[str, Any]:
-        """Return what the mirror keeps."""
-        del codec
-        return {}
+        """Return what the mirror keeps: its columns."""
+        assert isinstance(codec, VitessCodec)
+        return codec.remember()
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return nothing: states bear the names of their own fields."""
-        del codec, memory
-        return None
+        """Return the memory with columns that all rows are yet to be shown by."""
+        del memory
+        assert isinstance(codec, VitessCodec)
+        return codec.reserve()
+
+    def _history(self, table: str) -> TableHistory:
+        if table not in self._histories:
+            self._histories[table] = TableHistory.of(table, self._records)
+        return self._histories[table]
 
     def start(self) -> Offset:
         """Return where shards stand now, for what came before is in the snapshots; or ``start_at``.
@@ -326,6 +322,8 @@ class VitessSource:
             if self._options.tablet_type == _PRIMARY:
                 raise
             require_known(position, self._head(_PRIMARY))
+        positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
+        require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
 
 
 @dataclass(frozen=True)

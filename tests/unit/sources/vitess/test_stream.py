@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -138,7 +139,7 @@ def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
     events = [*LOW1, *LOW2, *HIGH1]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
     cutter = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
-    for first, end in zip(cuts, cuts[1:], strict=False):
+    for first, end in itertools.pairwise(cuts):
         cutter.take(response(*events[first:end]), 1)
     slices, beside = cutter.give(1)
 

@@ -1,0 +1,316 @@
+"""What capture needs of a Vitess keyspace, looked at one by one. Nothing here raises for what it finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from airflow_cdc_provider.exceptions import CdcError, PositionLost
+from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.position import Position, require_known
+from airflow_cdc_provider.sources.vitess.requests import current_position, list_tables, serving_shards
+from airflow_cdc_provider.sources.vitess.tablets import (
+    SERVING,
+    Binlogs,
+    keyless_tables,
+    list_tablets,
+    read_binlogs,
+    require_kept,
+)
+from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+
+_TABLES_TO_COPY_SINCE: Final = 23
+_JOURNALS_SINCE: Final = 21
+_CHUNKS_SINCE: Final = 24
+_SHORT_RETENTION_SECONDS: Final = 86_400
+_LATE_REPLICA_SECONDS: Final = 60
+_NAMES_SHOWN: Final = 10
+
+
+def check_keyspace(
+    values: ConnectionValues,
+    options: VitessOptions,
+    selects: Callable[[str], bool],
+    offset: Position | None,
+) -> list[Finding]:
+    """Look at everything, in an order in which the first error tends to explain the others.
+
+    Args:
+        values: The connection.
+        options: The source's options.
+        selects: Tells whether ``keyspace.table`` belongs to the capture.
+        offset: The stored position, None if there is none yet.
+    """
+    try:
+        client = VtgateClient(values)
+    except CdcError as error:
+        return [_failed("connection", error)]
+    findings: list[Finding] = []
+    with client:
+        for look in (_server, _shards):
+            findings += look(client, options)
+            if any(finding.level == "error" for finding in findings):
+                return findings
+        findings += _tables(client, options, selects)
+        findings += _servers_behind(client, options, offset)
+        findings += _stream(client, options, offset)
+    return findings
+
+
+def _failed(subject: str, error: CdcError) -> Finding:
+    message = ": ".join(part for part in (error.message, error.found) if part)
+    remedy = error.remedy or (f"needed: {error.expected}" if error.expected else "see VTGate's log")
+    return Finding("error", subject, message, remedy)
+
+
+def _server(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
+    try:
+        told = client.execute("SELECT @@version_comment", timeout_seconds=_seconds(options)).texts()[0][0]
+    except CdcError as error:
+        yield _failed("connection", error)
+        return
+    found = re.search(r"Version: (\d+)\.(\d+\.\d+\S*)", told)
+    if found is None:
+        yield Finding("ok", "connection", f"VTGate answers; its version isn't told ({told[:60]})")
+        return
+    release = int(found[1])
+    yield Finding("ok", "connection", f"Vitess {found[1]}.{found[2]} answers")
+    flags = options.stream
+    for name, asked, since in (
+        ("transaction_chunk_bytes", flags.transaction_chunk_bytes, _CHUNKS_SINCE),
+        ("keyspace_heartbeats", flags.keyspace_heartbeats, _JOURNALS_SINCE),
+    ):
+        if asked and release < since:
+            yield Finding(
+                "warning",
+                "version",
+                f"option source.stream.{name} says nothing before Vitess {since}",
+                f"use Vitess {since} or later, or leave the option out",
+            )
+    if release < _TABLES_TO_COPY_SINCE:
+        yield Finding(
+            "warning",
+            "version",
+            "snapshots that go on after a failure read finished tables again",
+            f"nothing is lost by it; Vitess {_TABLES_TO_COPY_SINCE} or later can do without",
+        )
+    if release < _JOURNALS_SINCE and not flags.stop_on_reshard:
+        yield Finding(
+            "warning",
+            "version",
+            "reshards aren't told of in the stream: VTGate goes on with the new shards by itself",
+            f"use Vitess {_JOURNALS_SINCE} or later, or option source.stream.stop_on_reshard",
+        )
+
+
+def _shards(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
+    try:
+        shards = serving_shards(client, options)
+        tablets = list_tablets(client, options.keyspace, _seconds(options))
+    except CdcError as error:
+        yield _failed("keyspace", error)
+        return
+    yield Finding("ok", "keyspace", f"{options.keyspace} has the shards {', '.join(shards)}")
+    kind = options.tablet_type
+    serve = [t for t in tablets if t.type == kind and t.state == SERVING]
+    if empty := [shard for shard in shards if not any(t.shard == shard for t in serve)]:
+        others = sorted({t.type for t in tablets if t.shard in empty and t.state == SERVING})
+        yield Finding(
+            "error",
+            "tablets",
+            f"no tablet of type {kind} serves {', '.join(empty)}: a stream would wait without a word",
+            f"start one, or choose another source.tablet_type (there: {', '.join(others) or 'none'}), or "
+            "leave the shards out: source.shards, source.exclude_empty_shards",
+        )
+        return
+    yield Finding("ok", "tablets", f"type {kind}: {', '.join(sorted(t.alias for t in serve))}")
+    cells = set(options.stream.cells)
+    if unknown := sorted(cells - {t.cell for t in tablets}):
+        yield Finding(
+            "warning",
+            "cells",
+            f"no tablet of the keyspace is in {', '.join(unknown)}: VTGate takes those of its own cell",
+            f"cells with tablets: {', '.join(sorted({t.cell for t in tablets}))}",
+        )
+    if kind != "PRIMARY":
+        yield from _replication(client, options)
+
+
+def _replication(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
+    try:
+        rows = client.execute(
+            f"SHOW VITESS_REPLICATION_STATUS LIKE '{options.keyspace}/%'", timeout_seconds=_seconds(options)
+        ).texts()
+    except CdcError as error:
+        yield Finding("warning", "replication", f"its state isn't told: {error.found or error.message}", "")
+        return
+    late = [
+        f"{row[3]} {row[7]} s"
+        for row in rows
+        if row[2] == options.tablet_type and row[7].isdigit() and int(row[7]) > _LATE_REPLICA_SECONDS
+    ]
+    if late:
+        yield Finding(
+            "warning",
+            "replication",
+            f"tablets are behind their primaries, and so is what is captured: {', '.join(late)}",
+            "see why replication is slow, or choose another source.tablet_type",
+        )
+
+
+def _tables(
+    client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
+) -> Iterator[Finding]:
+    try:
+        tables = list_tables(client, options, selects)
+        keyless = keyless_tables(
+            client, _target(options, _first_shard(client, options)), tables, _seconds(options)
+        )
+    except CdcError as error:
+        yield _failed("tables", error)
+        return
+    if not tables:
+        yield Finding(
+            "warning",
+            "tables",
+            "no table is selected now",
+            "check the patterns in tables and exclude_tables: they stand for keyspace.table",
+        )
+        return
+    yield Finding("ok", "tables", f"{len(tables)} selected: {_names(tables)}")
+    if keyless:
+        yield Finding(
+            "warning",
+            "keys",
+            f"tables without a primary key can't be mirrored by changes: {_names(keyless)}",
+            "add a primary key, exclude them, or have them read in full at each run",
+        )
+
+
+def _servers_behind(
+    client: VtgateClient, options: VitessOptions, offset: Position | None
+) -> Iterator[Finding]:
+    """Look at the MySQL servers of all shards; what is alike is told once."""
+    seconds = _seconds(options)
+    try:
+        binlogs = {
+            shard: read_binlogs(client, _target(options, shard), seconds)
+            for shard in serving_shards(client, options)
+        }
+    except CdcError as error:
+        yield Finding(
+            "warning",
+            "binlogs",
+            f"MySQL's settings aren't told: {error.found or error.message}",
+            "make sure that binlog_row_image is FULL, and that binlogs outlive pauses between captures",
+        )
+        return
+    yield from _formats(binlogs)
+    times = {b.expire_seconds for b in binlogs.values() if b.expire_seconds}
+    if times and min(times) < _SHORT_RETENTION_SECONDS:
+        yield Finding(
+            "warning",
+            "binlogs",
+            f"binlogs are kept for {_duration(min(times))}: after a longer pause changes are lost",
+            "raise binlog_expire_logs_seconds, or capture more often",
+        )
+    elif times:
+        yield Finding("ok", "binlogs", f"kept for {_duration(min(times))}")
+    if offset is not None:
+        try:
+            positions = {shard: place.gtid for shard, place in offset.shards.items()}
+            require_kept(client, positions, options.tablet_type, seconds)
+        except PositionLost as error:
+            yield _failed("stored offset", error)
+        except CdcError as error:
+            yield Finding("warning", "stored offset", str(error), "see that all its shards serve")
+    yield from _schema_versions(client, options)
+
+
+def _formats(binlogs: dict[str, Binlogs]) -> Iterator[Finding]:
+    if parts := [shard for shard, b in binlogs.items() if b.row_image not in ("FULL", "")]:
+        yield Finding(
+            "error",
+            "row image",
+            f"updates come without all columns from {', '.join(parts)}",
+            "SET GLOBAL binlog_row_image = FULL on all servers of the shards",
+        )
+    if partial := [shard for shard, b in binlogs.items() if b.partial_json]:
+        yield Finding(
+            "error",
+            "row image",
+            f"updates of JSON columns may come in parts from {', '.join(partial)}",
+            "SET GLOBAL binlog_row_value_options = '' on all servers of the shards",
+        )
+
+
+def _schema_versions(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
+    target = _target(options, _first_shard(client, options))
+    try:
+        rows = client.execute("SELECT COUNT(*) FROM _vt.schema_version", target, _seconds(options)).rows
+    except CdcError:
+        return  # older releases keep it elsewhere
+    if rows[0][0] == b"0":
+        yield Finding(
+            "warning",
+            "schema versions",
+            "tablets keep no versions of tables' columns: a stream that is behind an ALTER TABLE may fail "
+            "for a while, or until the next one",
+            "start vttablets with --track-schema-versions",
+        )
+    else:
+        yield Finding("ok", "schema versions", "tablets keep the columns that tables had")
+
+
+def _stream(client: VtgateClient, options: VitessOptions, offset: Position | None) -> Iterator[Finding]:
+    try:
+        shards = serving_shards(client, options)
+        now = current_position(client, options, shards)
+        yield Finding("ok", "stream", f"opens, and tells where {len(shards)} shards stand")
+        if offset is None:
+            return
+        require_known(offset, now)
+        gone = sorted(set(offset.shards) - set(now.shards))
+        if gone:
+            yield Finding(
+                "warning",
+                "stored offset",
+                f"shards of it are no longer read: {', '.join(gone)}",
+                "after a reshard that is complete, a capture that was off meanwhile needs a new snapshot",
+            )
+            return
+        behind = sum(
+            place.set.count - offset.shards[shard].set.count
+            for shard, place in now.shards.items()
+            if shard in offset.shards
+        )
+        yield Finding("ok", "stored offset", f"the stream can go on; {max(behind, 0)} transactions are ahead")
+    except PositionLost as error:
+        yield _failed("stored offset", error)
+    except CdcError as error:
+        yield _failed("stream", error)
+
+
+def _first_shard(client: VtgateClient, options: VitessOptions) -> str:
+    return serving_shards(client, options)[0]
+
+
+def _target(options: VitessOptions, shard: str) -> str:
+    return f"{options.keyspace}:{shard}@{options.tablet_type.lower()}"
+
+
+def _seconds(options: VitessOptions) -> float:
+    return options.advanced.call_seconds
+
+
+def _duration(seconds: int) -> str:
+    days, rest = divmod(seconds, 86_400)
+    return f"{days} d {rest // 3600} h" if days else f"{rest // 3600} h {rest % 3600 // 60} min"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    return shown + (f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else "")

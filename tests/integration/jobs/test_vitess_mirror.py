@@ -1,0 +1,110 @@
+"""Vitess: the mirror equals what VTGate shows, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server_kit import VitessServer
+from tests.integration.jobs.conftest import RunStage
+from tests.integration.sources.vitess.workload import create, run, selected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+
+def declaration(table: str, **further: Any) -> dict[str, Any]:
+    return {
+        "name": f"vt_{table}",
+        "source": {"type": "vitess", "keyspace": "shop"},
+        "tables": [rf"shop\.{table}"],
+        "lake": {"catalog": "lake", "namespace": f"vt_{table}"},
+        **further,
+    }
+
+
+def assert_mirror_equals_table(spark: SparkSession, server: VitessServer, table: str) -> int:
+    rows = spark.table(f"lake.vt_{table}.shop_{table}").select("id", "name", "amount").collect()
+    mirror = {str(r[0]): tuple(None if v is None else str(v) for v in r) for r in rows}
+    assert len(rows) == len(mirror)
+    assert mirror == selected(server, table)
+    return len(rows)
+
+
+@pytest.fixture
+def table(vitess_server: VitessServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"t{abs(hash(request.node.name)) % 10**8}"
+    create(vitess_server, name)
+    yield name
+    with vitess_server.connect("shop").cursor() as cursor:
+        cursor.execute(f"drop table if exists {name}")
+
+
+def test_mirror_equals_table_after_snapshot_and_random_changes(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str
+) -> None:
+    run(vitess_server, table, 1, 60)
+    connection = vitess_server.connection
+    writer = threading.Thread(target=run, args=(vitess_server, table, 2, 300))
+    writer.start()
+    first = run_stage("sync", declaration(table), connection)
+    writer.join()
+    assert first.tables[0].snapshot_rows
+
+    for seed in (3, 4):
+        run(vitess_server, table, seed, 80)
+        later = run_stage("sync", declaration(table), connection)
+
+        assert later.changes > 50
+        assert not later.tables[0].snapshot_rows
+        assert assert_mirror_equals_table(spark, vitess_server, table)
+
+
+def test_rows_that_a_rerun_snapshot_does_not_see_go(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str
+) -> None:
+    run(vitess_server, table, 1, 30)
+    run_stage("sync", declaration(table), vitess_server.connection)
+    run_stage("offsets", declaration(table), vitess_server.connection, action="reset")
+    with vitess_server.connect("shop").cursor() as cursor:
+        cursor.execute(f"delete from {table} where id < 30")
+    run_stage("sync", declaration(table), vitess_server.connection)
+    assert_mirror_equals_table(spark, vitess_server, table)
+
+    run(vitess_server, table, 2, 30)
+    run_stage("sync", declaration(table), vitess_server.connection)
+
+    assert assert_mirror_equals_table(spark, vitess_server, table)
+
+
+def test_a_truncated_table_is_empty_and_fills_again(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str
+) -> None:
+    run(vitess_server, table, 1, 20)
+    run_stage("sync", declaration(table), vitess_server.connection)
+    with vitess_server.connect("shop").cursor() as cursor:
+        cursor.execute(f"truncate table {table}")
+    run(vitess_server, table, 2, 5)
+
+    run_stage("sync", declaration(table), vitess_server.connection)
+
+    assert assert_mirror_equals_table(spark, vitess_server, table)
+
+
+def test_a_table_that_is_new_or_altered_between_runs_is_followed(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str
+) -> None:
+    run(vitess_server, table, 1, 20)
+    run_stage("sync", declaration(table), vitess_server.connection)
+    vitess_server.define("shop", f"alter table {table} add column more int default 7")
+    run(vitess_server, table, 2, 20)
+    run_stage("sync", declaration(table), vitess_server.connection)
+
+    assert_mirror_equals_table(spark, vitess_server, table)
+    mores = spark.table(f"lake.vt_{table}.shop_{table}").select("more").distinct().collect()
+    assert [row[0] for row in mores] == [7]

@@ -1,0 +1,108 @@
+"""The preflight, and what it finds, on real servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.sources.base import Finding, ReadLimit
+from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.source import VitessSource
+from server_kit import VitessServer
+from server_kit.vitess import Keyspace
+
+pytestmark = pytest.mark.integration
+
+
+def source(server: VitessServer, keyspace: str = "shop", tables: str = ".*", **options: Any) -> VitessSource:
+    return VitessSource(VitessOptions(keyspace=keyspace, **options), server.connection, Selection((tables,)))
+
+
+def findings(found: list[Finding], *levels: str) -> dict[str, str]:
+    return {
+        f.subject: f"{f.message}. {f.remedy}" for f in found if f.level in (levels or ("warning", "error"))
+    }
+
+
+def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None:
+    vitess_server.define("shop", "CREATE TABLE chk_a (id bigint PRIMARY KEY)", shard_by={"chk_a": "id"})
+    for kind in ("PRIMARY", "REPLICA", "RDONLY"):
+        capture = source(vitess_server, tables=r"shop\.chk_a", tablet_type=kind)
+        found = capture.check(capture.head())
+        capture.close()
+        assert findings(found) == {}
+        told = findings(found, "ok")
+        assert "Vitess 24.0.2 answers" in told["connection"]
+        assert "shop has the shards -80, 80-" in told["keyspace"]
+        assert "1 selected: chk_a" in told["tables"]
+        assert "kept for 3 d 0 h" in told["binlogs"]
+        assert "0 transactions are ahead" in told["stored offset"]
+
+
+def test_each_want_is_told_with_a_remedy(vitess_server: VitessServer) -> None:
+    vitess_server.define(
+        "lookup", "CREATE TABLE chk_keyless (id bigint)", "CREATE TABLE chk_null (id int UNIQUE)"
+    )
+    vitess_server.define("lookup", "CREATE TABLE chk_unique (id int NOT NULL UNIQUE)")
+    keyless = source(vitess_server, "lookup", r"lookup\.chk_.*")
+    assert (
+        "without a primary key can't be mirrored by changes: chk_keyless, chk_null"
+        in findings(keyless.check())["keys"]
+    )
+    keyless.close()
+    for options, tables, subject, told in (
+        ({"keyspace": "nowhere"}, ".*", "keyspace", "VTGate has no keyspace nowhere"),
+        ({"shards": ("-40",)}, ".*", "keyspace", "doesn't have the shards of source.shards: -40"),
+        ({}, "nothing", "tables", "no table is selected now. check the patterns"),
+    ):
+        wanting = source(vitess_server, tables=tables, **{"keyspace": "shop", **options})
+        assert told in findings(wanting.check())[subject]
+        wanting.close()
+
+
+def test_unreachable_server_and_wrong_files_are_findings(
+    vitess_server: VitessServer,
+) -> None:
+    dead = VitessSource(VitessOptions(keyspace="shop"), {"host": "127.0.0.1", "port": 1}, Selection())
+    assert "UNAVAILABLE" in findings(dead.check())["connection"]
+    wrong = VitessSource(
+        VitessOptions(keyspace="shop"),
+        {**vitess_server.connection, "extra": {"tls_ca_file": "/none"}},
+        Selection(),
+    )
+    assert "/none can't be read" in findings(wrong.check())["connection"]
+
+
+def test_purged_binlogs_and_a_foreign_offset_are_a_lost_position() -> None:
+    with VitessServer(keyspaces=[Keyspace("lookup")], my_cnf="binlog_expire_logs_seconds = 3600\n") as server:
+        server.define("lookup", "CREATE TABLE t (id bigint PRIMARY KEY)")
+        capture = source(server, "lookup")
+        start = capture.head()
+        with server.connect("lookup") as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t (id) VALUES (1)")
+        assert findings(capture.check(start)) == {
+            "binlogs": "binlogs are kept for 1 h 0 min: after a longer pause changes are lost. "
+            "raise binlog_expire_logs_seconds, or capture more often"
+        }
+        server.purge_binlogs()
+        assert "were purged" in findings(capture.check(start))["stored offset"]
+        with pytest.raises(PositionLost, match=r"binlogs of lookup/0 after the stored offset were purged"):
+            capture.plan(start, capture.head(), ReadLimit())
+        server.mysqld(
+            "SET GLOBAL binlog_row_image = 'NOBLOB'; SET GLOBAL binlog_row_value_options = PARTIAL_JSON"
+        )
+        assert "row image" in findings(capture.check(), "error")
+        capture.close()
+
+        foreign = {
+            "lookup/0": {
+                **start["lookup/0"],
+                "gtid": "MySQL56/" + "-".join(["ab" * 4, *["ab" * 2] * 3, "ab" * 6]) + ":1-9",
+            }
+        }
+        other = source(server, "lookup")
+        assert "lacks transactions of the stored offset" in findings(other.check(foreign))["stored offset"]
+        other.close()
