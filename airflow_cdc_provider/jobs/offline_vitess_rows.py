@@ -143,7 +143,8 @@ def _fences(table: str, schemas: Sequence[Mapping[str, Any]]) -> tuple[Fence, ..
     records = [
         FenceRecord.of(one)
         for one in schemas
-        if one["schema_id"] == DDL and one["origin"].partition("/")[0] == keyspace
+        if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)
+        and one["origin"].partition("/")[0] == keyspace
         for statement in read_statement(bytes(one["payload"]).decode())
         if statement.table == name and statement.kind in ("truncate", "drop")
     ]

@@ -94,6 +94,11 @@ class KeepsState(Protocol):
         """Whether it keeps them: further columns can be made of them, and patches applied to them."""
         ...
 
+
+@runtime_checkable
+class AppliesPatches(Protocol):
+    """What a row-level source's rows add of which changes may tell only what became of them."""
+
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
         """Apply patches (see :data:`~airflow_cdc_provider.lake.reconcile.Patch`)."""
         ...
@@ -204,7 +209,7 @@ def merge(
         statics_apart=state.statics is not None,
         rewrite_statics=state.statics_ahead,
         keeps_state=isinstance(shape, KeepsState) and shape.keeps_state,
-        patch=shape.patch if isinstance(shape, KeepsState) else None,
+        patch=shape.patch if isinstance(shape, AppliesPatches) else None,
         rewrite=bool(plan.revisit) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
