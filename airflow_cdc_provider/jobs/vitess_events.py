@@ -28,11 +28,17 @@ from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.sources.converters import load_converters
-from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
+from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
 from airflow_cdc_provider.sources.vitess.event_tables import EventForm
 from airflow_cdc_provider.sources.vitess.event_types import EventTypes
-from airflow_cdc_provider.sources.vitess.events import Statement, TableEvents, Transactions, decode
+from airflow_cdc_provider.sources.vitess.events import (
+    Statement,
+    Stream,
+    StreamEvents,
+    Transactions,
+    decode,
+)
 from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
 from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text, vgtid_texts
 
@@ -62,11 +68,11 @@ class VitessRecords:
     order: TransactionOrder = field(default_factory=TransactionOrder)
     _tables: dict[str, str] = field(default_factory=dict)
 
-    def records(self, events: wire.Events, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
+    def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of a stretch of a stream.
 
         Args:
-            events: The stream.
+            stream: The stream.
             first: First event, behind a transaction.
             last: The event after the last one, behind a transaction.
 
@@ -77,8 +83,17 @@ class VitessRecords:
             CorruptInput: The stream is broken.
             ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
         """
+        decoded = decode(stream, first, last, self.form, self.captured)
+        return self.made(decoded), decoded.unread
+
+    def made(self, decoded: StreamEvents) -> pa.RecordBatch:
+        """Make the records of decoded events, in publishing order.
+
+        Raises:
+            CorruptInput: A VGTID can't be read.
+            ConfigurationError: Two tables would share a name.
+        """
         publish = self.connector.publish
-        decoded = decode(events, first, last, self.form, self.captured)
         told = decoded.transactions
         tables = [self._wanted(table) for table in decoded.tables]
         tables = [table for table in tables if table.rows.num_rows]
@@ -99,9 +114,7 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
-        return encode_pieces(
-            [p for p in pieces if len(p.rows)], converters_of(self.connector)
-        ), decoded.unread
+        return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector))
 
     @cached_property
     def form(self) -> EventForm:
