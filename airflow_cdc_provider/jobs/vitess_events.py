@@ -254,7 +254,9 @@ class VitessRecords:
         begin = 0
         order = None
         if self.connector.publish.vitess.ordered_transactions:
-            order = self.order.next(told.with_shards())
+            shards = told.with_shards()
+            known = told.epochs
+            order = self.order.next(shards) if known is None else self.order.known(shards, known)
         for table in tables:
             own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
             begin += table.rows.num_rows

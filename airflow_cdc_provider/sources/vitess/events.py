@@ -46,6 +46,7 @@ class Transactions:
         ends: What END is.
         begin_seconds: When it began, s since 1970; 0 where the stream doesn't tell.
         end_seconds: When it was committed, likewise.
+        epochs: Epoch of its shard with it, where that is known; None where it is to be told from VGTIDs.
     """
 
     data: Bytes
@@ -57,6 +58,7 @@ class Transactions:
     ends: Ints
     begin_seconds: Ints
     end_seconds: Ints
+    epochs: Ints | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
