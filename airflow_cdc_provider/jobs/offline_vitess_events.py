@@ -19,7 +19,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.offline import Damage, Recording
 from airflow_cdc_provider.jobs.vitess_events import VitessRecords
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.events import stretches
+from airflow_cdc_provider.sources.vitess.events import Stream, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _ROWS_AT_ONCE: Final = 10_000
@@ -37,9 +37,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):
         events = recorded_events(file)
-        last = 0
+        stream, last = Stream(events), 0
         for first, last in stretches(events, _ROWS_AT_ONCE):
-            records, unread = maker.records(events, first, last)
+            records, unread = maker.records(stream, first, last)
             for place, reason in sorted(unread.items()):
                 damage.add(f"{file} at byte {place}", reason)
             if records.num_rows:

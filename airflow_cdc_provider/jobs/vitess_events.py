@@ -21,18 +21,26 @@ from airflow_cdc_provider.events import transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
+from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import topic_name
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.sources.converters import load_converters
-from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
+from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
 from airflow_cdc_provider.sources.vitess.event_tables import EventForm
 from airflow_cdc_provider.sources.vitess.event_types import EventTypes
-from airflow_cdc_provider.sources.vitess.events import Statement, TableEvents, Transactions, decode
+from airflow_cdc_provider.sources.vitess.events import (
+    Statement,
+    Stream,
+    StreamEvents,
+    Transactions,
+    decode,
+)
 from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
-from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text
+from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text, vgtid_texts
 
 UNCHANGED = "unchanged"
 """Kind under which updates are counted that changed nothing that events show."""
@@ -58,12 +66,13 @@ class VitessRecords:
     captured: Callable[[str, str], bool]
     skipped: Counter[str] = field(default_factory=Counter)
     order: TransactionOrder = field(default_factory=TransactionOrder)
+    _tables: dict[str, str] = field(default_factory=dict)
 
-    def records(self, events: wire.Events, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
+    def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Make the records of a stretch of a stream.
 
         Args:
-            events: The stream.
+            stream: The stream.
             first: First event, behind a transaction.
             last: The event after the last one, behind a transaction.
 
@@ -72,9 +81,19 @@ class VitessRecords:
 
         Raises:
             CorruptInput: The stream is broken.
+            ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
+        """
+        decoded = decode(stream, first, last, self.form, self.captured)
+        return self.made(decoded), decoded.unread
+
+    def made(self, decoded: StreamEvents) -> pa.RecordBatch:
+        """Make the records of decoded events, in publishing order.
+
+        Raises:
+            CorruptInput: A VGTID can't be read.
+            ConfigurationError: Two tables would share a name.
         """
         publish = self.connector.publish
-        decoded = decode(events, first, last, self.form, self.captured)
         told = decoded.transactions
         tables = [self._wanted(table) for table in decoded.tables]
         tables = [table for table in tables if table.rows.num_rows]
@@ -95,9 +114,7 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
-        return encode_pieces(
-            [p for p in pieces if len(p.rows)], converters_of(self.connector)
-        ), decoded.unread
+        return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector))
 
     @cached_property
     def form(self) -> EventForm:
@@ -139,6 +156,7 @@ class VitessRecords:
         if not changes:
             return []
         told = [statement for statement, _, _ in changes]
+        local = self.connector.publish.vitess.local_vgtid
         columns = {
             "keyspace": pa.array([statement.keyspace for statement in told], pa.utf8()),
             "table": pa.array([table for _, table, _ in changes], pa.utf8()),
@@ -146,7 +164,7 @@ class VitessRecords:
             "statement": pa.array([statement.text for statement in told], pa.utf8()),
             "shard": pa.array([statement.shard for statement in told], pa.utf8()),
             "seconds": pa.array([statement.seconds for statement in told], pa.int64()),
-            "vgtid": pa.array([self._vgtid(s.vgtid, s.shard) for s in told], pa.utf8()),
+            "vgtid": pa.array([vgtid_text(s.vgtid, s.shard if local else "") for s in told], pa.utf8()),
         }
         topic = topic_name(self.connector.publish.vitess.schema_changes_topic or self.connector.topic_prefix)
         envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
@@ -164,7 +182,21 @@ class VitessRecords:
             re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_not_for
         ):
             topics = replace(topics, prefix=own.topic_prefix)
-        return topics.topic(keyspace, table)
+        topic = topics.topic(keyspace, table)
+        if not topics.pattern and topics.strategy is None:
+            self._refuse_shared_name(topic, f"{keyspace}.{table}")
+        return topic
+
+    def _refuse_shared_name(self, topic: str, table: str) -> None:
+        """Refuse tables whose names are equal once they are made fit for topics or schemas."""
+        name = adjusted_schema(topic, converters_of(self.connector).adjustments()[0])
+        other = self._tables.setdefault(name, table)
+        if other != table:
+            raise ConfigurationError(
+                f"tables {other} and {table} would share schemas and topic under the name {name}",
+                remedy="set publish.schema_names to avro_unicode, which keeps names of schemas apart, or "
+                "name topics by publish.topic_naming",
+            )
 
     def _options(self) -> vitess_envelope.EnvelopeOptions:
         publish = self.connector.publish
@@ -194,11 +226,8 @@ class VitessRecords:
         return rows.filter(pa.array(~same))
 
     def _vgtids(self, told: Transactions) -> pa.Array:
-        texts = map(self._vgtid, told.vgtids, told.shards)
-        return pa.array(list(texts), pa.utf8())
-
-    def _vgtid(self, message: bytes, shard: str) -> str:
-        return vgtid_text(message, shard if self.connector.publish.vitess.local_vgtid else "")
+        local = self.connector.publish.vitess.local_vgtid
+        return vgtid_texts(told.data, told.vgtid_starts, told.vgtid_ends, told.shards if local else ())
 
     def _bound(self, tables: list[TableEvents], told: Transactions, texts: pa.Array) -> transactions.Bounded:
         sort = _publishing_order(tables)
@@ -225,8 +254,9 @@ class VitessRecords:
         begin = 0
         order = None
         if self.connector.publish.vitess.ordered_transactions:
-            shards = map("/".join, zip(told.keyspaces, told.shards, strict=True))
-            order = self.order.next(zip(told.vgtids, shards, strict=True))
+            shards = told.with_shards()
+            known = told.epochs
+            order = self.order.next(shards) if known is None else self.order.known(shards, known)
         for table in tables:
             own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
             begin += table.rows.num_rows

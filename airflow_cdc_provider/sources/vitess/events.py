@@ -12,67 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.event_columns import Cells
+from airflow_cdc_provider.sources.vitess.event_rows import RowChanges, TableEvents, table_events
 from airflow_cdc_provider.sources.vitess.event_tables import (
     EventForm,
     EventTable,
     comparable_fields,
     event_table,
 )
-from airflow_cdc_provider.sources.vitess.event_types import EventColumn
-from airflow_cdc_provider.sources.vitess.rows import (
-    FAULTS,
-    UNKNOWN,
-    Changes,
-    Values,
-    mark_unknown,
-    read_changes,
-    read_rows,
-)
-
-CREATE: Final = "c"
-UPDATE: Final = "u"
-DELETE: Final = "d"
 
 _PLACE_BITS: Final = 32
-
-
-@dataclass(frozen=True, eq=False)
-class TableEvents:
-    """Events of a table whose rows have one form.
-
-    Columns of ``rows``:
-
-    ``op``                  ``c``, ``u`` or ``d``.
-    ``before``, ``after``   Rows (struct), null for none.
-    ``key``                 Keys (struct), null for a table without a key.
-    ``new_key``             The key that the row gets, for a delete that is half of a change of keys.
-    ``old_key``             The key that it had, for the create.
-    ``shard``               Name of the shard.
-    ``seconds``             When it was committed, s since 1970; 0 where the stream doesn't tell.
-
-    Args:
-        table: What it looks like.
-        rows: The events.
-        places: Per event what all events, BEGIN, END and statements are sorted by; rising.
-        transactions: Per event the number of its transaction.
-    """
-
-    table: EventTable
-    rows: pa.RecordBatch
-    places: Ints
-    transactions: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +37,46 @@ class Transactions:
     """Transactions in the order of the stream.
 
     Args:
-        vgtids: The ``VGtid`` message of each.
-        keyspaces: The keyspace of each.
-        shards: The shard.
+        data: The buffer that their VGTIDs stand in.
+        vgtid_starts: First byte of the ``VGtid`` message of each.
+        vgtid_ends: Byte after it.
+        tables: Keyspaces and shards.
+        numbers: Of each transaction, its number in ``tables``.
         begins: What BEGIN is sorted by.
         ends: What END is.
         begin_seconds: When it began, s since 1970; 0 where the stream doesn't tell.
         end_seconds: When it was committed, likewise.
+        epochs: Epoch of its shard with it, where that is known; None where it is to be told from VGTIDs.
     """
 
-    vgtids: Sequence[bytes]
-    keyspaces: Sequence[str]
-    shards: Sequence[str]
+    data: Bytes
+    vgtid_starts: Ints
+    vgtid_ends: Ints
+    tables: Sequence[wire.ShardTable]
+    numbers: Ints
     begins: Ints
     ends: Ints
     begin_seconds: Ints
     end_seconds: Ints
+    epochs: Ints | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.begins)
+
+    @property
+    def shards(self) -> list[str]:
+        """The name of each one's shard."""
+        names = np.array([table.shard for table in self.tables], np.object_)
+        found: list[str] = names[self.numbers].tolist()
+        return found
+
+    def with_shards(self) -> Iterator[tuple[bytes, str]]:
+        """Yield the ``VGtid`` message of each, and its shard as ``keyspace/shard``."""
+        names = [f"{table.keyspace}/{table.shard}" for table in self.tables]
+        places = zip(self.vgtid_starts.tolist(), self.vgtid_ends.tolist(), self.numbers.tolist(), strict=True)
+        for start, end, number in places:
+            yield self.data[start:end].tobytes(), names[number]
 
 
 @dataclass(frozen=True)
@@ -140,6 +117,22 @@ class StreamEvents:
     unread: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A stream from a place before which no table was told of.
+
+    Args:
+        events: Its events.
+    """
+
+    events: wire.Events
+
+    @cached_property
+    def fields(self) -> Ints:
+        """Numbers of the FIELD events."""
+        return np.flatnonzero(self.events.types == wire.FIELD)
+
+
 def stretches(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
     """Cut a stream behind transactions.
 
@@ -163,7 +156,7 @@ def stretches(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
 
 
 def decode(
-    events: wire.Events,
+    stream: Stream,
     first: int,
     last: int,
     form: EventForm,
@@ -172,7 +165,7 @@ def decode(
     """Decode a stretch of a stream.
 
     Args:
-        events: The stream, from a place before which no table was told of.
+        stream: The stream.
         first: First event, behind a transaction.
         last: The event after the last one, behind a transaction.
         form: How rows are shown.
@@ -182,20 +175,18 @@ def decode(
         CorruptInput: A row comes before the fields of its table, a COMMIT before any VGTID, or fields or
             statements can't be read.
     """
+    events = stream.events
     types = events.types[first:last]
     commits = first + np.flatnonzero(types == wire.COMMIT)
-    transactions = _transactions(events, first, commits, types)
+    vgtids = first + np.flatnonzero(types == wire.VGTID)
+    transactions = _transactions(events, first, commits, vgtids)
+    rows, of_event = _rows(events, first, last, commits, transactions.begins >> _PLACE_BITS)
     unread: dict[int, str] = {}
-    changes = events.changes
-    low, high = np.searchsorted(changes.events, (first, last))
-    of_event = changes.events[low:high]
-    numbers = np.arange(low, high)
-    places = (of_event << _PLACE_BITS) + 2 * (numbers - np.searchsorted(changes.events, of_event))
     tables = [
-        _table_events(events, table, numbers[rows], places[rows], commits, unread)
-        for table, rows in _by_form(events, of_event, form, captured)
+        table_events(table, rows.take(chosen), unread)
+        for table, chosen in _by_form(stream, of_event, form, captured)
     ]
-    statements = [_statement(events, int(first + n)) for n in np.flatnonzero(types == wire.DDL)]
+    statements = [_statement(events, int(first + n), vgtids) for n in np.flatnonzero(types == wire.DDL)]
     return StreamEvents(tables, transactions, statements, unread)
 
 
@@ -207,19 +198,21 @@ class _Form(NamedTuple):
     fields: bytes
 
 
-def _transactions(events: wire.Events, first: int, commits: Ints, types: Ints) -> Transactions:
-    begins = first + np.flatnonzero(types == wire.BEGIN)
-    previous = np.concatenate([[first - 1], commits[:-1]])[: len(commits)]
-    # A second BEGIN in a transaction says nothing.
-    which = np.searchsorted(begins, previous, "right")
-    starts = np.where(which < len(begins), np.append(begins, -1)[which], commits)
-    starts = np.where(starts > commits, commits, starts)
-    vgtids = [events.body(int(number)) for number in _vgtid_before(events, commits)]
-    named = [events.table(int(number)) for number in commits]
+def _transactions(events: wire.Events, first: int, commits: Ints, vgtids: Ints) -> Transactions:
+    """Find the transactions of a stretch. One that begins again in the middle counts from its last BEGIN."""
+    begins = first + np.flatnonzero(
+        events.types[first : commits[-1] if len(commits) else first] == wire.BEGIN
+    )
+    behind = np.concatenate([[first], commits[:-1] + 1])[: len(commits)]
+    last = np.append(begins, first)[np.searchsorted(begins, commits) - 1]
+    starts = np.maximum(last, behind)
+    own = _last_before(vgtids, commits)
     return Transactions(
-        vgtids,
-        [name.keyspace for name in named],
-        [name.shard for name in named],
+        events.data,
+        events.body_starts[own],
+        events.body_ends[own],
+        events.tables,
+        events.table_numbers[commits],
         starts << _PLACE_BITS,
         commits << _PLACE_BITS,
         events.timestamps[starts],
@@ -227,9 +220,33 @@ def _transactions(events: wire.Events, first: int, commits: Ints, types: Ints) -
     )
 
 
-def _vgtid_before(events: wire.Events, places: Ints) -> Ints:
-    """Return the numbers of the last VGTIDs before some events."""
-    vgtids = np.flatnonzero(events.types == wire.VGTID)
+def _rows(events: wire.Events, first: int, last: int, commits: Ints, begins: Ints) -> tuple[RowChanges, Ints]:
+    """Return the row changes of a stretch that belong to its transactions, and the ROW event of each."""
+    changes = events.changes
+    low, high = np.searchsorted(changes.events, (first, last))
+    numbers = np.arange(low, high)
+    transactions = np.searchsorted(commits, changes.events[low:high])
+    # What stands before the last BEGIN comes again behind it.
+    inside = changes.events[low:high] >= np.append(begins, last)[transactions]
+    numbers, transactions = numbers[inside], transactions[inside]
+    of_event = changes.events[numbers]
+    shards = pa.array([named.shard for named in events.tables], pa.utf8())
+    return (
+        RowChanges(
+            events.data,
+            changes.starts[numbers],
+            changes.ends[numbers],
+            (of_event << _PLACE_BITS) + 2 * (numbers - np.searchsorted(changes.events, of_event)),
+            shards.take(pa.array(events.table_numbers[of_event])),
+            events.timestamps[of_event],
+            transactions,
+        ),
+        of_event,
+    )
+
+
+def _last_before(vgtids: Ints, places: Ints) -> Ints:
+    """Return the last VGTID before each of some events."""
     which = np.searchsorted(vgtids, places) - 1
     if len(which) and which[0] < 0:
         raise CorruptInput(
@@ -240,10 +257,10 @@ def _vgtid_before(events: wire.Events, places: Ints) -> Ints:
 
 
 def _by_form(
-    events: wire.Events, of_event: Ints, form: EventForm, captured: Callable[[str, str], bool]
+    stream: Stream, of_event: Ints, form: EventForm, captured: Callable[[str, str], bool]
 ) -> Iterator[tuple[EventTable, Ints]]:
     """Group row changes by table and form; shards whose tables are equal share one."""
-    fields = np.flatnonzero(events.types == wire.FIELD)
+    events, fields = stream.events, stream.fields
     table_of_field = events.table_numbers[fields]
     groups: dict[_Form, list[Ints]] = {}
     table_of_row = events.table_numbers[of_event]
@@ -268,135 +285,9 @@ def _by_form(
         yield event_table(key.fields, key.keyspace, key.name, form), np.sort(np.concatenate(parts))
 
 
-def _table_events(
-    events: wire.Events,
-    table: EventTable,
-    numbers: Ints,
-    places: Ints,
-    commits: Ints,
-    unread: dict[int, str],
-) -> TableEvents:
-    """Decode row changes of one form.
-
-    Args:
-        events: The stream.
-        table: The form.
-        numbers: Their numbers among the row changes of the stream.
-        places: What each is sorted by; the next number is free.
-        commits: Numbers of the COMMIT events of the stretch.
-        unread: Gets the rows that can't be read.
-    """
-    data = events.data
-    changes = read_changes(data, events.changes.starts[numbers], events.changes.ends[numbers])
-    before = read_rows(data, changes.before.starts, changes.before.ends, table.width)
-    after = read_rows(data, changes.after.starts, changes.after.ends, table.width)
-    reasons = _reasons(data, changes, before, after, table)
-    _fill_in(data, changes, before, after)
-    bad = np.zeros(len(numbers), np.bool_)
-    images = [_image(data, table.columns, values, bad) for values in (before, after)]
-    keys = [_image(data, table.key, values, bad) for values in (before, after)]
-    for row in np.flatnonzero(bad).tolist():
-        reasons.setdefault(row, "a value can't be read")
-    if reasons:
-        for row, reason in reasons.items():
-            unread[int(events.changes.starts[numbers[row]])] = reason
-        kept = np.setdiff1d(np.arange(len(numbers)), np.fromiter(reasons, np.int64))
-        return _table_events(events, table, numbers[kept], places[kept], commits, unread)
-
-    has_before, has_after = changes.before.starts >= 0, changes.after.starts >= 0
-    moved = _moved(data, table, before, after) & has_before & has_after
-    index = np.repeat(np.arange(len(numbers)), 1 + moved.astype(np.int64))
-    second = np.concatenate([[False], index[1:] == index[:-1]])[: len(index)]
-    of_two = moved[index]
-    gone = np.where(of_two, ~second, ~has_after[index])
-    made = np.where(of_two, second, ~has_before[index])
-    event = events.changes.events[numbers][index]
-    transactions = np.searchsorted(commits, event)
-    if len(transactions) and transactions.max() >= len(commits):
-        raise CorruptInput(
-            f"a row of {table.keyspace}.{table.name} is part of no transaction", expected="COMMIT after it"
-        )
-    shards = pa.array([named.shard for named in events.tables], pa.utf8())
-    rows = {
-        "op": pa.array(np.where(gone, DELETE, np.where(made, CREATE, UPDATE)), pa.utf8()),
-        "before": images[0].take(pa.array(index, mask=made)),
-        "after": images[1].take(pa.array(index, mask=gone)),
-        "key": pc.if_else(pa.array(gone), keys[0].take(pa.array(index)), keys[1].take(pa.array(index))),
-        "new_key": keys[1].take(pa.array(index, mask=~(of_two & gone))),
-        "old_key": keys[0].take(pa.array(index, mask=~(of_two & made))),
-        "shard": shards.take(pa.array(events.table_numbers[event])),
-        "seconds": pa.array(events.timestamps[event]),
-    }
-    return TableEvents(table, pa.record_batch(rows), places[index] + second, transactions)
-
-
-def _reasons(
-    data: Bytes, changes: Changes, before: Values, after: Values, table: EventTable
-) -> dict[int, str]:
-    """Say of which row changes nothing can be shown, and why."""
-    reasons: dict[int, str] = {}
-    for faults in (changes.faults, before.faults, after.faults):
-        for row in np.flatnonzero(faults).tolist():
-            reasons.setdefault(row, FAULTS[faults[row]])
-    for values, spans in ((before, changes.before), (after, changes.after)):
-        for row in np.flatnonzero((spans.starts >= 0) & (values.counts != table.width)).tolist():
-            reasons.setdefault(
-                row,
-                f"a row has {values.counts[row]} values, its table {table.keyspace}.{table.name} "
-                f"{table.width} fields",
-            )
-    for row in np.flatnonzero((changes.before.starts < 0) & (changes.after.starts < 0)).tolist():
-        reasons.setdefault(row, "a change has no row")
-    for row in np.flatnonzero(changes.json_partial.present).tolist():
-        reasons.setdefault(row, "a JSON value is told as a change of the old one (partial JSON)")
-    return reasons
-
-
-def _fill_in(data: Bytes, changes: Changes, before: Values, after: Values) -> None:
-    """Show for values that the binlog leaves out of an update those that the row had before."""
-    if mark_unknown(data, after, changes.data_columns).any():
-        unknown = after.starts == UNKNOWN
-        after.starts[unknown] = before.starts[unknown]
-        after.ends[unknown] = before.ends[unknown]
-
-
-def _image(
-    data: Bytes, columns: Sequence[EventColumn], values: Values, bad: npt.NDArray[np.bool_]
-) -> pa.Array:
-    """Show rows, or keys, by their columns; a struct without columns is null."""
-    if not columns:
-        return pa.nulls(len(bad), pa.struct([]))
-    shown = [c.read(Cells(data, values.starts[c.place], values.ends[c.place], bad)) for c in columns]
-    return pa.StructArray.from_arrays(shown, fields=[c.field.with_nullable(True) for c in columns])
-
-
-def _moved(data: Bytes, table: EventTable, before: Values, after: Values) -> npt.NDArray[np.bool_]:
-    """Tell where a column of the key differs."""
-    moved = np.zeros(before.starts.shape[1], np.bool_)
-    for column in table.key:
-        place = column.place
-        _mark_different(
-            data, before.starts[place], before.ends[place], after.starts[place], after.ends[place], moved
-        )
-    return moved
-
-
-@walker
-def _mark_different(data: Any, starts: Any, ends: Any, others: Any, other_ends: Any, different: Any) -> None:
-    for row in range(len(starts)):
-        size = ends[row] - starts[row]
-        if (starts[row] < 0) != (others[row] < 0) or size != other_ends[row] - others[row]:
-            different[row] = True
-        elif starts[row] >= 0:
-            for i in range(size):
-                if data[starts[row] + i] != data[others[row] + i]:
-                    different[row] = True
-                    break
-
-
-def _statement(events: wire.Events, number: int) -> Statement:
+def _statement(events: wire.Events, number: int, vgtids: Ints) -> Statement:
     named = events.table(number)
-    vgtid = events.body(int(_vgtid_before(events, np.array([number]))[0]))
+    vgtid = events.body(int(_last_before(vgtids, np.array([number]))[0]))
     try:
         text = events.body(number).decode()
     except UnicodeDecodeError as error:

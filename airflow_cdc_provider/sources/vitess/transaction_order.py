@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from airflow_cdc_provider.changes.spans import Ints
+from airflow_cdc_provider.sources.vitess.gtid import GtidSet, is_real
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
 
 
@@ -39,6 +41,11 @@ class TransactionOrder:
 
     position: Position = field(default_factory=Position)
 
+    def known(self, transactions: Iterable[tuple[bytes, str]], epochs: Ints) -> Order:
+        """Order transactions whose epochs are known."""
+        ranks = [_rank_bytes(vgtid_shards(message).get(shard, "")) for message, shard in transactions]
+        return Order(pa.array(epochs, pa.int64()), pa.array(ranks, pa.binary()))
+
     def next(self, transactions: Iterable[tuple[bytes, str]]) -> Order:
         """Go on by some transactions.
 
@@ -56,7 +63,11 @@ class TransactionOrder:
                 self.position = Position(dict.fromkeys(told, ShardPlace("")))
             self.position, _ = self.position.after(told)
             place = self.position.shards[shard]
-            rank = place.set.rank if place.gtid else 0
             epochs.append(place.epoch)
-            ranks.append(rank.to_bytes(rank.bit_length() // 8 + 1, "big"))
+            ranks.append(_rank_bytes(place.gtid))
         return Order(pa.array(epochs, pa.int64()), pa.array(ranks, pa.binary()))
+
+
+def _rank_bytes(gtid: str) -> bytes:
+    rank = GtidSet.parse(gtid).rank if is_real(gtid) else 0
+    return rank.to_bytes(rank.bit_length() // 8 + 1, "big")

@@ -13,20 +13,70 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, copy_bytes
+from airflow_cdc_provider.changes.text_kernels import text_array
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
 from airflow_cdc_provider.sources.vitess.protocol import TYPES, VGtid
 
+_PARTS: Final = (b'{"keyspace":"', b'","shard":"', b'","gtid":"', b'","table_p_ks":[]}')
+_WORDS: Final = np.frombuffer(b"".join(_PARTS), np.uint8)
+_KEYSPACE: Final = len(_PARTS[0])
+_SHARD: Final = _KEYSPACE + len(_PARTS[1])
+_GTID: Final = _SHARD + len(_PARTS[2])
+_ENTRY: Final = _GTID + len(_PARTS[3]) + 1
+"""Bytes of an entry without its names, and the comma behind it."""
 _HTML: Final = re.compile("[<>&='\u2028\u2029]")
 
 
+def vgtid_texts(data: Bytes, starts: Ints, ends: Ints, shards: Sequence[str] = ()) -> pa.Array:
+    """Write VGTIDs.
+
+    Args:
+        data: A buffer.
+        starts: First byte of each ``VGtid`` message in it.
+        ends: Byte after each.
+        shards: Of each message, the shard whose entry alone is shown (Debezium's transform UseLocalVgtid);
+            none: all entries of all messages.
+
+    Returns:
+        Strings.
+
+    Raises:
+        CorruptInput: A message can't be read.
+    """
+    names, which = np.unique(np.array(shards, np.str_), return_inverse=True) if shards else ([], ())
+    named, name_starts, name_ends = binary_buffer(
+        pa.array([str(name).encode() for name in names], pa.binary())
+    )
+    numbers = np.array(which if shards else np.full(len(starts), -1), np.int64)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    out = np.empty(_room(data, starts, ends), np.uint8)
+    unusual = np.zeros(len(starts), np.bool_)
+    _write(data, starts, ends, numbers, named, name_starts, name_ends, out, offsets, unusual)
+    written = text_array(out, offsets, ~unusual)
+    if not unusual.any():
+        return written
+    rows = np.flatnonzero(unusual).tolist()
+    texts = pa.array(
+        [vgtid_text(data[starts[row] : ends[row]].tobytes(), shards[row] if shards else "") for row in rows],
+        pa.utf8(),
+    )
+    return pc.replace_with_mask(written, pa.array(unusual), texts)
+
+
 def vgtid_text(message: bytes, shard: str = "") -> str:
-    """Write a VGTID.
+    """Write one VGTID, whatever is in it: last keys of a copy, names that JSON escapes.
 
     Args:
         message: The ``VGtid`` message.
-        shard: Show this shard's entry alone (Debezium's transform UseLocalVgtid); empty for all.
+        shard: Show this shard's entry alone; empty for all.
 
     Raises:
         CorruptInput: It is none.
@@ -36,6 +86,107 @@ def vgtid_text(message: bytes, shard: str = "") -> str:
     except DecodeError as error:
         raise CorruptInput("a VGTID can't be read", found=str(error)) from error
     return _json([_shard(entry) for entry in vgtid.shard_gtids if shard in ("", entry.shard)])
+
+
+@walker
+def _room(data: Any, starts: Any, ends: Any) -> Any:
+    """Return how many bytes the texts take at most."""
+    total = np.int64(0)
+    for row in range(len(starts)):
+        total += ends[row] - starts[row] + 2
+        at = starts[row]
+        while at < ends[row]:
+            number, _, _, _, after = next_field(data, at, ends[row])
+            if number < 0:
+                break
+            total += _ENTRY
+            at = after
+    return total
+
+
+@walker
+def _write(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    shards: Any,
+    named: Any,
+    name_starts: Any,
+    name_ends: Any,
+    out: Any,
+    offsets: Any,
+    unusual: Any,
+) -> None:
+    """Write messages; those that need more than copying are marked instead."""
+    used = np.int64(0)
+    for row in range(len(starts)):
+        first = name_starts[shards[row]] if shards[row] >= 0 else np.int64(0)
+        last = name_ends[shards[row]] if shards[row] >= 0 else np.int64(-1)
+        end = _write_one(data, starts[row], ends[row], named, first, last, out, used)
+        if end < 0:
+            unusual[row] = True
+        else:
+            used = end
+        offsets[row + 1] = used
+
+
+@walker
+def _write_one(data: Any, at: Any, end: Any, named: Any, first: Any, last: Any, out: Any, used: Any) -> Any:
+    """Write one message; return the place behind its text, -1 if it has more than plain names and sets."""
+    out[used] = 91
+    used += 1
+    begin = used
+    while at < end:
+        number, kind, _, content, after = next_field(data, at, end)
+        if number != 1 or kind != LEN:
+            return np.int64(-1)
+        keyspace_start = keyspace_end = shard_start = shard_end = gtid_start = gtid_end = content
+        inner = content
+        while inner < after:
+            part, part_kind, _, part_start, part_end = next_field(data, inner, after)
+            if part_kind != LEN or part < 1 or part > 3 or not _is_plain(data, part_start, part_end):
+                return np.int64(-1)
+            if part == 1:
+                keyspace_start, keyspace_end = part_start, part_end
+            elif part == 2:
+                shard_start, shard_end = part_start, part_end
+            else:
+                gtid_start, gtid_end = part_start, part_end
+            inner = part_end
+        at = after
+        if last >= 0 and not _same(data, shard_start, shard_end, named, first, last):
+            continue
+        if used > begin:
+            out[used] = 44
+            used += 1
+        used = copy_bytes(_WORDS, 0, _KEYSPACE, out, used)
+        used = copy_bytes(data, keyspace_start, keyspace_end, out, used)
+        used = copy_bytes(_WORDS, _KEYSPACE, _SHARD, out, used)
+        used = copy_bytes(data, shard_start, shard_end, out, used)
+        used = copy_bytes(_WORDS, _SHARD, _GTID, out, used)
+        used = copy_bytes(data, gtid_start, gtid_end, out, used)
+        used = copy_bytes(_WORDS, _GTID, _ENTRY - 1, out, used)
+    out[used] = 93
+    return used + 1
+
+
+@walker
+def _is_plain(data: Any, start: Any, end: Any) -> Any:
+    for i in range(start, end):
+        byte = data[i]
+        if byte < 32 or byte > 126 or byte in (34, 38, 39, 60, 61, 62, 92):
+            return False
+    return True
+
+
+@walker
+def _same(data: Any, start: Any, end: Any, other: Any, first: Any, last: Any) -> Any:
+    if end - start != last - first:
+        return False
+    different = 0
+    for i in range(end - start):
+        different |= data[start + i] ^ other[first + i]
+    return different == 0
 
 
 def _shard(entry: Any) -> dict[str, Any]:

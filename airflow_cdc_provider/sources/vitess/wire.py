@@ -217,20 +217,19 @@ def split_recording(data: bytes | memoryview | Bytes) -> tuple[Bytes, Ints, Ints
         CorruptInput: A length leads out of the recording.
     """
     view = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-    spans: list[tuple[int, int]] = []
-    at = 0
-    while at < len(view):
-        length, start = read_varint(view, at, len(view))
-        if start < 0 or not 0 <= length <= len(view) - start:
+    room = len(view) // 64 + 16
+    while True:
+        places = np.zeros((2, room), np.int64)
+        count, broken, length, start = _split(view, places)
+        if broken >= 0:
             raise CorruptInput(
-                f"A recording of a VStream is broken at byte {at}, behind {len(spans)} messages",
+                f"A recording of a VStream is broken at byte {broken}, behind {count} messages",
                 expected="the length of a message as a varint, and so many bytes",
                 found=FAULTS[-start] if start < 0 else f"a length of {length}, and {len(view) - start} bytes",
             )
-        at = start + length
-        spans.append((start, at))
-    places = np.array(spans, np.int64).reshape(-1, 2)
-    return view, np.ascontiguousarray(places[:, 0]), np.ascontiguousarray(places[:, 1])
+        if count <= room:
+            return view, places[0, :count], places[1, :count]
+        room = count
 
 
 _COLUMNS: Final = (
@@ -281,6 +280,28 @@ def _number_tables(data: Bytes, names: Ints) -> tuple[Ints, list[int]]:
     ):
         firsts = np.zeros(4 * len(firsts), np.int64)
     return numbers, firsts[:distinct].tolist()
+
+
+@walker
+def _split(data: Any, places: Any) -> Any:
+    """Fill the places of messages as far as there is room, and count on.
+
+    Returns:
+        How many messages there are; -1, or the place of a length that leads out of the recording, with that
+        length and the place after it.
+    """
+    count = np.int64(0)
+    at = np.int64(0)
+    while at < len(data):
+        length, start = read_varint(data, at, len(data))
+        if start < 0 or length < 0 or length > len(data) - start:
+            return count, at, length, start
+        at = start + length
+        if count < places.shape[1]:
+            places[0, count] = start
+            places[1, count] = at
+        count += 1
+    return count, np.int64(-1), np.int64(0), np.int64(0)
 
 
 @walker

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.events.transactions import OpenTransaction, track
+from airflow_cdc_provider.events.transactions import OpenTransaction, bound, track
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from([None, "t1", "t2", "t3"]), st.sampled_from(["d.a", "d.b", "d.c"])), max_size=12
@@ -84,3 +85,33 @@ def test_a_cut_anywhere_changes_nothing(events: list[Event], cut: int) -> None:
     assert first[0] + second[0] == blocks
     assert first[1] + [(before + done, *rest) for before, *rest in second[1]] == records
     assert second[2] == still_open
+
+
+def test_transactions_with_known_bounds_are_counted_also_without_events() -> None:
+    bounded = bound(
+        pa.array(["a", "b", "c"]),
+        np.array([1, 2, 3]),
+        np.array([4, 5, 6]),
+        np.array([0, 0, 0, 2]),
+        pa.array(["-80.shop.item", "-80.shop.orders", "-80.shop.item", "-80.shop.item"]),
+    )
+
+    assert bounded.blocks.to_pylist() == [
+        {"id": "a", "total_order": 1, "data_collection_order": 1},
+        {"id": "a", "total_order": 2, "data_collection_order": 1},
+        {"id": "a", "total_order": 3, "data_collection_order": 2},
+        {"id": "c", "total_order": 1, "data_collection_order": 1},
+    ]
+    told = bounded.records.to_pylist()
+    assert [(r["status"], r["id"], r["event_count"], r["ts_ms"]) for r in told] == [
+        ("BEGIN", "a", None, 1),
+        ("BEGIN", "b", None, 2),
+        ("BEGIN", "c", None, 3),
+        ("END", "a", 3, 4),
+        ("END", "b", 0, 5),
+        ("END", "c", 1, 6),
+    ]
+    assert told[0]["data_collections"] is None
+    # In the order of Java's HashMap, as Debezium was seen to write them.
+    assert [c["data_collection"] for c in told[3]["data_collections"]] == ["-80.shop.orders", "-80.shop.item"]
+    assert told[4]["data_collections"] == []

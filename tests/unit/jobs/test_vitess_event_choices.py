@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -515,6 +516,38 @@ def test_names_are_made_fit_for_avro(tmp_path: Path) -> None:
         "cdc.shop.t_u002d1.Envelope",
         "we_u0020ird",
     )
+
+
+@pytest.mark.covers("VIT-NAM-03")
+def test_tables_that_would_share_a_schema_are_refused(tmp_path: Path) -> None:
+    stream = Stream().fields("a-b", ID, NAME).change("a-b", None, (b"1", b"a"))
+    stream.fields("a_b", ID, NAME).change("a_b", None, (b"1", b"a"))
+
+    assert len(made(stream, tmp_path)) == 2
+    assert len(made(stream, tmp_path, schema_names="avro_unicode")) == 2
+    with pytest.raises(ConfigurationError, match=r"shop\.a-b and shop\.a_b would share"):
+        made(stream, tmp_path, schema_names="avro")
+
+
+def test_keys_and_values_are_written_as_avro(tmp_path: Path) -> None:
+    spatial = column("p", "GEOMETRY", "point")
+    stream = Stream().fields("t", ID, NAME, spatial).fields("n", NAME)
+    point = b"\0\0\0\0\x01\x01\0\0\0" + struct.pack("<dd", 1.5, -2)
+    stream.change("t", None, (b"-2", b"a", point)).change("n", None, (b"b",))
+    declaration = {
+        "name": "cdc",
+        "source": {"type": "vitess", "keyspace": "shop"},
+        "publish": {"key": "avro", "value": "avro", "schemas": True, "vitess": {"geometries": True}},
+    }
+
+    with_key, without = records(Connector.from_dict(declaration), stream.write(tmp_path / "avro.vstream"))
+
+    assert base64.b64decode(with_key["key"]) == b"\x03"  # -2, zigzag
+    assert without["key"] is None
+    value = base64.b64decode(with_key["value"])
+    assert value.startswith(b"\0\x02\x03\x02\x02a\x02" + struct.pack("<dd", 1.5, -2))
+    fields = with_key["value_schema"]["fields"][0]["type"][1]["fields"]
+    assert [field["name"] for field in fields] == ["id", "name", "p"]
 
 
 def test_choices_that_say_nothing_are_refused() -> None:

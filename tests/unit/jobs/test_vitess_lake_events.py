@@ -1,0 +1,115 @@
+"""Events of captured records against those of the recording that was captured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.events.encoder import to_lines
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.jobs.offline import text_of
+from airflow_cdc_provider.jobs.offline_vitess_events import recorded_events
+from airflow_cdc_provider.jobs.vitess_events import VitessRecords
+from airflow_cdc_provider.jobs.vitess_lake_events import record_pieces
+from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.event_records import decode_records
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.records import SliceReader
+from tests.unit.jobs.test_offline_vitess import FIXTURES, NOW_NS, declared, records
+
+
+def captured(
+    name: str, keyspace: str, shards: tuple[str, ...]
+) -> tuple[pa.Table, dict[tuple[str, str], bytes]]:
+    """Turn a recording into records as a capture does; return them in the lake's order, and all fields."""
+
+    def selects(table: str) -> bool:
+        return True
+
+    def knows(table: str, schema_id: str) -> bool:
+        return (table, schema_id) in fields
+
+    fields: dict[tuple[str, str], bytes] = {}
+    events = recorded_events(FIXTURES / "vstream" / f"{name}.vstream")
+    place = Position({f"{keyspace}/{shard}": ShardPlace("current") for shard in shards})
+    cutter = Cutter(place, selects, knows, slice_bytes=4096, keep_empty=True, stops_at_journals=False)
+    spans = zip(events.keys, events.ends, strict=True)
+    cutter.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
+    slices, schemas = cutter.give(0)
+    fields.update({(one["source_table"], one["schema_id"]): one["payload"] for one in schemas})
+    read = SliceReader(selects, empty_transactions=True)
+    everything = pa.Table.from_batches(
+        [batch for part in slices for batch in read(part)], record.CHANGE_SCHEMA
+    )
+    order = pc.sort_indices(everything, [("origin", "ascending"), ("position", "ascending")])
+    return everything.take(order).combine_chunks(), fields
+
+
+def shown(
+    table: pa.Table, fields: dict[tuple[str, str], bytes], name: str, size: int
+) -> list[dict[str, Any]]:
+    """Print the events of records, read so many at a time."""
+    connector = declared(name, schemas=False, headers=False)
+    maker = VitessRecords(connector, NOW_NS, lambda keyspace, table: True)
+
+    def lines() -> Iterator[str]:
+        for piece in record_pieces(iter(table.to_batches(max_chunksize=size))):
+            decoded = decode_records(piece, lambda table, id: fields[table, id], maker.form, maker.captured)
+            assert not decoded.unread
+            yield from text_of(to_lines(maker.made(decoded), ())).decode().splitlines()
+
+    return [json.loads(line) for line in lines()]
+
+
+def of_shard(found: list[dict[str, Any]], shard: str) -> list[Any]:
+    """Return the events of a shard, without tombstones, BEGIN and END."""
+    values = [(r["topic"], r["key"], json.loads(r["value"])) for r in found if r["value"]]
+    return [one for one in values if "op" in one[2] and one[2]["source"]["shard"] == shard]
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("name", "keyspace", "shards"), [("txordered", "shop", ("-80", "80-")), ("unsharded", "lookup", ("0",))]
+)
+def test_captured_records_give_each_shards_events_as_the_recording_does(
+    name: str, keyspace: str, shards: tuple[str, ...], size: int
+) -> None:
+    table, fields = captured(name, keyspace, shards)
+    recorded = records(declared(name, schemas=False, headers=False), FIXTURES / "vstream" / f"{name}.vstream")
+
+    # A capture has no copy in its stream: the rows of snapshots have records of their own.
+    found = shown(table.filter(table["committed_at"].is_valid()), fields, name, size)
+
+    for shard in shards:
+        changes = [event for event in of_shard(recorded, shard) if event[2]["source"]["ts_ms"]]
+        assert len(changes) > 3
+        assert of_shard(found, shard) == changes
+
+
+def test_rows_of_a_snapshot_tell_their_shard_without_a_position() -> None:
+    table, fields = captured("unsharded", "lookup", ("0",))
+    rows = table.filter(pc.equal(table["kind"], record.CHANGE))
+    kind = rows.schema.get_field_index("kind")
+    copies = rows.set_column(kind, "kind", pa.repeat(record.SNAPSHOT, rows.num_rows))
+
+    found = [json.loads(r["value"]) for r in shown(copies, fields, "unsharded", 10_000) if r["value"]]
+
+    events = [value for value in found if "op" in value]
+    assert len(events) >= rows.num_rows
+    nowhere = [{"keyspace": "lookup", "shard": "0", "gtid": "", "table_p_ks": []}]
+    assert all(json.loads(value["source"]["vgtid"]) == nowhere for value in events)
+    assert [value["status"] for value in found if "status" in value][:2] == ["BEGIN", "END"]
+
+
+def test_a_change_without_its_transaction_is_refused() -> None:
+    table, fields = captured("unsharded", "lookup", ("0",))
+    rows = table.filter(pc.equal(table["kind"], record.CHANGE))
+
+    with pytest.raises(CorruptInput, match="has no transaction"):
+        shown(rows, fields, "unsharded", 10_000)
