@@ -101,9 +101,10 @@ class VitessCluster:
         own = ("--service-map", "grpc-vtgateservice", "--grpc-port", str(self.port))
         auth = ("--mysql-auth-server-impl", "none", "--vschema-ddl-authorized-users", "%")
         for keyspace in self.keyspaces:
-            self.apply_vschema(keyspace.name, keyspace.vschema | {"sharded": keyspace.sharded})
+            self.apply_vschema(keyspace.name, {**keyspace.vschema, "sharded": keyspace.sharded})
         self._run("vtgate", [*self._topology(), *gate, *mysql, *own, *auth, *self._listens()])
-        self._until(self._serves)
+        wanted = {(keyspace.name, shard) for keyspace in self.keyspaces for shard in keyspace.shards}
+        self._until(lambda: self._serves(wanted))
         return self
 
     def add_shards(self, shards: Mapping[str, Sequence[str]]) -> None:
@@ -128,6 +129,7 @@ class VitessCluster:
             )
         )
         self._reshard(keyspace, "switchtraffic")
+        self._until(lambda: self._serves({(keyspace, shard) for shard in targets}))
 
     def complete(self, keyspace: str) -> None:
         """End a reshard: the old shards disappear."""
@@ -228,8 +230,7 @@ class VitessCluster:
     def _reshard(self, keyspace: str, *arguments: str) -> None:
         self.control("Reshard", "--workflow", "r1", "--target-keyspace", keyspace, *arguments)
 
-    def _serves(self) -> bool:
-        wanted = {(k.name, shard) for k in self.keyspaces for shard in k.shards}
+    def _serves(self, wanted: set[tuple[str, str]]) -> bool:
         try:
             with self.client() as client:
                 rows = client.execute("SHOW VITESS_TABLETS", timeout_seconds=2).texts()
