@@ -5,8 +5,8 @@ second for each, so ranges are read side by side. A range asks for its table alo
 means a copy (``vtgate.proto``, ``tables_to_copy``).
 
 Between packets of a copy the tablet sends transactions of the binlog. The main stream has them: they are left
-out here. What tells the two apart is the last key that each VGTID bears, which a packet changes and a transaction
-repeats, and the time, which a transaction has.
+out here. What tells the two apart is the last key that each VGTID bears, which a packet changes and a
+transaction repeats, and the time, which a transaction has.
 
 A packet's rows have the version of its VGTID, and hold all that was committed up to it. The main stream must
 have what follows it: a copy that begins before the stored offset (a replica may lag) is not taken but begun
