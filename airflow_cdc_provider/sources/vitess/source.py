@@ -271,6 +271,7 @@ class VitessSource:
         position = Position.from_offset(start) if start is not None else self._head()
         target = Position.from_offset(head)
         self._offset = position
+        _require_all_shards(position, target)
         unsettled = {s: p for s, p in position.shards.items() if not is_real(p.gtid)}
         if unsettled:
             now = self._head()
@@ -344,6 +345,23 @@ class VitessSource:
             require_known(position, self._head(_PRIMARY))
         positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
         require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
+
+
+def _require_all_shards(position: Position, head: Position) -> None:
+    """Refuse to read on where there are shards that none of the offset can turn into.
+
+    Raises:
+        ConfigurationError: With them.
+    """
+    if new := [
+        shard for shard in head.shards if shard not in position.shards and not position.ancestors_of(shard)
+    ]:
+        raise ConfigurationError(
+            f"the stored offset has no place of {', '.join(new)}",
+            expected=", ".join(position.shards),
+            found=", ".join(head.shards),
+            remedy="leave them out (source.shards), or reset the offset, which brings new snapshots",
+        )
 
 
 @dataclass(frozen=True)
