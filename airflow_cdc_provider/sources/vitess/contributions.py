@@ -120,7 +120,7 @@ def decode(
         _contributions(changes, made, order, fences),
         tuple(int(row) for row in left_out),
         tuple(reasons),
-        tuple(int(row) for row in order),
+        order.tolist(),
     )
 
 

@@ -116,8 +116,7 @@ def key_prefix(shard: str) -> bytes:
 def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Ints]:
     """Return where a key column's values stand in the one form that keys have."""
     family = family_of(column)
-    by_number = family == "members" and not column.as_text
-    if family in ("decimal", "float") or column.type.zerofill or by_number:
+    if family in ("decimal", "float", "members") or column.type.zerofill:
         return binary_buffer(texts(column, data, starts, ends)[0])
     return data, starts, ends
 
