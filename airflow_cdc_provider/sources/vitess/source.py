@@ -37,6 +37,7 @@ from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 log = logging.getLogger(__name__)
 
 _PRIMARY = "PRIMARY"
+_SECOND_US = 1_000_000
 
 
 class VitessSource:
@@ -134,7 +135,8 @@ class VitessSource:
     def resumed_at(self, table: str) -> int:
         """Return when a statement changed rows that no event tells of, µs since 1970; 0 for never."""
         due = self._history(table).due
-        return due.moment_us if due is not None else 0
+        # A statement tells the second in which it ran: a snapshot that began in it may not have seen it.
+        return due.moment_us + _SECOND_US - 1 if due is not None else 0
 
     def schema_findings(self) -> list[str]:
         """Tell what of the schema keeps mirrors from following: nothing, as snapshots follow it."""
