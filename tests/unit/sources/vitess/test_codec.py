@@ -191,6 +191,17 @@ def test_rows_before_a_fence_of_their_shard_are_of_an_earlier_generation() -> No
     assert rows_of(decoded, codec, fences) == [{"id": "2", "v": "stays"}]
 
 
+def test_a_shard_made_by_a_reshard_lives_after_the_fences_of_its_ancestors() -> None:
+    codec = codec_of(seen(TWO, 1), lineage("-40", "-80"))
+    fences = (Fence(7, "shop/-80", place(500), 7),)
+    child = {**changed(TWO, change(None, ["1", "new"]), 4), "origin": "shop/-40"}
+    child["position"] = child["version"] = place(4, epoch=2)
+
+    decoded = codec.decode(batch([child]), fences)
+
+    assert decoded.contributions["generation"].to_pylist() == [7]
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

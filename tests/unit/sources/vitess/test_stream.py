@@ -483,3 +483,35 @@ def test_every_recorded_row_becomes_a_record() -> None:
         found = [r["payload"] for r in records.to_pylist() if r["kind"] == CHANGE]
         assert [RowChange.FromString(p) for p in found] == [RowChange.FromString(p) for p in expected]
         assert expected
+
+
+@pytest.mark.covers("VIT-STR-11", "VIT-SCO-21")
+def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
+    script: list[Step] = [response(*LOW1), Waits()]
+    plain = Capture(stack, [script], options())
+    chosen = Capture(
+        stack,
+        [script],
+        options(
+            minimize_skew=True,
+            keyspace_heartbeats=True,
+            journals=False,
+            heartbeat_seconds=7,
+            cells=("a", "b"),
+            cell_preference="onlyspecified",
+            tablet_order="inorder",
+        ),
+    )
+    plain.read(START, at(low=11))
+    chosen.read(START, at(low=11))
+
+    flags = plain.server.requests[0].flags
+    assert (flags.minimize_skew, flags.stream_keyspace_heartbeats, flags.stop_on_reshard) == (False,) * 3
+    assert (flags.cells, flags.cell_preference, flags.tablet_order) == ("", "", "")
+    assert (flags.transaction_chunk_size, flags.include_reshard_journal_events) == (0, True)
+    flags = chosen.server.requests[0].flags
+    assert (flags.minimize_skew, flags.stream_keyspace_heartbeats) == (True, True)
+    assert (flags.cells, flags.cell_preference, flags.tablet_order) == ("a,b", "onlyspecified", "inorder")
+    assert (flags.heartbeat_interval, flags.include_reshard_journal_events) == (7, False)
+    with pytest.raises(ConfigurationError, match="says nothing with minimize_skew"):
+        options(minimize_skew=True, transaction_chunk_bytes=1000)
