@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "hooks": [_modules("hooks.cassandra", "hooks.mongodb")],
+        "hooks": [_modules("hooks.cassandra", "hooks.mongodb", "hooks.vitess")],
         "operators": [
             _modules(
                 "operators.stages",
@@ -39,9 +39,9 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.transfer",
             )
         ],
-        "sensors": [_modules("sensors.cassandra", "sensors.mongodb", "sensors.stream")],
-        "triggers": [_modules("triggers.cdc_raw", "triggers.mongodb", "triggers.stream")],
-        "connection-types": [_CASSANDRA, _MONGODB],
+        "sensors": [_modules("sensors.cassandra", "sensors.mongodb", "sensors.stream", "sensors.vitess")],
+        "triggers": [_modules("triggers.cdc_raw", "triggers.mongodb", "triggers.stream", "triggers.vitess")],
+        "connection-types": [_CASSANDRA, _MONGODB, _VITESS],
         "extra-links": [f"{_PACKAGE}.links.connector.ConnectorAssetsLink"],
         "asset-uris": [
             {"schemes": ["cassandra"], "handler": f"{_PACKAGE}.assets.sanitize_table_uri"},
@@ -183,6 +183,65 @@ _MONGODB = {
         "uri_options": {
             "label": "Other options",
             "description": "As in a connection string: readPreference=secondary&maxPoolSize=20",
+            "schema": _TEXT,
+        },
+    },
+}
+
+_VITESS = {
+    "connection-type": "cdc_vitess",
+    "hook-class-name": f"{_PACKAGE}.hooks.vitess.VitessCdcHook",
+    "hook-name": "Vitess (CDC)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "extra"],
+        "relabeling": {"host": "VTGates", "port": "gRPC port"},
+        "placeholders": {"host": "vtgate1, vtgate2:15991", "port": "15991"},
+    },
+    "conn-fields": {
+        "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
+        "tls_ca_file": {
+            "label": "TLS CA file",
+            "description": "PEM file of the authority that signed VTGate's certificate.",
+            "schema": _TEXT,
+        },
+        "tls_cert_file": {
+            "label": "TLS certificate file",
+            "description": "PEM file with the client's certificate, where VTGate demands one.",
+            "schema": _TEXT,
+        },
+        "tls_key_file": {
+            "label": "TLS key file",
+            "description": "PEM file with the key of that certificate.",
+            "schema": _TEXT,
+        },
+        "tls_server_name": {
+            "label": "TLS server name",
+            "description": "The name in VTGate's certificate, where it isn't the host's.",
+            "schema": _TEXT,
+        },
+        "headers": {
+            "label": "Headers",
+            "description": "Sent with each call, for proxies: name:value,name:value",
+            "schema": _TEXT,
+        },
+        "keepalive_seconds": {
+            "label": "Keepalive interval",
+            "description": "Seconds between pings of an idle connection; empty for none.",
+            "schema": _TEXT,
+        },
+        "max_message_bytes": {
+            "label": "Largest message",
+            "description": "In bytes; empty for 4 MiB. Each row must fit.",
+            "schema": _TEXT,
+        },
+        "load_balancing": {
+            "label": "Load balancing",
+            "description": "Between several VTGates: pick_first (also if empty) or round_robin.",
+            "schema": _TEXT,
+        },
+        "caller_id": {
+            "label": "Caller id",
+            "description": "Principal that VTGate's logs and access lists see.",
             "schema": _TEXT,
         },
     },

@@ -1,8 +1,6 @@
 """A real Vitess in one process: vtcombo (VTGate and the tablets of all shards) over one MySQL.
 
-vtcombo is built by Go from the module proxy, which checks its hash. Debian stable has no MySQL that fits, so
-MySQL is unpacked from ``sid`` with the libraries that it needs, libc included; nothing is installed. Both
-stay in the user's cache.
+Both are made once and stay in the user's cache (:mod:`.vitess_programs`).
 
 One mysqld serves all shards: a shard's stream shows other shards' transactions as empty ones. Nothing can be
 resharded, and no tablet fails over.
@@ -12,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import time
 import urllib.request
@@ -23,27 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from server_kit.cache import cached, require_space, say
-from server_kit.debian import unpack_packages
+from server_kit.cache import require_space, say
 from server_kit.ports import free_port, require_free
-from server_kit.programs import find_program, run_program
+from server_kit.programs import run_program
 from server_kit.server import Server
+from server_kit.vitess_programs import (
+    DEFAULT_VERSION,
+    as_user,
+    give_away,
+    memory_disk,
+    mysql_folder,
+    mysql_version,
+    vitess_program,
+)
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
 
     from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
-DEFAULT_VERSION: Final = "0.24.2"
-_MODULE: Final = "vitess.io/vitess"
 _NEEDED_BYTES: Final = 1 << 30
-_ROOMY_BYTES: Final = 4 << 30
 _SOCKET_PATH_BYTES: Final = 107
 _STOP_SECONDS: Final = 30.0
 _HOME: Final = "tmp"
-_USER, _GROUP = "nobody", "nogroup"
-# What mysqld's and vtcombo's programs are called; perl's and others that the packages bring aren't.
-_PROGRAMS: Final = ("sbin/mysqld", "bin/mysql", "bin/mysqladmin", "bin/mysqlbinlog", "bin/mysqldump")
 # One mysqld serves primaries and replicas alike, hence the first line; Debian's folder for files isn't there,
 # hence the last. A crash of mysqld loses nothing, one of the machine may.
 _MY_CNF: Final = """\
@@ -113,7 +111,7 @@ class VitessServer(Server):
         start_timeout_seconds: float = 90,
     ) -> None:
         host, port = "127.0.0.1", port or free_port()
-        super().__init__("Vitess", folder, host=host, port=port, log="vtcombo.log", parent=_memory_disk())
+        super().__init__("Vitess", folder, host=host, port=port, log="vtcombo.log", parent=memory_disk())
         self.keyspaces = {keyspace.name: keyspace for keyspace in keyspaces}
         self.version = version
         self.auth = auth
@@ -173,7 +171,7 @@ class VitessServer(Server):
             raise ConfigurationError(f"a mysqld still runs in {self.tablet_folder}", remedy="stop it")
         self._write_files()
         self._process.start(
-            [*self._as_user(), str(vtcombo), *self._arguments(mysql), *self.options],
+            [*as_user(), str(vtcombo), *self._arguments(mysql), *self.options],
             self.log,
             {
                 "HOME": str(self.folder / _HOME),
@@ -385,23 +383,7 @@ class VitessServer(Server):
             users = [{"Username": "cdc", "Password": self._password()}]
             (self.folder / "users.json").write_text(json.dumps(users))
         self.log.touch()
-        if os.geteuid() == 0:
-            for path in (self.folder, *self.folder.rglob("*")):
-                shutil.chown(path, _USER, _GROUP)
-
-    @staticmethod
-    def _as_user() -> list[str]:
-        """Return what starts a program as somebody who isn't root, whom neither Vitess nor MySQL wants.
-
-        The cache may lie in root's home, which only root may enter, or who has this one of root's rights.
-        """
-        if os.geteuid() != 0:
-            return []
-        right = "+dac_override"
-        return [
-            *(find_program("setpriv", "util-linux"), "--reuid", _USER, "--regid", _GROUP, "--clear-groups"),
-            *("--inh-caps", right, "--ambient-caps", right, "--pdeathsig", "KILL", "--"),
-        ]
+        give_away(self.folder)
 
     def _password(self) -> str:
         return "secret"
@@ -431,15 +413,6 @@ class VitessServer(Server):
         self._clients.clear()
 
 
-def _memory_disk() -> Path | None:
-    """Return a disk in memory if there is a roomy one.
-
-    vtcombo gives MySQL 30 seconds to make its files, which a busy disk doesn't always do.
-    """
-    disk = Path("/dev/shm")  # noqa: S108  # folders in it have names that nobody can guess
-    return disk if disk.is_dir() and shutil.disk_usage(disk).free > _ROOMY_BYTES else None
-
-
 def _lives(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -447,70 +420,3 @@ def _lives(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX" or threads > 1  # the first thread ends first, the last one closes the ports
-
-
-def vitess_program(version: str, name: str) -> Path:
-    """Return a program of Vitess, built if need be.
-
-    Args:
-        version: Version of the Go module.
-        name: For example ``vtcombo``.
-
-    Raises:
-        ConfigurationError: Go is missing or too old, or a download or the build failed.
-    """
-    what = f"{name} of Vitess {version} (some minutes, 3 GB of Go's caches)"
-    return cached("vitess", f"{version}-{name}", lambda folder: _build(version, name, folder), what) / name
-
-
-def _build(version: str, name: str, folder: Path) -> None:
-    go = find_program("go", "golang (1.21 or later, from go.dev or backports)")
-    # "go install module@version" asks for the list of versions, which some proxies refuse.
-    printed = run_program(
-        [go, "mod", "download", "-json", f"{_MODULE}@v{version}"], "downloading Vitess's module", cwd=folder
-    )
-    run_program(
-        [go, "build", "-mod=readonly", "-o", str(folder / name), f"./go/cmd/{name}"],
-        f"building {name}",
-        cwd=Path(json.loads(printed)["Dir"]),
-        environment={"CGO_ENABLED": "0"},
-        timeout_seconds=3600,
-    )
-
-
-def mysql_folder() -> Path:
-    """Return where MySQL is unpacked, downloaded if need be.
-
-    Raises:
-        ConfigurationError: apt can't give it.
-    """
-    return cached("mysql", "debian-sid", _unpack_mysql, "MySQL of Debian sid (66 MB)")
-
-
-def mysql_version(usr: Path) -> str:
-    """Return MySQL's version, asked of its program."""
-    printed = run_program([str(usr / "sbin" / "mysqld"), "--version"], "asking mysqld for its version")
-    match = re.search(r"Ver (\d+\.\d+\.\d+)", printed)
-    if match is None:
-        raise ConfigurationError("mysqld told no version", found=printed[:200])
-    return match.group(1)
-
-
-def _unpack_mysql(folder: Path) -> None:
-    packages = ["mysql-server-core", "mysql-client-core"]
-    unpack_packages(folder, "sid", packages, with_dependencies=True)
-    usr = folder / "usr"
-    loader = next(folder.glob("usr/lib*/ld-linux*.so.*")).relative_to(usr)
-    libraries = next(folder.glob("usr/lib/*/libc.so.6")).parent.relative_to(usr)
-    for name in _PROGRAMS:
-        # It runs with the libraries that came with it. The kernel ends mysqld with the one who started it.
-        leash = "setpriv --pdeathsig TERM -- " if name.endswith("mysqld") else ""
-        program = usr / name
-        program.rename(program.with_suffix(".real"))
-        program.write_text(
-            '#!/bin/sh\nusr=$(dirname "$0")/..\n'
-            f'exec {leash}"$usr/{loader}" --library-path "$usr/{libraries}" "$usr/{name}.real" "$@"\n'
-        )
-        program.chmod(0o755)
-    for path in (usr / "bin" / "mysqld_safe", *usr.glob("share/doc"), *usr.glob("share/perl*")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -26,11 +26,13 @@ CONNECTOR: dict[str, Any] = {
     "source": {"type": "cassandra", "conn_id": "c", "cdc_raw": "/raw"},
 }
 MONGO: dict[str, Any] = {"name": "shop", "source": {"type": "mongodb", "conn_id": "m"}}
+VITESS: dict[str, Any] = {"name": "shop", "source": {"type": "vitess", "conn_id": "v", "keyspace": "shop"}}
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "CdcSignalOperator": {"signal": "{{ params.signal }}"},
     "CdcSnapshotOperator": {"tables": "{{ params.table }}"},
     "CommitLogTransferOperator": {"cdc_raw": "/raw", "host_id": "h"},
     "MongodbLagSensor": {"max_lag_seconds": 5},
+    "VitessLagSensor": {"max_lag_seconds": 5},
 }
 
 
@@ -60,7 +62,9 @@ def make(cls: type[BaseOperator], **arguments: Any) -> BaseOperator:
     if "connector" in inspect.signature(cls).parameters or any(
         "connector" in inspect.signature(base).parameters for base in cls.__mro__ if base is not object
     ):
-        arguments.setdefault("connector", MONGO if cls.__name__.startswith("Mongodb") else CONNECTOR)
+        own = {"Mongodb": MONGO, "Vitess": VITESS}
+        fits = (connector for kind, connector in own.items() if cls.__name__.startswith(kind))
+        arguments.setdefault("connector", next(fits, CONNECTOR))
     return cls(**arguments)
 
 
@@ -125,6 +129,8 @@ def test_operators_and_sensors_are_found() -> None:
         "CommitLogTransferOperator",
         "MongodbLagSensor",
         "MongodbNewsSensor",
+        "VitessLagSensor",
+        "VitessNewsSensor",
     }
 
 
@@ -136,7 +142,7 @@ def test_every_template_field_is_an_argument_kept_as_it_was_given(cls: type[Base
         assert hasattr(make(cls), field)
     operator: Any = make(cls)
     if "connector" in cls.template_fields:
-        assert operator.connector in (CONNECTOR, MONGO)
+        assert operator.connector in (CONNECTOR, MONGO, VITESS)
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.__name__)

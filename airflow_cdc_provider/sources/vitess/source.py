@@ -31,7 +31,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 )
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
-from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class VitessSource:
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
+        self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
         self._checked: Position | None = None
 
@@ -100,6 +101,25 @@ class VitessSource:
         """List the selected tables, ``keyspace.table``, sorted."""
         keyspace = self._options.keyspace
         return [f"{keyspace}.{name}" for name in list_tables(self._client, self._options, self._selects)]
+
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run: its rows can't be told apart."""
+        history = self._history(table)
+        if history.shapes:
+            return not history.newest.key
+        if self._keyless is None:
+            options = self._options
+            (shard, *_) = serving_shards(self._client, options)
+            target = f"{options.keyspace}:{shard}@{options.tablet_type.lower()}"
+            names = list_tables(self._client, options, self._selects)
+            found = keyless_tables(self._client, target, names, options.advanced.call_seconds)
+            self._keyless = frozenset(f"{options.keyspace}.{name}" for name in found)
+        return table in self._keyless
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long after the begin of one reading of such a table the next one may begin."""
+        return self._options.batch_seconds
 
     def learn(self, records: pa.Table) -> None:
         """Take in all records of kind ``schema`` that there are."""

@@ -90,7 +90,7 @@ def write_keys(
         _comparable(shape.columns[n], data, values.starts[n][rows], values.ends[n][rows]) for n in shape.key
     ]
     missing = np.zeros(len(rows), np.bool_)
-    prefixes = [len(name.encode()).to_bytes(2, "little") + name.encode() for name in shards]
+    prefixes = [key_prefix(name) for name in shards]
     prefix_ends = np.cumsum([len(prefix) for prefix in prefixes], dtype=np.int64)
     prefix_sizes = np.array([len(prefix) for prefix in prefixes], np.int64)
     sizes = prefix_sizes[shard_of]
@@ -105,6 +105,12 @@ def write_keys(
     for buffer, starts, ends in parts:
         _write_values(buffer, starts, ends, out, at)
     return column_of(pa.binary(), out, offsets.astype(np.int32), None), missing
+
+
+def key_prefix(shard: str) -> bytes:
+    """Return what all keys of a shard (``keyspace/shard``) begin with."""
+    name = shard.encode()
+    return len(name).to_bytes(2, "little") + name
 
 
 def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Ints]:

@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import Mirror
 from airflow_cdc_provider.lake.table import Lake
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory
-from tests.unit.sources.vitess.made_records import TABLE, batch, change, changed, fields, ran, seen
+from tests.unit.sources.vitess.made_records import TABLE, batch, change, changed, fields, place, ran, seen
 
 pytestmark = pytest.mark.integration
 
@@ -25,13 +26,18 @@ ALTERED = "alter table t rename column a to b, drop u, add c decimal(5,2) defaul
 
 
 def merged(
-    lake: Lake, mirror: Mirror, codec: VitessCodec, changes: Sequence[Mapping[str, Any]], through: int
+    lake: Lake,
+    mirror: Mirror,
+    codec: VitessCodec,
+    changes: Sequence[Mapping[str, Any]],
+    through: int,
+    fences: Sequence[Fence] = (),
 ) -> list[dict[str, Any]]:
     """Fit the mirror, merge changes and return its rows by ``id``."""
     mirror.create(codec.mirror_schema())
     state = mirror.reserve(mirror.state(), codec.reserve(), clear=False)
     mirror.prepare(codec.mirror_schema(), codec.drift)
-    contributions = codec.decode(batch(changes), ()).contributions
+    contributions = codec.decode(batch(changes), fences).contributions
     frame = lake.spark.createDataFrame(pa.Table.from_batches([contributions]))
     merge(
         lake.spark,
@@ -41,7 +47,7 @@ def merged(
         MergePlan(
             base=state,
             through=through,
-            fences=(),
+            fences=fences,
             memory=codec.remember(),
             now_seconds=0,
             pending_rows=contributions.num_rows,
@@ -83,3 +89,26 @@ def test_rows_that_a_mirror_has_follow_their_columns(lake: Lake, namespace: str)
     assert third.revisit == ""
     gone = [changed(SECOND, change(["1", "5", None, None, "1.5"], None), 6)]
     assert [row["id"] for row in merged(lake, mirror, third, gone, 3)] == [2, 3]
+
+
+def test_a_truncation_takes_the_rows_of_its_own_shards_up_to_its_own_place(
+    lake: Lake, namespace: str
+) -> None:
+    mirror = Mirror(lake, f"{namespace}.t")
+    event = fields({"id": "bigint"})
+    codec = VitessCodec(TABLE, TableHistory.of(TABLE, [seen(event, 1)]))
+    before = [
+        changed(event, change(None, ["1"]), 90, "-80"),
+        changed(event, change(None, ["2"]), 5, "80-"),
+        changed(event, change(None, ["3"]), 7, "80-"),
+    ]
+    assert len(merged(lake, mirror, codec, before, 1)) == 3
+    fences = (Fence(1, "shop/-80", place(100), 1), Fence(1, "shop/80-", place(6), 1))
+    after = [
+        changed(event, change(None, ["4"]), 101, "-80"),
+        changed(event, change(None, ["5"]), 8, "80-"),
+        changed(event, change(None, ["6"]), 95, "-80"),
+    ]
+    again = VitessCodec(TABLE, codec.history, memory=mirror.state().memory)
+    found = merged(lake, mirror, again, after, 2, fences)
+    assert [row["id"] for row in found] == [3, 4, 5]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.source import VitessSource
+from airflow_cdc_provider.sources.vitess.tablets import list_tablets
 from server_kit import VitessServer
 from server_kit.vitess import Keyspace
 
@@ -106,3 +109,33 @@ def test_purged_binlogs_and_a_foreign_offset_are_a_lost_position() -> None:
         other = source(server, "lookup")
         assert "lacks transactions of the stored offset" in findings(other.check(foreign))["stored offset"]
         other.close()
+
+
+@pytest.mark.covers("VIT-SCO-07")
+def test_tablet_type_selects_the_server_of_each_shard(vitess_server: VitessServer) -> None:
+    """vtcombo's log names the tablet that each stream reads."""
+    with vitess_server.client() as client:
+        tablets = [t for t in list_tablets(client, "shop", 10) if t.shard in ("-80", "80-")]
+    for kind in ("PRIMARY", "REPLICA", "RDONLY"):
+        before = len(vitess_server.log.read_text())
+        capture = source(vitess_server, tablet_type=kind)
+        capture.head()
+        capture.close()
+        log = vitess_server.log.read_text()[before:]
+        read = set(re.findall(r"Starting to vstream from (\S+?),", log))
+        assert read == {t.alias for t in tablets if t.type == kind}
+    with pytest.raises(ConfigurationError, match="tablet_type"):
+        Connector.from_dict(
+            {"name": "s", "source": {"type": "vitess", "keyspace": "s", "tablet_type": "SPARE"}}
+        )
+
+
+@pytest.mark.covers("VIT-SCO-21")
+def test_cells_keep_the_reader_in_its_own(vitess_server: VitessServer) -> None:
+    chosen = VitessStream(cells=("test",), cell_preference="onlyspecified", tablet_order="any")
+    capture = source(vitess_server, stream=chosen)
+    assert findings(capture.check()) == {}
+    capture.close()
+    elsewhere = source(vitess_server, stream=VitessStream(cells=("moon",)))
+    assert "no tablet of the keyspace is in moon" in findings(elsewhere.check())["cells"]
+    elsewhere.close()

@@ -16,8 +16,11 @@ from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger, CdcR
 from airflow_cdc_provider.triggers.mongodb import MongodbLagTrigger, MongodbNewsTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
 from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
+from airflow_cdc_provider.triggers.vitess import VitessLagTrigger, VitessNewsTrigger
 
 FEED = {"scope": "database", "target": "shop", "tables": ["shop\\.a"], "exclude_tables": []}
+
+SHARDS = {"keyspace": "shop", "shards": ["-80"], "tables": ["shop\\.a"]}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,10 @@ FEED = {"scope": "database", "target": "shop", "tables": ["shop\\.a"], "exclude_
         ),
         MongodbNewsTrigger(mongo_conn_id="m", connector="shop", feed=FEED, poll_seconds=3),
         MongodbLagTrigger(mongo_conn_id="m", connector="shop", feed=FEED, max_lag_seconds=4, poll_seconds=3),
+        VitessNewsTrigger(vitess_conn_id="v", connector="shop", feed=SHARDS, poll_seconds=3),
+        VitessLagTrigger(
+            vitess_conn_id="v", connector="shop", feed=SHARDS, max_lag_seconds=4, poll_seconds=3
+        ),
         StreamHealthTrigger(
             folder="/f",
             heartbeat_timeout_seconds=9,

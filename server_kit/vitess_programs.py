@@ -1,0 +1,124 @@
+"""Programs of Vitess and its MySQL: built or unpacked once, and how they are run.
+
+Vitess is built by Go from the module proxy, which checks its hash. Debian stable has no MySQL that fits, so
+MySQL is unpacked from ``sid`` with the libraries that it needs, libc included; nothing is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from server_kit.cache import cached
+from server_kit.debian import unpack_packages
+from server_kit.programs import find_program, run_program
+
+DEFAULT_VERSION: Final = "0.24.2"
+"""Version of the Go module: Vitess 24.0.2."""
+_MODULE: Final = "vitess.io/vitess"
+_ROOMY_BYTES: Final = 4 << 30
+_USER, _GROUP = "nobody", "nogroup"
+# What mysqld's and vtcombo's programs are called; perl's and others that the packages bring aren't.
+_PROGRAMS: Final = ("sbin/mysqld", "bin/mysql", "bin/mysqladmin", "bin/mysqlbinlog", "bin/mysqldump")
+
+
+def vitess_program(version: str, name: str) -> Path:
+    """Return a program of Vitess, built if need be.
+
+    Args:
+        version: Version of the Go module.
+        name: For example ``vtcombo``.
+
+    Raises:
+        ConfigurationError: Go is missing or too old, or a download or the build failed.
+    """
+    what = f"{name} of Vitess {version} (some minutes, 3 GB of Go's caches)"
+    return cached("vitess", f"{version}-{name}", lambda folder: _build(version, name, folder), what) / name
+
+
+def _build(version: str, name: str, folder: Path) -> None:
+    go = find_program("go", "golang (1.21 or later, from go.dev or backports)")
+    # "go install module@version" asks for the list of versions, which some proxies refuse.
+    printed = run_program(
+        [go, "mod", "download", "-json", f"{_MODULE}@v{version}"], "downloading Vitess's module", cwd=folder
+    )
+    run_program(
+        [go, "build", "-mod=readonly", "-o", str(folder / name), f"./go/cmd/{name}"],
+        f"building {name}",
+        cwd=Path(json.loads(printed)["Dir"]),
+        environment={"CGO_ENABLED": "0"},
+        timeout_seconds=3600,
+    )
+
+
+def mysql_folder() -> Path:
+    """Return where MySQL is unpacked, downloaded if need be.
+
+    Raises:
+        ConfigurationError: apt can't give it.
+    """
+    return cached("mysql", "debian-sid", _unpack_mysql, "MySQL of Debian sid (66 MB)")
+
+
+def mysql_version(usr: Path) -> str:
+    """Return MySQL's version, asked of its program."""
+    printed = run_program([str(usr / "sbin" / "mysqld"), "--version"], "asking mysqld for its version")
+    match = re.search(r"Ver (\d+\.\d+\.\d+)", printed)
+    if match is None:
+        raise ConfigurationError("mysqld told no version", found=printed[:200])
+    return match.group(1)
+
+
+def _unpack_mysql(folder: Path) -> None:
+    packages = ["mysql-server-core", "mysql-client-core"]
+    unpack_packages(folder, "sid", packages, with_dependencies=True)
+    usr = folder / "usr"
+    loader = next(folder.glob("usr/lib*/ld-linux*.so.*")).relative_to(usr)
+    libraries = next(folder.glob("usr/lib/*/libc.so.6")).parent.relative_to(usr)
+    for name in _PROGRAMS:
+        # It runs with the libraries that came with it. The kernel ends mysqld with the one who started it.
+        leash = "setpriv --pdeathsig TERM -- " if name.endswith("mysqld") else ""
+        program = usr / name
+        program.rename(program.with_suffix(".real"))
+        program.write_text(
+            '#!/bin/sh\nusr=$(dirname "$0")/..\n'
+            f'exec {leash}"$usr/{loader}" --library-path "$usr/{libraries}" "$usr/{name}.real" "$@"\n'
+        )
+        program.chmod(0o755)
+    for path in (usr / "bin" / "mysqld_safe", *usr.glob("share/doc"), *usr.glob("share/perl*")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def as_user() -> list[str]:
+    """Return what starts a program as somebody who isn't root, whom neither Vitess nor MySQL wants.
+
+    The cache may lie in root's home, which only root may enter, or who has this one of root's rights.
+    """
+    if os.geteuid() != 0:
+        return []
+    right = "+dac_override"
+    return [
+        *(find_program("setpriv", "util-linux"), "--reuid", _USER, "--regid", _GROUP, "--clear-groups"),
+        *("--inh-caps", right, "--ambient-caps", right, "--pdeathsig", "KILL", "--"),
+    ]
+
+
+def give_away(folder: Path) -> None:
+    """Make a folder and all in it the property of who :func:`as_user` runs programs as."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            shutil.chown(path, _USER, _GROUP)
+
+
+def memory_disk() -> Path | None:
+    """Return a disk in memory if there is a roomy one.
+
+    vtcombo gives MySQL 30 seconds to make its files, which a busy disk doesn't always do.
+    """
+    disk = Path("/dev/shm")  # noqa: S108  # folders in it have names that nobody can guess
+    return disk if disk.is_dir() and shutil.disk_usage(disk).free > _ROOMY_BYTES else None

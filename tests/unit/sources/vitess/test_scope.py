@@ -1,0 +1,123 @@
+"""Which shards and tablets are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.protocol import VGtid
+from airflow_cdc_provider.sources.vitess.requests import serving_shards, stream_request
+from airflow_cdc_provider.sources.vitess.source import VitessSource
+from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, gtid, response, vgtid
+
+TABLETS = [
+    ("zone1", "shop", "-80", "PRIMARY", "SERVING", "zone1-100", "", ""),
+    ("zone1", "shop", "-80", "REPLICA", "SERVING", "zone1-101", "", ""),
+    ("zone1", "shop", "80-", "PRIMARY", "SERVING", "zone1-200", "", ""),
+    ("zone1", "shop", "80-", "REPLICA", "NOT_SERVING", "zone1-201", "", ""),
+    ("zone1", "lookup", "0", "RDONLY", "SERVING", "zone1-300", "", ""),
+]
+ANSWERS: dict[str, list[tuple[str, ...]]] = {
+    "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",), ("lookup/0",)],
+    "SHOW VITESS_TABLETS": TABLETS,
+}
+
+
+def stream(**options: Any) -> Any:
+    return stream_request(VGtid(), None, VitessOptions(keyspace="shop", **options))
+
+
+@pytest.mark.covers("VIT-SCO-08")
+@pytest.mark.parametrize(
+    ("name", "kind", "number"),
+    [
+        (None, "PRIMARY", 1),
+        ("MASTER", "PRIMARY", 1),
+        ("PRIMARY", "PRIMARY", 1),
+        ("master", "PRIMARY", 1),
+        ("REPLICA", "REPLICA", 2),
+        ("RDONLY", "RDONLY", 3),
+    ],
+)
+def test_tablet_types_are_sent_by_their_numbers(name: str | None, kind: str, number: int) -> None:
+    source: dict[str, Any] = {"type": "vitess", "keyspace": "shop"}
+    options = Connector.from_dict(
+        {"name": "s", "source": {**source, **({"tablet_type": name} if name else {})}}
+    ).source
+    assert isinstance(options, VitessOptions)
+    assert options.tablet_type == kind
+    assert stream_request(VGtid(), None, options).tablet_type == number
+
+
+def test_unknown_tablet_type_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"tablet_type.*PRIMARY, REPLICA, RDONLY"):
+        Connector.from_dict(
+            {"name": "s", "source": {"type": "vitess", "keyspace": "shop", "tablet_type": "SPARE"}}
+        )
+
+
+@pytest.mark.covers("VIT-SCO-21")
+def test_cells_and_preferences_are_sent_and_empty_by_default() -> None:
+    flags = stream().flags
+    assert (flags.cells, flags.cell_preference, flags.tablet_order) == ("", "", "")
+    chosen = VitessStream(cells=("zone1", "zone2"), cell_preference="onlyspecified", tablet_order="inorder")
+    flags = stream(stream=chosen).flags
+    assert (flags.cells, flags.cell_preference, flags.tablet_order) == (
+        "zone1,zone2",
+        "onlyspecified",
+        "inorder",
+    )
+
+
+@pytest.mark.covers("VIT-SCO-18")
+def test_shards_without_tablets_are_left_out_of_the_first_position_if_wanted() -> None:
+    def first(request: Any) -> list[bytes | Waits]:
+        shards = {s.shard: 5 for s in request.vgtid.shard_gtids}
+        return [
+            response(event("VGTID", shard, vgtid=vgtid(shards)), event("OTHER", shard)) for shard in shards
+        ] + [Waits()]
+
+    for excluded, shards in ((False, ["-80", "80-"]), (True, ["-80"])):
+        options = VitessOptions(keyspace="shop", tablet_type="REPLICA", exclude_empty_shards=excluded)
+        with FakeVtgate([first], ANSWERS) as vtgate:
+            source = VitessSource(options, vtgate.connection, str.isascii)
+            assert [shard.partition("/")[2] for shard in source.start()] == shards
+            source.close()
+        assert [s.shard for s in vtgate.requests[0].vgtid.shard_gtids] == shards
+    assert VitessOptions(keyspace="shop").exclude_empty_shards is False
+
+
+def test_keyspace_that_nothing_serves_is_told() -> None:
+    options = VitessOptions(keyspace="shop", tablet_type="RDONLY", exclude_empty_shards=True)
+    with (
+        FakeVtgate([], ANSWERS) as vtgate,
+        VtgateClient(ConnectionValues.read(vtgate.connection)) as client,
+        pytest.raises(ConfigurationError, match="no shard of keyspace shop has a tablet of type RDONLY"),
+    ):
+        serving_shards(client, options)
+
+
+def test_position_counts_as_kept_if_one_tablet_of_the_type_has_its_binlogs() -> None:
+    """Two replicas are listed, so three looks: VTGate chooses a tablet for each."""
+    purged = [gtid(9), gtid(3)]
+    answers: dict[str, list[tuple[str, ...]]] = {
+        "SHOW VITESS_TABLETS": [
+            ("z", "shop", "0", "REPLICA", "SERVING", "z-1"),
+            ("z", "shop", "0", "REPLICA", "SERVING", "z-2"),
+        ],
+        "SHOW GLOBAL VARIABLES": [("gtid_purged", purged[0].partition("/")[2])],
+    }
+    with FakeVtgate([], answers) as vtgate, VtgateClient(ConnectionValues.read(vtgate.connection)) as client:
+        with pytest.raises(PositionLost, match="were purged"):
+            require_kept(client, {"shop/0": gtid(5)}, "REPLICA", 5)
+        assert sum("GLOBAL" in sql for sql in vtgate.statements) == 3
+        answers["SHOW GLOBAL VARIABLES"] = [("gtid_purged", purged[1].partition("/")[2])]
+        require_kept(client, {"shop/0": gtid(5)}, "REPLICA", 5)
+        require_kept(client, {"shop/0": "current"}, "REPLICA", 5)
