@@ -18,6 +18,7 @@ from server_kit.mongodb import MongoReplicaSet, MongoServer
 from server_kit.s3 import S3Server
 from server_kit.sshd import SshServer
 from server_kit.vitess import VitessServer
+from server_kit.vitess_cluster import VitessCluster
 
 __all__ = [
     "CassandraServer",
@@ -25,6 +26,7 @@ __all__ = [
     "MongoServer",
     "S3Server",
     "SshServer",
+    "VitessCluster",
     "VitessServer",
     "cassandra_jars",
     "create_keyspace",

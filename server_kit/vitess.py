@@ -44,7 +44,7 @@ _STOP_SECONDS: Final = 30.0
 _HOME: Final = "tmp"
 # One mysqld serves primaries and replicas alike, hence the first line; Debian's folder for files isn't there,
 # hence the last. A crash of mysqld loses nothing, one of the machine may.
-_MY_CNF: Final = """\
+MY_CNF: Final = """\
 super-read-only = false
 innodb_buffer_pool_size = 128M
 innodb_flush_log_at_trx_commit = 2
@@ -181,7 +181,7 @@ class VitessServer(Server):
                 "VTROOT": str(vtcombo.parent),
                 "VT_MYSQL_ROOT": str(mysql),
                 "VT_MYSQL_BASEDIR": str(mysql),
-                "EXTRA_MY_CNF": str(self.folder / "own.cnf"),
+                "EXTRAMY_CNF": str(self.folder / "own.cnf"),
             },
         )
         self._process.wait_until(self._serves, "all tablets to serve", self.start_timeout_seconds)
@@ -372,7 +372,7 @@ class VitessServer(Server):
         ]
 
     def _write_files(self) -> None:
-        (self.folder / "own.cnf").write_text(_MY_CNF + self.my_cnf)
+        (self.folder / "own.cnf").write_text(MY_CNF + self.my_cnf)
         (self.folder / "vschema").mkdir(exist_ok=True)
         for keyspace in self.keyspaces.values():
             place = self.folder / "schema" / keyspace.name

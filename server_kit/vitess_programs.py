@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -77,11 +78,25 @@ def mysql_version(usr: Path) -> str:
 def _unpack_mysql(folder: Path) -> None:
     packages = ["mysql-server-core", "mysql-client-core"]
     unpack_packages(folder, "sid", packages, with_dependencies=True)
+    wrap_programs(folder, _PROGRAMS)
+    usr = folder / "usr"
+    for path in (usr / "bin" / "mysqld_safe", *usr.glob("share/doc"), *usr.glob("share/perl*")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def wrap_programs(folder: Path, names: Sequence[str]) -> None:
+    """Have unpacked programs run with the libraries that came with them.
+
+    The kernel ends mysqld, in order, with the one who started it.
+
+    Args:
+        folder: Where packages were unpacked.
+        names: The programs, below its ``usr``.
+    """
     usr = folder / "usr"
     loader = next(folder.glob("usr/lib*/ld-linux*.so.*")).relative_to(usr)
     libraries = next(folder.glob("usr/lib/*/libc.so.6")).parent.relative_to(usr)
-    for name in _PROGRAMS:
-        # It runs with the libraries that came with it. The kernel ends mysqld with the one who started it.
+    for name in names:
         leash = "setpriv --pdeathsig TERM -- " if name.endswith("mysqld") else ""
         program = usr / name
         program.rename(program.with_suffix(".real"))
@@ -90,8 +105,6 @@ def _unpack_mysql(folder: Path) -> None:
             f'exec {leash}"$usr/{loader}" --library-path "$usr/{libraries}" "$usr/{name}.real" "$@"\n'
         )
         program.chmod(0o755)
-    for path in (usr / "bin" / "mysqld_safe", *usr.glob("share/doc"), *usr.glob("share/perl*")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def as_user() -> list[str]:

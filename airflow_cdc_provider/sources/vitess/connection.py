@@ -191,7 +191,7 @@ class ConnectionValues:
         """
         if len(self.addresses) == 1:
             return "dns:///{}:{}".format(*self.addresses[0])
-        found = []
+        found: list[Any] = []
         for host, port in self.addresses:
             try:
                 found += socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

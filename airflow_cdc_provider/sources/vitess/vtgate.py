@@ -73,7 +73,7 @@ class VtgateClient:
         Raises:
             CdcError: By what the caller must do.
         """
-        call = self._channel.unary_unary(protocol.service("Execute"))
+        call: Any = self._channel.unary_unary(protocol.service("Execute"))
         with translated(f"VTGate at {self.values.described} doesn't run {_short(sql)}", self.values):
             answer = call(
                 execute_request(sql, target, self.values), timeout_seconds, metadata=self.values.metadata
@@ -90,7 +90,7 @@ class VtgateClient:
         if caller is not None:
             # Serialised messages one after the other are one message with the fields of both.
             request += protocol.VStreamRequest(caller_id=caller).SerializeToString()
-        call = self._channel.unary_stream(protocol.service("VStream"))
+        call: Any = self._channel.unary_stream(protocol.service("VStream"))
         return RawStream(call(request, metadata=self.values.metadata), self)
 
     def close(self) -> None:

@@ -56,11 +56,12 @@ def test_each_want_is_told_with_a_remedy(vitess_server: VitessServer) -> None:
         in findings(keyless.check())["keys"]
     )
     keyless.close()
-    for options, tables, subject, told in (
+    cases: list[tuple[dict[str, Any], str, str, str]] = [
         ({"keyspace": "nowhere"}, ".*", "keyspace", "VTGate has no keyspace nowhere"),
         ({"shards": ("-40",)}, ".*", "keyspace", "doesn't have the shards of source.shards: -40"),
         ({}, "nothing", "tables", "no table is selected now. check the patterns"),
-    ):
+    ]
+    for options, tables, subject, told in cases:
         wanting = source(vitess_server, tables=tables, **{"keyspace": "shop", **options})
         assert told in findings(wanting.check())[subject]
         wanting.close()

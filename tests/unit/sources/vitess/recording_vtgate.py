@@ -38,7 +38,7 @@ class RecordingVtgate:
         self._responses = responses
         self._waits = waits
         self._server = grpc.server(ThreadPoolExecutor(4))
-        handlers = {
+        handlers: dict[str, Any] = {
             "Execute": grpc.unary_unary_rpc_method_handler(self._execute),
             "VStream": grpc.unary_stream_rpc_method_handler(self._vstream),
         }

@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.vitess.tablets import require_kept
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, gtid, response, vgtid
 
-TABLETS = [
+TABLETS: list[tuple[str, ...]] = [
     ("zone1", "shop", "-80", "PRIMARY", "SERVING", "zone1-100", "", ""),
     ("zone1", "shop", "-80", "REPLICA", "SERVING", "zone1-101", "", ""),
     ("zone1", "shop", "80-", "PRIMARY", "SERVING", "zone1-200", "", ""),
@@ -79,7 +79,7 @@ def test_cells_and_preferences_are_sent_and_empty_by_default() -> None:
 @pytest.mark.covers("VIT-SCO-18")
 def test_shards_without_tablets_are_left_out_of_the_first_position_if_wanted() -> None:
     def first(request: Any) -> list[bytes | Waits]:
-        shards = {s.shard: 5 for s in request.vgtid.shard_gtids}
+        shards: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
         return [
             response(event("VGTID", shard, vgtid=vgtid(shards)), event("OTHER", shard)) for shard in shards
         ] + [Waits()]
