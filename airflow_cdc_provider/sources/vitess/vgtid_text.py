@@ -52,9 +52,7 @@ def vgtid_texts(data: Bytes, starts: Ints, ends: Ints, shards: Sequence[str] = (
         CorruptInput: A message can't be read.
     """
     distinct = list(dict.fromkeys(shards))
-    named, name_starts, name_ends = binary_buffer(
-        pa.array([name.encode() for name in distinct], pa.binary())
-    )
+    named, name_starts, name_ends = binary_buffer(pa.array([name.encode() for name in distinct], pa.binary()))
     number_of = {name: number for number, name in enumerate(distinct)}
     numbers = np.array([number_of[name] for name in shards] if shards else [-1] * len(starts), np.int64)
     offsets = np.zeros(len(starts) + 1, np.int64)

@@ -90,9 +90,12 @@ def test_numbers_become_bytes(numbers: list[Decimal | None]) -> None:
     texts = [None if n is None else f"{n:f}".encode() for n in numbers]
     shown, states = unscaled_numbers(*spans(texts), 4)
     for number, found in zip(numbers, shown.to_pylist(), strict=True):
-        unscaled = None if number is None else int(f"{number:f}".replace(".", ""))
-        assert (None if found is None else int.from_bytes(found, "big", signed=True)) == unscaled
-        assert found is None or len(found) == (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+        if number is None:
+            assert found is None
+            continue
+        unscaled = int(f"{number:f}".replace(".", ""))
+        assert int.from_bytes(found, "big", signed=True) == unscaled
+        assert len(found) == (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
     assert (states == [NO_VALUE if n is None else VALUE for n in numbers]).all()
 
 
