@@ -51,11 +51,10 @@ def vgtid_texts(data: Bytes, starts: Ints, ends: Ints, shards: Sequence[str] = (
     Raises:
         CorruptInput: A message can't be read.
     """
-    names, which = np.unique(np.array(shards, np.str_), return_inverse=True) if shards else ([], ())
-    named, name_starts, name_ends = binary_buffer(
-        pa.array([str(name).encode() for name in names], pa.binary())
-    )
-    numbers = np.array(which if shards else np.full(len(starts), -1), np.int64)
+    distinct = list(dict.fromkeys(shards))
+    named, name_starts, name_ends = binary_buffer(pa.array([name.encode() for name in distinct], pa.binary()))
+    number_of = {name: number for number, name in enumerate(distinct)}
+    numbers = np.array([number_of[name] for name in shards] if shards else [-1] * len(starts), np.int64)
     offsets = np.zeros(len(starts) + 1, np.int64)
     out = np.empty(_room(data, starts, ends), np.uint8)
     unusual = np.zeros(len(starts), np.bool_)

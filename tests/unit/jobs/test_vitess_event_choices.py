@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import struct
 from collections.abc import Mapping
 from decimal import Decimal
@@ -16,9 +17,9 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.offline import Damage
-from tests.unit.jobs.test_offline_vitess import events, records, rows
+from tests.unit.jobs.test_offline_vitess import FIXTURES, declared, events, records, rows
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, UNIQUE, Stream, column
 
 ID = column("id", "INT64", "bigint", PRIMARY | NOT_NULL)
@@ -399,6 +400,36 @@ def test_rows_that_no_commit_follows_are_not_shown(tmp_path: Path) -> None:
 
     assert after(made(stream, tmp_path, damage)) == [{"id": 1, "name": "a"}]
     assert "1 row changes that no COMMIT follows" in damage.places[0]
+
+
+def test_a_transaction_that_begins_again_counts_from_its_last_begin(tmp_path: Path) -> None:
+    stream = Stream().fields("t", ID, NAME).begin().row("t", None, (b"1", b"a"))
+    stream.fields("t", ID, NAME).begin().row("t", None, (b"1", b"a")).row("t", None, (b"2", b"b")).commit()
+
+    found = made(stream, tmp_path, transactions=True)
+
+    assert [r["value"].get("status") or r["key"]["id"] for r in found] == ["BEGIN", 1, 2, "END"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_broken_recordings_are_refused_or_told_and_never_crash(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    data = bytearray((FIXTURES / "vstream" / "default.vstream").read_bytes())
+    for _ in range(chance.choice([1, 2, 5, 50])):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    path = tmp_path / "broken.vstream"
+    path.write_bytes(data[: chance.choice([len(data), chance.randrange(len(data))])])
+    connector = declared(
+        "default", schemas=False, vitess={"bits": True, "geometries": True, "charsets": "column"}
+    )
+    damage = Damage(strict=False)
+
+    try:
+        found = records(connector, path, damage)
+    except CdcError as error:
+        assert error.message
+    else:
+        assert all(record["topic"].startswith("cdc") for record in found)
 
 
 @pytest.mark.covers("VIT-FLT-05")

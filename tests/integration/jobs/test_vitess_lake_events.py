@@ -1,0 +1,101 @@
+"""Events of Vitess from the lake: whoever applies them in order ends at what VTGate shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server_kit import VitessServer
+from tests.integration.jobs.conftest import RunStage
+from tests.integration.sources.vitess.workload import create, run, selected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def table(vitess_server: VitessServer) -> Iterator[str]:
+    create(vitess_server, "eventful")
+    yield "eventful"
+    with vitess_server.connect("shop").cursor() as cursor:
+        cursor.execute("drop table if exists eventful")
+
+
+def declaration(table: str) -> dict[str, Any]:
+    return {
+        "name": f"vt_{table}",
+        "source": {"type": "vitess", "keyspace": "shop"},
+        "tables": [rf"shop\.{table}"],
+        "lake": {"catalog": "lake", "namespace": f"vt_{table}"},
+        "publish": {
+            "topic_prefix": "cdc",
+            "headers": False,
+            "transactions": True,
+            "vitess": {"ordered_transactions": True},
+        },
+    }
+
+
+def captured(run_stage: RunStage, table: str, folder: Path, **options: Any) -> list[dict[str, Any]]:
+    path = folder / "events.jsonl"
+    result = run_stage("events", declaration(table), {}, path=str(path), now_ns=10**18, **options)
+    assert not [line for line in result.findings if line.startswith("left out")]
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        {**record, **{side: record[side] and json.loads(record[side]) for side in ("key", "value")}}
+        for record in records
+    ]
+
+
+def folded(records: list[dict[str, Any]], topic: str) -> dict[str, tuple[str | None, ...]]:
+    """Apply events: each shard's by themselves, as two shards may hold a key while a row moves."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in records:
+        if record["topic"] == topic and record["value"]:
+            value = record["value"]
+            key = value["source"]["shard"], record["key"]["id"]
+            if value["op"] == "d":
+                rows.pop(key, None)
+            else:
+                rows[key] = value["after"]
+    texts = (
+        tuple(None if row[n] is None else str(row[n]) for n in ("id", "name", "amount"))
+        for row in rows.values()
+    )
+    return {str(text[0]): text for text in texts}
+
+
+def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path
+) -> None:
+    run(vitess_server, table, 1, 60)
+    run_stage("sync", declaration(table), vitess_server.connection)
+    for seed in (2, 3):
+        run(vitess_server, table, seed, 60)
+        run_stage("sync", declaration(table), vitess_server.connection)
+
+    found = captured(run_stage, table, tmp_path)
+
+    assert folded(found, f"cdc.shop.{table}") == selected(vitess_server, table)
+    values = [record["value"] for record in found if record["value"]]
+    events = [value for value in values if "op" in value]
+    assert {value["op"] for value in events} == {"c", "u", "d"}
+    bounds = [value for value in values if "status" in value]
+    assert [value["status"] for value in bounds] == ["BEGIN", "END"] * (len(bounds) // 2)
+    assert sum(value["event_count"] or 0 for value in bounds) == len(events)
+
+    changes = [value for value in events if value["source"]["ts_ms"]]
+    assert changes
+    for shard in {value["source"]["shard"] for value in changes}:
+        own = [value["transaction"] for value in changes if value["source"]["shard"] == shard]
+        ranks = [int.from_bytes(base64.b64decode(block["transaction_rank"]), "big") for block in own]
+        places = [(b["transaction_epoch"], r, b["total_order"]) for b, r in zip(own, ranks, strict=True)]
+        assert places == sorted(places)
+        assert ranks[0] > 0
