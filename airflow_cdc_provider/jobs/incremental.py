@@ -30,7 +30,7 @@ from airflow_cdc_provider.jobs.read import Paced, Reader, batches, read_partitio
 from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
-from airflow_cdc_provider.sources.base import ReadsChunks, Source, WritesMarks
+from airflow_cdc_provider.sources.base import ReadsChunks, SnapshotsFromOffset, Source, WritesMarks
 
 _PARTS_PER_CORE: Final = 2
 _MOST_CHUNKS: Final = 256
@@ -135,6 +135,8 @@ def _copied(
         chunks = context.connector.snapshot.incremental.chunks_per_commit or context.signals.chunks
         step = _next_chunks(context, source, copy, progress, chunks, cores)
     else:
+        if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
+            source.stand_at(progress.source)
         step = _next_ranges(source, copy, cores)
     mark = f"{record.INCREMENTAL}{request.id}"
     reader: Reader = Marked(source.snapshot_reader(), mark)

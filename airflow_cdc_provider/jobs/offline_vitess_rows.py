@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
-from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences, newest_generation
+from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
 from airflow_cdc_provider.jobs.offline_vitess_events import recorded_events, recorded_files
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
+from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
@@ -143,7 +144,8 @@ def _fences(table: str, schemas: Sequence[Mapping[str, Any]]) -> tuple[Fence, ..
     records = [
         FenceRecord.of(one)
         for one in schemas
-        if one["schema_id"] == DDL and one["origin"].partition("/")[0] == keyspace
+        if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)
+        and one["origin"].partition("/")[0] == keyspace
         for statement in read_statement(bytes(one["payload"]).decode())
         if statement.table == name and statement.kind in ("truncate", "drop")
     ]
@@ -160,7 +162,7 @@ def _keyed(
         for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
             damage.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
     found = pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
-    live = reconcile_rows(found, 0, min_generation=newest_generation(fences)).live
+    live = reconcile_rows(RowFences.of(fences, codec).filter(found), 0).live
     for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield row_lines_of(codec.table, codec.to_json(batch))
 

@@ -46,6 +46,7 @@ from airflow_cdc_provider.lake.mirror import (
     spark_schema,
 )
 from airflow_cdc_provider.lake.reconcile import Copies
+from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -93,6 +94,11 @@ class KeepsState(Protocol):
     def keeps_state(self) -> bool:
         """Whether it keeps them: further columns can be made of them, and patches applied to them."""
         ...
+
+
+@runtime_checkable
+class AppliesPatches(Protocol):
+    """What a row-level source's rows add of which changes may tell only what became of them."""
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Any) -> pa.Array:
         """Apply patches (see :data:`~airflow_cdc_provider.lake.reconcile.Patch`)."""
@@ -184,10 +190,10 @@ def merge(
     state = plan.base
     _require_no_later_statics(mirror, plan)
     sweep = state.expires_next is not None and state.expires_next <= plan.now_seconds
-    fence = _last_position(plan.fences)
+    fences = RowFences.of(plan.fences, shape)
     generation = newest_generation(plan.fences)
     if shape.model == "row":
-        raised = fence > _last_position(state.fences)
+        raised = fences.above(RowFences.of(state.fences, shape))
     else:
         raised = generation > newest_generation(state.fences)
     kernel = MergeKernel(
@@ -196,7 +202,7 @@ def merge(
         columns=shape.mirror_schema(),
         project=shape.project,
         now_seconds=plan.now_seconds,
-        fence=fence if shape.model == "row" else b"",
+        fences=fences if shape.model == "row" else NO_FENCES,
         generation=generation if shape.model == "cell" else 0,
         purge_before_seconds=plan.purge_before_seconds,
         through=plan.through,
@@ -204,7 +210,7 @@ def merge(
         statics_apart=state.statics is not None,
         rewrite_statics=state.statics_ahead,
         keeps_state=isinstance(shape, KeepsState) and shape.keeps_state,
-        patch=shape.patch if isinstance(shape, KeepsState) else None,
+        patch=shape.patch if isinstance(shape, AppliesPatches) else None,
         rewrite=bool(plan.revisit) and shape.model == "row",
     )
     outcome = _reconciled(spark, mirror, state, contributions, kernel, plan, sweep=sweep)
@@ -214,8 +220,8 @@ def merge(
             mirror.side.append(outcome.where(f"_cdc_kind IN ({SIDE}, {DOUBT})").select("_cdc_side.*"))
         gone = None
         if raised and state.merged_through >= 0:
-            version = f"{CDC_COLUMN}.version <= X'{fence.hex()}'"
-            gone = version if shape.model == "row" else f"{CDC_COLUMN}.generation < {generation}"
+            earlier = f"{CDC_COLUMN}.generation < {generation}"
+            gone = fences.predicate(CDC_COLUMN) if shape.model == "row" else earlier
         settled = plan.reread == state.asked
         known = 0 if settled else state.doubts
         in_doubt = known + counts.get(DOUBT, 0)
@@ -430,10 +436,6 @@ def _count(outcome: DataFrame) -> tuple[dict[int, int], dict[int, int], Copies]:
     found = next((row for row in rows if row["_cdc_kind"] == COPIES), None)
     copies = Copies() if found is None else Copies(int(found["generation"]), int(found["expires_at"]))
     return counts, expiries, copies
-
-
-def _last_position(fences: Sequence[Fence]) -> bytes:
-    return max((f.position for f in fences), default=b"")
 
 
 def _expressions(*texts: str) -> list[Column]:

@@ -41,6 +41,7 @@ from airflow_cdc_provider.lake.reconcile import (
     reconcile_rows,
 )
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
+from airflow_cdc_provider.lake.row_fences import NO_FENCES, RowFences
 
 LIVE: Final = 0
 REMOVE: Final = 1
@@ -77,7 +78,7 @@ class MergeKernel:
         columns: All columns of the source's table: those of the mirror, and of its table of statics.
         project: Shows live rows as those columns.
         now_seconds: The moment at which expiry is judged.
-        fence: Row-level: contributions with a version up to it don't count; empty for none.
+        fences: Row-level: contributions up to them don't count.
         generation: Cell-level: contributions of a lower generation don't count.
         purge_before_seconds: Tombstones older than this second are forgotten; None keeps all.
         through: The batch through which the merge goes: it is noted with what it finds in doubt.
@@ -94,7 +95,7 @@ class MergeKernel:
     columns: pa.Schema
     project: Callable[[pa.RecordBatch], pa.RecordBatch]
     now_seconds: int
-    fence: bytes = b""
+    fences: RowFences = NO_FENCES
     generation: int = 0
     purge_before_seconds: int | None = None
     through: int = 0
@@ -188,9 +189,7 @@ class MergeKernel:
     def _reconcile(self, table: pa.Table) -> Reconciled:
         contributions = table.select(CONTRIBUTION_SCHEMA.names)
         if self.model == "row":
-            if self.fence:
-                fence = pa.scalar(self.fence, pa.binary())
-                contributions = contributions.filter(pc.greater(contributions["version"], fence))
+            contributions = self.fences.filter(contributions)
             if self.patch is not None:
                 return reconcile_patched(contributions, self.now_seconds, self.patch)
             return reconcile_rows(contributions, self.now_seconds)

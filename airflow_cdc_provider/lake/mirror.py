@@ -438,7 +438,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
     """Translate an Arrow schema to Spark's, all fields nullable."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def row_ids(keys: pa.Array, clusterings: pa.Array) -> pa.Array:

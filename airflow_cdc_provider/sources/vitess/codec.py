@@ -20,6 +20,7 @@ from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.vitess import contributions, projection
 from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
+from airflow_cdc_provider.sources.vitess.states import key_prefix
 
 MEMORY_FORMAT: Final = 1
 
@@ -117,6 +118,10 @@ class VitessCodec:
             *fences,
             *(replace(f, origin=child) for f in fences for child in children if f.origin in children[child]),
         ]
+
+    def key_prefix(self, origin: str) -> bytes:
+        """Return what the keys of all rows of a shard begin with, and no others."""
+        return key_prefix(origin)
 
     def mirror_schema(self) -> pa.Schema:
         """Return the columns of the newest fields in their order, and ``_rest``."""

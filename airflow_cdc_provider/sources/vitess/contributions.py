@@ -34,7 +34,7 @@ from airflow_cdc_provider.sources.vitess.rows import (
     read_changes,
     read_rows,
 )
-from airflow_cdc_provider.sources.vitess.states import write_keys, write_states
+from airflow_cdc_provider.sources.vitess.states import key_prefix, write_keys, write_states
 
 Mask = npt.NDArray[np.bool_]
 
@@ -120,7 +120,7 @@ def decode(
         _contributions(changes, made, order, fences),
         tuple(int(row) for row in left_out),
         tuple(reasons),
-        tuple(int(row) for row in order),
+        order.tolist(),
     )
 
 
@@ -206,10 +206,12 @@ class _Group:
         """Put rows of snapshots by their places, of which no two have the same in a shard."""
         puts = np.flatnonzero((found == _SOUND) & (after[0] >= 0) & ~self.is_change)
         chosen = pa.array(self.rows[puts])
+        shards = pc.dictionary_encode(changes.column("origin").take(chosen))
+        prefixes = pa.array([key_prefix(name) for name in shards.dictionary.to_pylist()], pa.binary())
         keys = pc.binary_join_element_wise(
-            changes.column("origin").take(chosen).cast(pa.binary()),
+            prefixes.take(shards.indices),
             changes.column("position").take(chosen),
-            pa.scalar(b"\0", pa.binary()),
+            pa.scalar(b"", pa.binary()),
         )
         states = write_states(self.data, after[0][puts], after[1][puts], self.digest)
         made.add(keys, states, UPSERT, self.rows[puts])

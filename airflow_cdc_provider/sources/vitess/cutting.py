@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from airflow_cdc_provider.changes.record import DROP, TRUNCATE
+from airflow_cdc_provider.changes.record import DROP, SCHEMA, TRUNCATE
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import SchemaBehind
@@ -89,7 +89,7 @@ class Cutter:
         self._records: list[dict[str, Any]] = []
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """How many bytes of whole transactions wait to be given."""
         return self._bytes + self._end
 
@@ -208,23 +208,28 @@ class Cutter:
     ) -> None:
         """Make records of a statement: its text, and what ends the life of a table's rows."""
         payload = events.body(number)
-        made = {
-            "origin": shard,
-            "committed_us": int(events.timestamps[number]) * 1_000_000,
-            "captured_us": captured_us,
-        }
         position = place.key + bytes(4)
-        self._records.append(schema_record(payload, DDL, table=None, position=position, **made))
+
+        def record(table: str | None, position: bytes, kind: str) -> dict[str, Any]:
+            return schema_record(
+                payload,
+                DDL,
+                table=table,
+                origin=shard,
+                position=position,
+                committed_us=int(events.timestamps[number]) * 1_000_000,
+                captured_us=captured_us,
+                kind=kind,
+            )
+
+        self._records.append(record(None, position, SCHEMA))
         keyspace = shard.partition("/")[0]
         for one in read_statement(payload.decode(errors="replace")):
             kind = _ENDS.get(one.kind)
             table = ShardTable(keyspace, shard.partition("/")[2], one.table)
             if kind is None or not is_captured(table, self._selects):
                 continue
-            name = f"{keyspace}.{one.table}"
-            self._records.append(
-                schema_record(payload, DDL, table=name, position=position + b"\x01", kind=kind, **made)
-            )
+            self._records.append(record(f"{keyspace}.{one.table}", position + b"\x01", kind))
 
     def _take_journal(self, journal: Any, shard: str, before: Position, captured_us: int) -> None:
         if journal.migration_type != _SHARDS:

@@ -72,6 +72,7 @@ _SYNONYMS: Final = {
     "boolean": "tinyint",
     "geomcollection": "geometrycollection",
 }
+_MOST_DIGITS: Final = 65
 _SYNTAX: Final = re.compile(r"\s*([a-z]\w*)\s*(?:\((.*)\))?([^()']*)", re.IGNORECASE | re.DOTALL)
 _MEMBER: Final = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|$)", re.DOTALL)
 
@@ -146,7 +147,8 @@ class Column:
         if word == "decimal":
             # ``column_length`` counts a sign, unless unsigned, and a point.
             point = 1 if self.decimals else 0
-            sizes = (self.length - point - (0 if unsigned else 1), self.decimals)
+            digits = self.length - point - (0 if unsigned else 1)
+            sizes = (digits if digits >= max(1, self.decimals) else _MOST_DIGITS, self.decimals)
         elif word in ("bit", "binary"):
             sizes = (self.length,)
         elif word in ("time", "datetime", "timestamp"):

@@ -75,15 +75,27 @@ class SnapshotDue:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A shape where it was first seen, or a statement."""
+class _Told:
+    """What a record tells, and where it stands in its shard."""
 
     moment_us: int
     origin: str
     position: bytes
-    digest: bytes = b""
-    shape: TableShape | None = None
-    statement: TableStatement | None = None
+
+
+@dataclass(frozen=True)
+class _Fields(_Told):
+    """A shape where it was first seen."""
+
+    digest: bytes
+    shape: TableShape
+
+
+@dataclass(frozen=True)
+class _Ran(_Told):
+    """A statement that concerns the table."""
+
+    statement: TableStatement
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class TableHistory:
 
     Args:
         table: ``keyspace.table``.
-        digests: Names of the shapes, oldest first.
+        digests: Names of the shapes, oldest first. The last one may stand there before: it came back.
         shapes: Likewise.
         steps: One less: per column of the later shape, where its values come from in rows of the earlier.
         due: The last event after which only a snapshot shows the rows; None for none.
@@ -116,11 +128,11 @@ class TableHistory:
             (one for record in records if record["kind"] == SCHEMA and (one := _read(table, record))),
             key=lambda one: (one.moment_us, one.position, one.origin),
         )
-        shapes: dict[bytes, _Seen] = {}
+        shapes: dict[bytes, _Fields] = {}
         for one in seen:
-            if one.shape is not None:
+            if isinstance(one, _Fields):
                 shapes.setdefault(one.digest, one)
-        statements = [one for one in seen if one.statement is not None]
+        statements = [one for one in seen if isinstance(one, _Ran)]
         steps = []
         dues = [_due(one) for one in statements if _changes_values(one)]
         replayed: dict[str, bytes] = {}
@@ -138,10 +150,21 @@ class TableHistory:
             step, open_questions = _step(earlier.shape, later.shape, between)
             steps.append(step)
             dues += [SnapshotDue(later.moment_us, question) for question in open_questions]
+        chain = list(shapes.values())
+        after = _behind(chain, statements)
+        if after and (again := _returned(chain, after)):
+            step, open_questions = _step(chain[-1].shape, again.shape, after)
+            chain.append(again)
+            steps.append(step)
+            # Rows from before the column went bear the same fields as those with the new one.
+            columns = zip(again.shape.columns, step, strict=True)
+            came = [column.name for column, origin in columns if isinstance(origin, FromDefault)]
+            open_questions += [f"column {name} went and came again" for name in came]
+            dues += [SnapshotDue(after[-1].moment_us, question) for question in open_questions]
         return cls(
             table,
-            tuple(shapes),
-            tuple(one.shape for one in shapes.values() if one.shape is not None),
+            tuple(one.digest for one in chain),
+            tuple(one.shape for one in chain),
             tuple(steps),
             max(dues, key=lambda due: due.moment_us, default=None),
         )
@@ -153,7 +176,7 @@ class TableHistory:
 
     @cached_property
     def by_digest(self) -> dict[bytes, int]:
-        """Number of each shape."""
+        """Number of each shape, where it stands last."""
         return {digest: number for number, digest in enumerate(self.digests)}
 
     def origins(self, number: int) -> tuple[Origin, ...]:
@@ -210,7 +233,7 @@ def _ancestors(child: str, parents: Mapping[str, set[str]]) -> set[str]:
     return found - {child}
 
 
-def _read(table: str, record: Mapping[str, Any]) -> _Seen | None:
+def _read(table: str, record: Mapping[str, Any]) -> _Fields | _Ran | None:
     """Read a record; None if it doesn't concern the table."""
     keyspace, _, name = table.partition(".")
     moment = record["committed_at"] or record["captured_at"]
@@ -219,35 +242,54 @@ def _read(table: str, record: Mapping[str, Any]) -> _Seen | None:
     if record["schema_id"] == DDL:
         if record["origin"].partition("/")[0] != keyspace:
             return None
-        found = [one for one in read_statement(bytes(record["payload"]).decode()) if one.table == name]
-        return _Seen(*place, statement=found[0]) if found else None
+        text = bytes(record["payload"]).decode(errors="replace")
+        found = [one for one in read_statement(text) if one.table == name]
+        return _Ran(*place, found[0]) if found else None
     if record["source_table"] != table or record["schema_id"] == LINEAGE:
         return None
-    return _Seen(*place, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+    return _Fields(*place, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
 
 
-def _changes_values(one: _Seen) -> bool:
-    return one.statement is not None and any(isinstance(a, Unknown) for a in one.statement.actions)
+def _behind(chain: Sequence[_Fields], statements: Sequence[_Ran]) -> list[_Ran]:
+    """Return the statements behind the newest shape, in the shard that showed it first."""
+    if not chain:
+        return []
+    newest = chain[-1]
+    return [one for one in statements if one.origin == newest.origin and one.position > newest.position]
 
 
-def _due(one: _Seen) -> SnapshotDue:
-    assert one.statement is not None
+def _returned(chain: Sequence[_Fields], after: Sequence[_Ran]) -> _Fields | None:
+    """Find the shape to which statements behind the newest one led back.
+
+    Fields that were seen before are not recorded again: only statements tell that a column went again.
+    """
+    newest = chain[-1].shape
+    names: dict[str, str | Added] = {column.name: column.name for column in newest.columns}
+    for one in after:
+        names = _replay(one.statement, names)
+    if names.keys() == newest.index.keys():
+        return None
+    return next((one for one in reversed(chain[:-1]) if one.shape.index.keys() == names.keys()), None)
+
+
+def _changes_values(one: _Ran) -> bool:
+    return any(isinstance(action, Unknown) for action in one.statement.actions)
+
+
+def _due(one: _Ran) -> SnapshotDue:
     text = next(action.text for action in one.statement.actions if isinstance(action, Unknown))
     return SnapshotDue(one.moment_us, f"{one.origin} ran: {text}")
 
 
 def _step(
-    earlier: TableShape | None, later: TableShape | None, statements: Sequence[_Seen]
+    earlier: TableShape, later: TableShape, statements: Sequence[_Ran]
 ) -> tuple[tuple[Origin, ...], list[str]]:
     """Explain a shape by the one before it and the statements between: origins, and what is left open."""
-    assert earlier is not None
-    assert later is not None
-    if any(one.statement is not None and one.statement.kind in ("create", "drop") for one in statements):
+    if any(one.statement.kind in ("create", "drop") for one in statements):
         return (FromDefault(None),) * len(later.columns), []  # no row of the table before is left
     names: dict[str, str | Added] = {column.name: column.name for column in earlier.columns}
     for one in statements:
-        if one.statement is not None:
-            names = _replay(one.statement, names)
+        names = _replay(one.statement, names)
     origins: list[Origin] = []
     questions = []
     for column in later.columns:

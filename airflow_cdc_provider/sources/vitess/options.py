@@ -152,6 +152,12 @@ class VitessOptions:
         read=_start_at,
         check=_vgtid,
     )
+    batch_seconds: float = option(
+        "How long after the begin of one reading of a table without a key, which each run reads in full, the "
+        "next one may begin, for runs that follow closely",
+        60.0,
+        minimum=0.0,
+    )
     stream: VitessStream = option("What is asked of VTGate's stream", VitessStream)
     advanced: VitessAdvanced = option("Options that few users need", VitessAdvanced)
 

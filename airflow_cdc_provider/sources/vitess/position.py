@@ -221,12 +221,15 @@ def overlap(one: str, other: str) -> bool:
 
 
 def key_range(shard: str) -> tuple[bytes, bytes]:
-    """Return first key and key after the last of a shard; empty where there is no bound."""
+    """Return first key and key after the last of a shard; empty where there is no bound.
+
+    ``40`` and ``4000`` are one bound: zero bytes at the end say nothing.
+    """
     start, dash, end = shard.partition("-")
     if not dash:
         return b"", b""
     try:
-        return bytes.fromhex(start), bytes.fromhex(end)
+        return bytes.fromhex(start).rstrip(b"\0"), bytes.fromhex(end).rstrip(b"\0")
     except ValueError as error:
         raise CorruptInput(
             "a shard's name is no key range", expected="such as -80, 40-80 or 0", found=shard

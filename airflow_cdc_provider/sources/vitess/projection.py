@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.spans import Bytes, Ints
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.history import FromColumn, Origin, TableHistory
 from airflow_cdc_provider.sources.vitess.lake_types import REST, LakeTypes
@@ -19,12 +19,24 @@ from airflow_cdc_provider.sources.vitess.rows import FAULTS, read_rows
 from airflow_cdc_provider.sources.vitess.states import read_states
 from airflow_cdc_provider.sources.vitess.values import show, shown_or_bytes
 
+_TAKEN: Final = (REST, "_cdc")
+
 _Cells = tuple[Bytes, Ints, Ints]
 _Show = Callable[[int, Column, _Cells, Ints], pa.Array]
 
 
 def mirror_schema(history: TableHistory, types: LakeTypes) -> pa.Schema:
-    """Return the columns of the newest shape, and :data:`.lake_types.REST`."""
+    """Return the columns of the newest shape, and :data:`.lake_types.REST`.
+
+    Raises:
+        ConfigurationError: A column has a name that mirrors need for themselves.
+    """
+    if taken := [column.name for column in history.newest.columns if column.name.lower() in _TAKEN]:
+        raise ConfigurationError(
+            f"column {taken[0]} of {history.table} can't be shown: mirrors have one of this name themselves",
+            expected=f"other names than {', '.join(_TAKEN)}",
+            remedy="rename the column, or leave the table out with exclude_tables",
+        )
     fields = [pa.field(column.name, types.of(column)) for column in history.newest.columns]
     return pa.schema([*fields, pa.field(REST, pa.string())])
 

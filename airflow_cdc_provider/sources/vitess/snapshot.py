@@ -5,8 +5,8 @@ second for each, so ranges are read side by side. A range asks for its table alo
 means a copy (``vtgate.proto``, ``tables_to_copy``).
 
 Between packets of a copy the tablet sends transactions of the binlog. The main stream has them: they are left
-out here. What tells the two apart is the last key that each VGTID bears: a packet changes it, a transaction
-repeats it.
+out here. What tells the two apart is the last key that each VGTID bears, which a packet changes and a
+transaction repeats, and the time, which a transaction has.
 
 A packet's rows have the version of its VGTID, and hold all that was committed up to it. The main stream must
 have what follows it: a copy that begins before the stored offset (a replica may lag) is not taken but begun
@@ -239,12 +239,14 @@ class _Copy:
                 entry = self._entry(events.body(number))
             elif kind == COMMIT and entry is not None:
                 key = _last_key(entry)
-                packet = bool(key) and key != self._last_key
+                rows = np.arange(*np.searchsorted(rows_of, [done, number]))
+                # Of a table without a key, two packets may end with equal rows; those of a copy have no time.
+                timeless = len(rows) > 0 and not events.timestamps[rows_of[rows]].any()
+                packet = bool(key) and (key != self._last_key or timeless)
                 if packet or not key:
                     self._require_recent(entry.gtid)
                 if packet:
-                    first, end = np.searchsorted(rows_of, [done, number])
-                    yield from self._packet(events, np.arange(first, end), entry)
+                    yield from self._packet(events, rows, entry)
                 if key:
                     self._progress.entry = entry  # without a key it would ask for a stream, not for a copy
                 elif self._last_key:

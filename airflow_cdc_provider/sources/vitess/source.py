@@ -31,12 +31,13 @@ from airflow_cdc_provider.sources.vitess.requests import (
 )
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
-from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
 
 _PRIMARY = "PRIMARY"
+_SECOND_US = 1_000_000
 
 
 class VitessSource:
@@ -63,6 +64,7 @@ class VitessSource:
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
+        self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
         self._checked: Position | None = None
 
@@ -101,6 +103,25 @@ class VitessSource:
         keyspace = self._options.keyspace
         return [f"{keyspace}.{name}" for name in list_tables(self._client, self._options, self._selects)]
 
+    def in_batches(self, table: str) -> bool:
+        """Tell whether a table is read in full at each run: its rows can't be told apart."""
+        history = self._history(table)
+        if history.shapes:
+            return not history.newest.key
+        if self._keyless is None:
+            options = self._options
+            (shard, *_) = serving_shards(self._client, options)
+            target = f"{options.keyspace}:{shard}@{options.tablet_type.lower()}"
+            names = list_tables(self._client, options, self._selects)
+            found = keyless_tables(self._client, target, names, options.advanced.call_seconds)
+            self._keyless = frozenset(f"{options.keyspace}.{name}" for name in found)
+        return table in self._keyless
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long after the begin of one reading of such a table the next one may begin."""
+        return self._options.batch_seconds
+
     def learn(self, records: pa.Table) -> None:
         """Take in all records of kind ``schema`` that there are."""
         self._records = records_of(records)
@@ -114,7 +135,8 @@ class VitessSource:
     def resumed_at(self, table: str) -> int:
         """Return when a statement changed rows that no event tells of, µs since 1970; 0 for never."""
         due = self._history(table).due
-        return due.moment_us if due is not None else 0
+        # A statement tells the second in which it ran: a snapshot that began in it may not have seen it.
+        return due.moment_us + _SECOND_US - 1 if due is not None else 0
 
     def schema_findings(self) -> list[str]:
         """Tell what of the schema keeps mirrors from following: nothing, as snapshots follow it."""
@@ -251,6 +273,7 @@ class VitessSource:
         position = Position.from_offset(start) if start is not None else self._head()
         target = Position.from_offset(head)
         self._offset = position
+        _require_all_shards(position, target)
         unsettled = {s: p for s, p in position.shards.items() if not is_real(p.gtid)}
         if unsettled:
             now = self._head()
@@ -324,6 +347,23 @@ class VitessSource:
             require_known(position, self._head(_PRIMARY))
         positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
         require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
+
+
+def _require_all_shards(position: Position, head: Position) -> None:
+    """Refuse to read on where there are shards that none of the offset can turn into.
+
+    Raises:
+        ConfigurationError: With them.
+    """
+    if new := [
+        shard for shard in head.shards if shard not in position.shards and not position.ancestors_of(shard)
+    ]:
+        raise ConfigurationError(
+            f"the stored offset has no place of {', '.join(new)}",
+            expected=", ".join(position.shards),
+            found=", ".join(head.shards),
+            remedy="leave them out (source.shards), or reset the offset, which brings new snapshots",
+        )
 
 
 @dataclass(frozen=True)

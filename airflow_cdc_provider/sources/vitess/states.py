@@ -90,7 +90,7 @@ def write_keys(
         _comparable(shape.columns[n], data, values.starts[n][rows], values.ends[n][rows]) for n in shape.key
     ]
     missing = np.zeros(len(rows), np.bool_)
-    prefixes = [len(name.encode()).to_bytes(2, "little") + name.encode() for name in shards]
+    prefixes = [key_prefix(name) for name in shards]
     prefix_ends = np.cumsum([len(prefix) for prefix in prefixes], dtype=np.int64)
     prefix_sizes = np.array([len(prefix) for prefix in prefixes], np.int64)
     sizes = prefix_sizes[shard_of]
@@ -107,11 +107,16 @@ def write_keys(
     return column_of(pa.binary(), out, offsets.astype(np.int32), None), missing
 
 
+def key_prefix(shard: str) -> bytes:
+    """Return what all keys of a shard (``keyspace/shard``) begin with."""
+    name = shard.encode()
+    return len(name).to_bytes(2, "little") + name
+
+
 def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Ints]:
     """Return where a key column's values stand in the one form that keys have."""
     family = family_of(column)
-    by_number = family == "members" and not column.as_text
-    if family in ("decimal", "float") or column.type.zerofill or by_number:
+    if family in ("decimal", "float", "members") or column.type.zerofill:
         return binary_buffer(texts(column, data, starts, ends)[0])
     return data, starts, ends
 

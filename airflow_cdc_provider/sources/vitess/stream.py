@@ -118,7 +118,7 @@ class ChangeStream:
                 left = pauses(self._options.advanced)
             elif time.monotonic() - moved_at > self._options.advanced.stall_seconds:
                 raise self._stalled(head)
-            read_bytes, changes = cutter.bytes, cutter.changes
+            read_bytes, changes = cutter.size, cutter.changes
             if cutter.reopen:
                 given, beside = self._give()
                 slices += given

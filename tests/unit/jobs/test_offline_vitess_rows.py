@@ -16,6 +16,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import load_debezium_properties
 from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "vitess"
@@ -149,7 +150,8 @@ def folded(path: Path) -> Rows:
 def test_a_recording_adds_up_to_the_rows_that_its_messages_tell(name: str) -> None:
     path = FIXTURES / "vstream" / f"{name}.vstream"
     connector = declared(name)
-    keyspace = connector.source.keyspace  # type: ignore[attr-defined]
+    assert isinstance(connector.source, VitessOptions)
+    keyspace = connector.source.keyspace
     expected = Counter({row: n for row, n in folded(path).items() if connector.selects(row[0])})
     assert {table.partition(".")[0] for table, _ in expected} == {keyspace}
     assert printed(connector, path) == expected

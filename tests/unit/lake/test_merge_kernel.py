@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DELETE, LIVE_ROW_SCHEMA, UPSERT
 from airflow_cdc_provider.lake.merge_kernel import INPUT_SCHEMA, LIVE, REMOVE, SIDE, STATICS, UNSTATIC
+from airflow_cdc_provider.lake.row_fences import RowFences
 from tests.oracles import cassandra_read_path as oracle
 from tests.unit.lake.kernel_tables import Tables, joined_rows, shown_rows
 
@@ -56,7 +57,11 @@ def test_documents_merged_in_any_order_and_portions_end_at_their_greatest_versio
 
 def test_fence_hides_documents_up_to_its_position() -> None:
     tables = Tables("row")
-    tables.merge([document(b"a", 3, UPSERT), document(b"b", 9, UPSERT)], now=0, fence=(5).to_bytes(4, "big"))
+    tables.merge(
+        [document(b"a", 3, UPSERT), document(b"b", 9, UPSERT)],
+        now=0,
+        fences=RowFences(((b"", (5).to_bytes(4, "big")),)),
+    )
 
     assert [row["_cdc"]["key"] for row in tables.mirror.values()] == [b"b"]
 

@@ -251,3 +251,12 @@ def _tables(vitess_server: VitessServer) -> Iterator[None]:
         cursor.execute("show tables")
         for (name,) in cursor.fetchall():
             cursor.execute(f"drop table {name}")
+
+
+def test_a_shard_that_the_offset_lacks_is_refused(vitess_server: VitessServer) -> None:
+    create(vitess_server, "lacks1")
+    with closing(source_of(vitess_server, "lacks1")) as source:
+        start = {"shop/-80": source.start()["shop/-80"]}
+
+        with pytest.raises(ConfigurationError, match="no place of shop/80-"):
+            source.plan(start, source.head(), ReadLimit())

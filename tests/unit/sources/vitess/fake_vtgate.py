@@ -54,7 +54,7 @@ class FakeVtgate:
         self._answers = answers or {}
         self._ending = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        handlers = {
+        handlers: dict[str, Any] = {
             "VStream": grpc.unary_stream_rpc_method_handler(self._stream),
             "Execute": grpc.unary_unary_rpc_method_handler(self._execute),
         }

@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import SCHEMA, SNAPSHOT
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.base import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
@@ -109,7 +109,7 @@ def test_a_changed_key_deletes_the_row_of_the_old_one() -> None:
         (),
     )
     assert rows_of(decoded, codec) == [{"id": "10", "v": "a"}]
-    assert decoded.rows == (0, 1, 1)
+    assert decoded.rows == [0, 1, 1]
 
 
 def test_one_key_in_two_shards_is_two_rows() -> None:
@@ -189,6 +189,17 @@ def test_rows_before_a_fence_of_their_shard_are_of_an_earlier_generation() -> No
     decoded = codec.decode(batch(records), fences)
     assert decoded.contributions["generation"].to_pylist() == [0, 7]
     assert rows_of(decoded, codec, fences) == [{"id": "2", "v": "stays"}]
+
+
+def test_a_shard_made_by_a_reshard_lives_after_the_fences_of_its_ancestors() -> None:
+    codec = codec_of(seen(TWO, 1), lineage("-40", "-80"))
+    fences = (Fence(7, "shop/-80", place(500), 7),)
+    child = {**changed(TWO, change(None, ["1", "new"]), 4), "origin": "shop/-40"}
+    child["position"] = child["version"] = place(4, epoch=2)
+
+    decoded = codec.decode(batch([child]), fences)
+
+    assert decoded.contributions["generation"].to_pylist() == [7]
 
 
 @pytest.mark.parametrize(
@@ -375,6 +386,12 @@ def test_values_that_a_column_cant_hold_stand_in_rest_as_mysqls_text() -> None:
     assert plain["_rest"] is None
 
 
+@pytest.mark.parametrize("name", ["_rest", "_CDC"])
+def test_a_column_with_a_name_that_mirrors_need_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="rename the column"):
+        codec_of(seen(fields({"id": "bigint", name: "int"}), 1)).mirror_schema()
+
+
 def test_a_state_of_another_form_is_refused() -> None:
     codec = codec_of(seen(TWO, 1))
     for state in (b"\x02" + bytes(16), b"\x01" + bytes(3), b"\x01" + bytes(16)):
@@ -421,3 +438,40 @@ def test_a_new_column_without_values_in_older_rows_leaves_a_mirrors_rows_alone()
         records[2],
     ]
     assert codec_of(*with_default, memory=memory).revisit == "true"
+
+
+def test_a_column_that_came_and_went_again_is_shown_no_longer() -> None:
+    wider = fields({"id": "bigint", "v": "varchar(20)", "n": "int"})
+    records = [
+        seen(TWO, 1),
+        ran("alter table t add n int", 3),
+        seen(wider, 4),
+        ran("alter table t drop n", 6),
+        ran("alter table t drop n", 2, "80-"),
+    ]
+    codec = codec_of(*records)
+    assert codec.mirror_schema().names == ["id", "v", "_rest"]
+    assert codec.history.due is None
+    rows = [
+        changed(TWO, change(None, ["1", "a"]), 2),
+        changed(wider, change(None, ["2", "b", "5"]), 5),
+        changed(TWO, change(None, ["3", "c"]), 7),
+    ]
+    found = sorted(shown(codec, rows), key=lambda row: row["id"])
+    assert [(row["id"], row["v"]) for row in found] == [(1, "a"), (2, "b"), (3, "c")]
+    memory = codec_of(*records[:3]).remember()
+    assert codec_of(*records, memory=memory).revisit == ""
+
+
+def test_a_column_that_went_and_came_again_may_hold_what_only_a_snapshot_tells() -> None:
+    narrower = fields({"id": "bigint"})
+    records = [
+        seen(TWO, 1),
+        ran("alter table t drop v", 3),
+        seen(narrower, 4),
+        ran("alter table t add v varchar(20)", 6),
+    ]
+    history = codec_of(*records).history
+    assert history.column_ids == ("id", "v#2")
+    assert history.due is not None
+    assert "went and came" in history.due.reason

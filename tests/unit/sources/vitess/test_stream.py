@@ -29,6 +29,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     Fails,
     FakeVtgate,
     Script,
+    Step,
     Waits,
     event,
     fields,
@@ -41,7 +42,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
 ALL = ReadLimit()
-NONE_KNOWN = {"selects": lambda table: True, "knows": lambda table, name: False}
+NONE_KNOWN: dict[str, Any] = {"selects": lambda table: True, "knows": lambda table, name: False}
 
 
 def at(**shards: int | str) -> Position:
@@ -149,7 +150,7 @@ def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
 
 @pytest.mark.covers("VIT-STR-08")
 def test_rows_are_held_until_their_commit_comes(stack: ExitStack) -> None:
-    open_ended = [response(*LOW1), response(*LOW2[:2]), Waits()]
+    open_ended: list[Step] = [response(*LOW1), response(*LOW2[:2]), Waits()]
     capture = Capture(stack, [open_ended], options())
 
     records, plan = capture.read(START, at(low=11))
@@ -160,8 +161,12 @@ def test_rows_are_held_until_their_commit_comes(stack: ExitStack) -> None:
 
 @pytest.mark.covers("VIT-STR-07", "VIT-STR-06")
 def test_a_stream_lost_inside_a_transaction_gives_the_whole_of_it_again(stack: ExitStack) -> None:
-    lost = [response(*LOW1), response(*LOW2[:2]), Fails(grpc.StatusCode.UNAVAILABLE, "tablet gone")]
-    again = [response(fields("item", "-80"), *LOW2), response(*HIGH1), Waits()]
+    lost: list[Step] = [
+        response(*LOW1),
+        response(*LOW2[:2]),
+        Fails(grpc.StatusCode.UNAVAILABLE, "tablet gone"),
+    ]
+    again: list[Step] = [response(fields("item", "-80"), *LOW2), response(*HIGH1), Waits()]
     capture = Capture(stack, [lost, again], options())
 
     records, plan = capture.read(START, HEAD)
@@ -478,3 +483,35 @@ def test_every_recorded_row_becomes_a_record() -> None:
         found = [r["payload"] for r in records.to_pylist() if r["kind"] == CHANGE]
         assert [RowChange.FromString(p) for p in found] == [RowChange.FromString(p) for p in expected]
         assert expected
+
+
+@pytest.mark.covers("VIT-STR-11", "VIT-SCO-21")
+def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
+    script: list[Step] = [response(*LOW1), Waits()]
+    plain = Capture(stack, [script], options())
+    chosen = Capture(
+        stack,
+        [script],
+        options(
+            minimize_skew=True,
+            keyspace_heartbeats=True,
+            journals=False,
+            heartbeat_seconds=7,
+            cells=("a", "b"),
+            cell_preference="onlyspecified",
+            tablet_order="inorder",
+        ),
+    )
+    plain.read(START, at(low=11))
+    chosen.read(START, at(low=11))
+
+    flags = plain.server.requests[0].flags
+    assert (flags.minimize_skew, flags.stream_keyspace_heartbeats, flags.stop_on_reshard) == (False,) * 3
+    assert (flags.cells, flags.cell_preference, flags.tablet_order) == ("", "", "")
+    assert (flags.transaction_chunk_size, flags.include_reshard_journal_events) == (0, True)
+    flags = chosen.server.requests[0].flags
+    assert (flags.minimize_skew, flags.stream_keyspace_heartbeats) == (True, True)
+    assert (flags.cells, flags.cell_preference, flags.tablet_order) == ("a,b", "onlyspecified", "inorder")
+    assert (flags.heartbeat_interval, flags.include_reshard_journal_events) == (7, False)
+    with pytest.raises(ConfigurationError, match="says nothing with minimize_skew"):
+        options(minimize_skew=True, transaction_chunk_bytes=1000)

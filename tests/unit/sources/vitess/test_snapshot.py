@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA, SNAPSHOT
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.protocol import RowChange
+from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, plan_snapshot
+from tests.unit.sources.vitess.fake_vtgate import (
+    Fails,
+    FakeVtgate,
+    Script,
+    Step,
+    Waits,
+    event,
+    fields,
+    gtid,
+    response,
+    row,
+    rows,
+    transaction,
+    vgtid,
+)
+
+STORED = Position({"shop/-80": ShardPlace(gtid(10), 1), "shop/80-": ShardPlace(gtid(20), 3)})
+
+
+def copied(last: int, *keys: int) -> Any:
+    """A VGTID inside a copy: position, and the last key if there is one."""
+    message = vgtid({"-80": last})
+    for key in keys:
+        one = message.shard_gtids[0].table_p_ks.add(table_name="item")
+        one.lastpk.fields.add(name="id", type=265)
+        one.lastpk.rows.append(row([str(key)]))
+    return message
+
+
+def packet(last: int, *keys: int, first: bool = False) -> bytes:
+    """A packet of a copy up to its last key; the events of a copy tell no time."""
+    made = [rows("item", "-80", (None, [str(key), "x"])) for key in keys]
+    for one in made:
+        one.timestamp = 0
+    head = [fields("item", "-80"), event("VGTID", "-80", vgtid=vgtid({"-80": last}))] if first else []
+    return response(
+        event("BEGIN", "-80"),
+        *head,
+        *made,
+        event("VGTID", "-80", vgtid=copied(last, keys[-1])),
+        event("COMMIT", "-80"),
+    )
+
+
+def caught_up(last: int, key: int) -> bytes:
+    """A transaction of the binlog in the middle of a copy."""
+    (begin, inside, _, commit) = transaction("-80", {"-80": last}, rows("item", "-80", (None, ["1", "y"])))
+    return response(begin, inside, event("VGTID", "-80", vgtid=copied(last, key)), commit)
+
+
+ENDED = response(
+    event("BEGIN", "-80"),
+    event("VGTID", "-80", vgtid=vgtid({"-80": 13})),
+    event("COMMIT", "-80"),
+    event("COPY_COMPLETED", "-80"),
+)
+
+
+class Copy:
+    """A range of a fake VTGate that is read."""
+
+    def __init__(self, stack: ExitStack, *scripts: Script, where: str | None = None) -> None:
+        self.server = stack.enter_context(FakeVtgate(scripts))
+        self.pauses: list[float] = []
+        self.lost: list[int] = []
+        advanced = VitessAdvanced(connect_attempts=2, connect_pause_seconds=0.01)
+        options = VitessOptions(keyspace="shop", advanced=advanced)
+        values = ConnectionValues.read(self.server.connection)
+        self.reader = RangeReader(values, options, self.lost.append, self.pauses.append)
+        self.part = plan_snapshot(STORED, "shop.item", where).ranges[0]
+
+    def read(self) -> list[dict[str, Any]]:
+        table = pa.Table.from_batches(list(self.reader(self.part)), schema=CHANGE_SCHEMA)
+        found: list[dict[str, Any]] = table.to_pylist()
+        return found
+
+    def keys(self) -> list[str]:
+        return [values(r) for r in self.read() if r["kind"] == SNAPSHOT]
+
+
+def values(record: dict[str, Any]) -> str:
+    text: str = RowChange.FromString(record["payload"]).after.values.decode()
+    return text
+
+
+@pytest.fixture
+def stack() -> Any:
+    with ExitStack() as one:
+        yield one
+
+
+@pytest.mark.covers("VIT-SNP-06")
+def test_a_copy_gives_its_rows_and_leaves_transactions_to_the_main_stream(stack: ExitStack) -> None:
+    script: list[Step] = [packet(11, 1, 2, first=True), caught_up(12, 2), packet(12, 3), ENDED, Waits()]
+    copy = Copy(stack, script)
+
+    records = copy.read()
+
+    told = [r for r in records if r["kind"] == SCHEMA]
+    copies = [r for r in records if r["kind"] == SNAPSHOT]
+    assert [values(r) for r in copies] == ["1x", "2x", "3x"]
+    assert len(told) == 1
+    assert {r["schema_id"] for r in copies} == {told[0]["schema_id"]}
+    assert [r["version"].hex() for r in copies] == [f"00000001{count:016x}ffffffff" for count in (11, 11, 12)]
+    assert len({r["position"] for r in copies}) == 3
+    (request,) = copy.server.requests
+    assert [s.gtid for s in request.vgtid.shard_gtids] == [""]
+    assert list(request.flags.tables_to_copy) == ["item"]
+    assert [(r.match, r.filter) for r in request.filter.rules] == [("item", "select * from `item`")]
+
+
+@pytest.mark.covers("VIT-SNP-04")
+def test_a_lost_copy_goes_on_after_its_last_key(stack: ExitStack) -> None:
+    lost: list[Step] = [packet(11, 1, 2, first=True), Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
+    again: list[Step] = [response(fields("item", "-80")), packet(12, 3), ENDED, Waits()]
+    copy = Copy(stack, lost, again)
+
+    assert copy.keys() == ["1x", "2x", "3x"]
+    (entry,) = copy.server.requests[1].vgtid.shard_gtids
+    assert entry.gtid == gtid(11)
+    assert entry.table_p_ks[0].lastpk.rows[0].values == b"2"
+    assert entry.table_p_ks[0].lastpk.fields[0].name == "id"
+    assert list(copy.server.requests[1].flags.tables_to_copy) == ["item"]
+    assert copy.lost == [1]
+
+
+def test_a_copy_of_a_tablet_that_is_behind_the_offset_is_begun_again(stack: ExitStack) -> None:
+    behind: list[Step] = [packet(9, 1, first=True), ENDED, Waits()]
+    good: list[Step] = [packet(10, 1, 2, first=True), ENDED, Waits()]
+    copy = Copy(stack, behind, good)
+
+    assert copy.keys() == ["1x", "2x"]
+    assert len(copy.pauses) == 1
+
+
+def test_a_tablet_that_stays_behind_is_told(stack: ExitStack) -> None:
+    copy = Copy(stack, [packet(9, 1, first=True), ENDED, Waits()])
+
+    with pytest.raises(TransientError, match="behind the stored offset"):
+        copy.read()
+
+
+def test_packets_that_end_with_equal_rows_are_both_taken(stack: ExitStack) -> None:
+    script: list[Step] = [packet(11, 5, 5, first=True), packet(11, 5, 5), ENDED, Waits()]
+
+    assert Copy(stack, script).keys() == ["5x"] * 4
+
+
+def test_an_empty_table_tells_its_fields(stack: ExitStack) -> None:
+    script: list[Step] = [response(event("BEGIN", "-80"), fields("item", "-80")), ENDED, Waits()]
+
+    records = Copy(stack, script).read()
+
+    assert [r["kind"] for r in records] == [SCHEMA]
+
+
+def test_a_copy_ends_with_its_table_also_if_nobody_says_so(stack: ExitStack) -> None:
+    whole = [packet(11, 1, first=True)]
+    end = response(
+        event("BEGIN", "-80"), event("VGTID", "-80", vgtid=vgtid({"-80": 13})), event("COMMIT", "-80")
+    )
+    script: list[Step] = [*whole, end, Waits()]
+
+    assert Copy(stack, script).keys() == ["1x"]
+
+
+def test_a_filter_is_asked_of_the_server(stack: ExitStack) -> None:
+    copy = Copy(stack, [packet(11, 1, first=True), ENDED, Waits()], where="name = 'x'")
+    copy.read()
+
+    (rule,) = copy.server.requests[0].filter.rules
+    assert rule.filter == "select * from `item` where name = 'x'"
+
+
+def test_a_plan_has_a_range_and_a_fence_for_each_shard() -> None:
+    plan = plan_snapshot(STORED, "shop.item", None)
+
+    assert [(r.shard, r.epoch, r.gtid) for r in plan.ranges] == [("-80", 1, gtid(10)), ("80-", 3, gtid(20))]
+    fences = {plan.origin: plan.position, **plan.others}
+    assert {shard: fence.hex() for shard, fence in fences.items()} == {
+        "shop/-80": f"00000001{10:016x}fffffffe",
+        "shop/80-": f"00000003{20:016x}fffffffe",
+    }
+    with pytest.raises(ConfigurationError, match="no shard of lookup"):
+        plan_snapshot(STORED, "lookup.plain", None)
