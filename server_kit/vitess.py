@@ -139,14 +139,7 @@ class VitessServer(Server):
     @property
     def mysqld_pid(self) -> int | None:
         """Id of MySQL's process, None if it doesn't run."""
-        try:
-            pid = int((self.tablet_folder / "mysql.pid").read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError, ValueError):
-            return None
-        # A dying process has no command any more, and keeps its ports for a moment.
-        ours = not command or os.fsencode(str(self.tablet_folder)) in command
-        return pid if ours and _lives(pid) else None
+        return mysqld_pid(self.tablet_folder)
 
     def start(self) -> Self:
         """Start it and wait until all tablets serve.
@@ -411,6 +404,18 @@ class VitessServer(Server):
                 if "Already closed" not in str(error):
                     raise
         self._clients.clear()
+
+
+def mysqld_pid(tablet_folder: Path) -> int | None:
+    """Return the id of the MySQL process of a tablet's folder, None if it doesn't run."""
+    try:
+        pid = int((tablet_folder / "mysql.pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return None
+    # A dying process has no command any more, and keeps its ports for a moment.
+    ours = not command or os.fsencode(str(tablet_folder)) in command
+    return pid if ours and _lives(pid) else None
 
 
 def _lives(pid: int) -> bool:

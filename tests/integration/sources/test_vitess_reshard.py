@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -27,7 +28,10 @@ def cluster() -> Iterator[VitessCluster]:
         yield cluster
 
 
-def test_capture_goes_on_over_a_reshard(cluster: VitessCluster) -> None:
+@pytest.mark.covers("VIT-RSH-01", "VIT-RSH-04")
+def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_deleted(
+    cluster: VitessCluster,
+) -> None:
     def insert(first: int) -> None:
         with cluster.connect("shop") as connection, connection.cursor() as cursor:
             for number in range(first, first + 20):
@@ -56,5 +60,11 @@ def test_capture_goes_on_over_a_reshard(cluster: VitessCluster) -> None:
     assert set(offset) == set(head)
     assert offset["shop/-40"]["parents"] == ["shop/-80"]
     assert offset["shop/-40"]["epoch"] > start["shop/-80"]["epoch"]
-    cluster.complete("shop")
     source.close()
+
+    cluster.complete("shop")
+    late = VitessSource(VitessOptions(keyspace="shop"), cluster.connection, Selection())
+    with pytest.raises(PositionLost, match=r"-80, not found in the shop keyspace.*take a new snapshot"):
+        late.plan(start, late.head(), ReadLimit())
+    assert late.plan(offset, late.head(), ReadLimit()).at_head
+    late.close()

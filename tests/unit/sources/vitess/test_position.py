@@ -154,7 +154,7 @@ def test_a_place_that_a_shard_lacks_is_lost() -> None:
         require_known(Position({"shop/0": ShardPlace(f"MySQL56/{A}:1-6", 1)}), head)
 
 
-VGTID = [
+VGTID: list[dict[str, Any]] = [
     {"keyspace": "shop", "shard": "-80", "gtid": f"MySQL56/{A}:1-41", "table_p_ks": []},
     {"keyspace": "shop", "shard": "80-", "gtid": f"MySQL56/{B}:1-38"},
 ]
