@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from server_kit import VitessServer
-from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.conftest import RunStage
 from tests.integration.sources.vitess.workload import create, run, selected
 
 if TYPE_CHECKING:
@@ -109,26 +108,6 @@ def test_a_table_that_is_new_or_altered_between_runs_is_followed(
     assert_mirror_equals_table(spark, vitess_server, table)
     mores = spark.table(f"lake.vt_{table}.shop_{table}").select("more").distinct().collect()
     assert [row[0] for row in mores] == [7]
-
-
-@pytest.mark.covers("VIT-FLT-07")
-def test_killed_runs_lose_and_double_nothing(
-    spark: SparkSession, application: Application, vitess_server: VitessServer, table: str
-) -> None:
-    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
-    shop = declaration(table)
-    shop["lake"]["catalog_options"] = {"type": "hadoop", "warehouse": warehouse}
-    connection = vitess_server.connection
-
-    def begin(number: int) -> subprocess.Popen[bytes]:
-        run(vitess_server, table, 100 + number, 40)
-        return application.start("sync", shop, connection, batch_changes=40)
-
-    application.kill_often(2, begin)
-    outcome = application.wait(application.start("sync", shop, connection))
-
-    assert outcome.ok, outcome.error
-    assert assert_mirror_equals_table(spark, vitess_server, table)
 
 
 def test_a_table_without_a_key_is_read_in_full_at_each_run(
