@@ -154,6 +154,7 @@ def _capture(context: JobContext) -> CaptureCounts:
                 else None
             )
             seen += plan.records
+            schema_changed = schema_changed or bool(plan.records)
             began = time.monotonic()
             before: ReadingCounts = Counter() if reading is None else Counter(reading.value)
             try:

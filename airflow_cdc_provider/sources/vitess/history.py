@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.sources.vitess.ddl import (
+    Action,
     Added,
     Dropped,
     Renamed,
@@ -149,7 +150,9 @@ class TableHistory:
                 replayed[later.origin] = max(one.position for one in between)
             step, open_questions = _step(earlier.shape, later.shape, between)
             steps.append(step)
-            dues += [SnapshotDue(later.moment_us, question) for question in open_questions]
+            # A snapshot that began after the statement has what it did, whenever its fields were seen.
+            moment_us = between[-1].moment_us if between else later.moment_us
+            dues += [SnapshotDue(moment_us, question) for question in open_questions]
         chain = list(shapes.values())
         after = _behind(chain, statements)
         if after and (again := _returned(chain, after)):
@@ -166,7 +169,7 @@ class TableHistory:
             tuple(one.digest for one in chain),
             tuple(one.shape for one in chain),
             tuple(steps),
-            max(dues, key=lambda due: due.moment_us, default=None),
+            max(reversed(dues), key=lambda due: due.moment_us, default=None),
         )
 
     @property
@@ -273,12 +276,20 @@ def _returned(chain: Sequence[_Fields], after: Sequence[_Ran]) -> _Fields | None
 
 
 def _changes_values(one: _Ran) -> bool:
-    return any(isinstance(action, Unknown) for action in one.statement.actions)
+    return any(_is_open(action) for action in one.statement.actions)
+
+
+def _is_open(action: Action) -> bool:
+    """Tell whether a part of a statement gives stored rows values that only the source knows."""
+    return isinstance(action, Unknown) or (isinstance(action, Added) and not action.constant)
 
 
 def _due(one: _Ran) -> SnapshotDue:
-    text = next(action.text for action in one.statement.actions if isinstance(action, Unknown))
-    return SnapshotDue(one.moment_us, f"{one.origin} ran: {text}")
+    action = next(action for action in one.statement.actions if _is_open(action))
+    if isinstance(action, Added):
+        return SnapshotDue(one.moment_us, f"column {action.name} came, and what rows have there isn't known")
+    assert isinstance(action, Unknown)
+    return SnapshotDue(one.moment_us, f"{one.origin} ran: {action.text}")
 
 
 def _step(

@@ -68,6 +68,11 @@ def place_key(epoch: int, count: int) -> bytes:
     return epoch.to_bytes(4, "big") + count.to_bytes(8, "big")
 
 
+def copy_key(place: bytes, planned_us: int) -> bytes:
+    """Write what the positions of a copy's rows begin with: behind a place's changes and earlier copies."""
+    return place + LAST_ROW.to_bytes(4, "big") + planned_us.to_bytes(8, "big")
+
+
 def next_epoch(epoch: int, before: str, after: str) -> int:
     """Return a shard's epoch after its GTID set changed.
 

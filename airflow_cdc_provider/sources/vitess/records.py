@@ -9,8 +9,8 @@ Positions, 16 bytes that sort (docs/design/vitess.md)::
     epoch u32 | transactions in the shard's GTID set u64 | number of the row in its transaction u32    change
     epoch u32 | transactions in the shard's GTID set u64 | FFFFFFFF                     end of the transaction
 
-Rows of a snapshot have the version of the end of a transaction, that up to which they were read; their
-position has the range's and the row's number behind it.
+Rows of a snapshot stand behind the end of the transaction up to which they were read, with the time at which
+the snapshot was planned (u64) and the row's number (u32). That is their version, too: a fence compares both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, S
 from airflow_cdc_provider.changes.spans import Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.position import LAST_ROW
+from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
 
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
@@ -149,7 +149,7 @@ def snapshot_records(
     origin: str,
     key: bytes,
     schema_id: str,
-    number: int,
+    planned_us: int,
     first_row: int,
     captured_us: int,
 ) -> pa.RecordBatch:
@@ -162,26 +162,25 @@ def snapshot_records(
         origin: ``keyspace/shard``.
         key: Epoch and count of the position up to which they were read.
         schema_id: Of their fields.
-        number: Of the range among those of the snapshot.
+        planned_us: When the snapshot was planned, in us since 1970.
         first_row: Number of the first row in the range.
         captured_us: When they were read, in us since 1970.
     """
     count = len(rows)
-    place = np.empty((count, 24), np.uint8)
-    place[:, :12] = np.frombuffer(key, np.uint8)
-    place[:, 12:16] = 0xFF
-    place[:, 16:20] = np.frombuffer(number.to_bytes(4, "big"), np.uint8)
+    place = np.empty((count, 28), np.uint8)
+    place[:, :24] = np.frombuffer(copy_key(key, planned_us), np.uint8)
     ordinals = np.arange(first_row, first_row + count, dtype=np.int64)
-    place[:, 20:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
+    place[:, 24:] = ordinals.astype(">u4").view(np.uint8).reshape(-1, 4)
+    position = fixed_width_binary(place)
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(table), count),
             pa.repeat(pa.scalar(SNAPSHOT), count),
             pa.repeat(pa.scalar(origin), count),
-            fixed_width_binary(place),
+            position,
             pa.repeat(pa.scalar(0, pa.int64()), count),
             pa.nulls(count, pa.binary()),
-            fixed_width_binary(place[:, :16]),
+            position,
             pa.nulls(count, _TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
             pa.nulls(count, pa.string()),

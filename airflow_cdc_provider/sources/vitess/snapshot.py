@@ -35,6 +35,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import (
     LAST_ROW,
     Position,
+    copy_key,
     next_epoch,
     place_key,
 )
@@ -64,7 +65,7 @@ class SnapshotRange:
 
     Args:
         table: ``keyspace.table``.
-        number: Of the range, from 0.
+        planned_us: When it was planned, µs since 1970: its rows stand behind those of earlier snapshots.
         shard: The shard.
         gtid: Where the main stream stood when it was planned.
         epoch: Of that place.
@@ -72,7 +73,7 @@ class SnapshotRange:
     """
 
     table: str
-    number: int
+    planned_us: int
     shard: str
     gtid: str
     epoch: int
@@ -93,14 +94,15 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
         raise ConfigurationError(
             f"no shard of {table} is captured", expected=", ".join(position.shards), found=keyspace
         )
-    # Behind all changes up to there, before the rows of a copy at the same place.
-    fences = {s: place.key + (LAST_ROW - 1).to_bytes(4, "big") for s, place in own.items()}
+    planned_us = time.time_ns() // 1000
+    # Behind all changes up to there and the rows of earlier copies at the same place, before this one's.
+    fences = {s: copy_key(place.key, planned_us) for s, place in own.items()}
     first = next(iter(fences))
     return SnapshotPlan(
         table=table,
         ranges=tuple(
-            SnapshotRange(table, number, s.partition("/")[2], place.gtid, place.epoch, where or "")
-            for number, (s, place) in enumerate(own.items())
+            SnapshotRange(table, planned_us, s.partition("/")[2], place.gtid, place.epoch, where or "")
+            for s, place in own.items()
         ),
         position=fences[first],
         origin=first,
@@ -292,7 +294,7 @@ class _Copy:
             origin=self._origin,
             key=self._key(entry.gtid),
             schema_id=self._schema_id,
-            number=self._part.number,
+            planned_us=self._part.planned_us,
             first_row=self._progress.rows,
             captured_us=time.time_ns() // 1000,
         )

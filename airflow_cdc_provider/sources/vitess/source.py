@@ -306,6 +306,15 @@ class VitessSource:
             self._offset = self._head()
         return plan_snapshot(self._offset, table, where)
 
+    def plan_batch(self, table: str, where: str | None, reached: str) -> SnapshotPlan:
+        """Plan the next reading of a table without a key: all of it, for nothing tells its rows apart."""
+        del reached
+        now = self._head()
+        known = self._offset.shards if self._offset is not None else {}
+        # At the head: rows that an earlier reading took beyond the stored offset are to go too.
+        places = {s: known[s].moved(p.gtid) if s in known else p for s, p in now.shards.items()}
+        return plan_snapshot(Position(places), table, where)
+
     def snapshot_reader(self) -> Callable[[SnapshotRange], Iterator[pa.RecordBatch]]:
         """Return the picklable function that reads one range."""
         return RangeReader(self._values, self._options)

@@ -108,3 +108,36 @@ def test_a_table_that_is_new_or_altered_between_runs_is_followed(
     assert_mirror_equals_table(spark, vitess_server, table)
     mores = spark.table(f"lake.vt_{table}.shop_{table}").select("more").distinct().collect()
     assert [row[0] for row in mores] == [7]
+
+
+def test_a_table_without_a_key_is_read_in_full_at_each_run(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer
+) -> None:
+    vitess_server.define("lookup", "create table keyless1 (a int, b varchar(9))")
+    kept = declaration("keyless1")
+    kept["source"] = {"type": "vitess", "keyspace": "lookup", "batch_seconds": 0}
+    kept["tables"] = [r"lookup\.keyless1"]
+    for values, expected in (("(1, 'x'), (1, 'x'), (2, 'y')", [1, 1, 2]), ("(3, 'z')", [1, 2, 3])):
+        with vitess_server.connect("lookup").cursor() as cursor:
+            cursor.execute(f"insert into keyless1 values {values}")
+            if expected == [1, 2, 3]:
+                cursor.execute("delete from keyless1 where a = 1 limit 1")
+        run_stage("sync", kept, vitess_server.connection)
+
+        rows = spark.table("lake.vt_keyless1.lookup_keyless1").select("a").collect()
+        assert sorted(row[0] for row in rows) == expected
+
+
+def test_a_statement_that_changes_values_brings_a_snapshot(
+    spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str
+) -> None:
+    run(vitess_server, table, 1, 20)
+    run_stage("sync", declaration(table), vitess_server.connection)
+    vitess_server.define("shop", f"alter table {table} add column twice int as (amount * 2) stored")
+
+    outcome = run_stage("sync", declaration(table), vitess_server.connection)
+
+    assert outcome.tables[0].snapshot_rows
+    assert_mirror_equals_table(spark, vitess_server, table)
+    rows = spark.table(f"lake.vt_{table}.shop_{table}").select("amount", "twice").collect()
+    assert all(row[1] == (None if row[0] is None else 2 * row[0]) for row in rows)

@@ -193,9 +193,10 @@ def test_a_plan_has_a_range_and_a_fence_for_each_shard() -> None:
 
     assert [(r.shard, r.epoch, r.gtid) for r in plan.ranges] == [("-80", 1, gtid(10)), ("80-", 3, gtid(20))]
     fences = {plan.origin: plan.position, **plan.others}
+    (planned_us,) = {part.planned_us for part in plan.ranges}
     assert {shard: fence.hex() for shard, fence in fences.items()} == {
-        "shop/-80": f"00000001{10:016x}fffffffe",
-        "shop/80-": f"00000003{20:016x}fffffffe",
+        "shop/-80": f"00000001{10:016x}ffffffff{planned_us:016x}",
+        "shop/80-": f"00000003{20:016x}ffffffff{planned_us:016x}",
     }
     with pytest.raises(ConfigurationError, match="no shard of lookup"):
         plan_snapshot(STORED, "lookup.plain", None)
