@@ -117,7 +117,8 @@ def test_a_copy_gives_its_rows_and_leaves_transactions_to_the_main_stream(stack:
     assert [values(r) for r in copies] == ["1x", "2x", "3x"]
     assert len(told) == 1
     assert {r["schema_id"] for r in copies} == {told[0]["schema_id"]}
-    assert [r["version"][:16].hex() for r in copies] == [f"00000001{count:016x}ffffffff" for count in (11, 11, 12)]
+    versions = [f"00000001{count:016x}ffffffff" for count in (11, 11, 12)]
+    assert [r["version"][:16].hex() for r in copies] == versions
     assert all(r["version"] == r["position"] for r in copies)
     assert len({r["position"] for r in copies}) == 3
     (request,) = copy.server.requests
