@@ -251,7 +251,7 @@ VITESS: Final[dict[str, Rule]] = {
         {"master": "PRIMARY", "primary": "PRIMARY", "replica": "REPLICA", "rdonly": "RDONLY"},
     ),
     "vitess.stop_on_reshard": flag("source.stream.stop_on_reshard"),
-    "vitess.exclude.empty.shards": left_out("shards that serve are those that are read"),
+    "vitess.exclude.empty.shards": flag("source.exclude_empty_shards"),
     "vitess.exclude.keyspace.from.table.name": _EXCLUDE_KEYSPACE,
     "vitess.stream.keyspace.heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.stream_keyspace_heartbeats": _KEYSPACE_HEARTBEATS,

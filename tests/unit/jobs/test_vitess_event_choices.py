@@ -443,7 +443,7 @@ def test_columns_without_names_are_refused_with_debeziums_words(tmp_path: Path) 
 # Transactions, schema changes, topics, forms
 
 
-@pytest.mark.covers("VIT-TXN-02", "VIT-TXN-04", "VIT-TXN-05", "VIT-TXN-06", "VIT-TXN-08")
+@pytest.mark.covers("VIT-TXN-02", "VIT-TXN-05", "VIT-TXN-06", "VIT-TXN-08")
 def test_transactions_are_ordered_by_epoch_then_rank_then_order(tmp_path: Path) -> None:
     other = SERVER.replace("ef0f", "aaaa")
     stream = Stream().fields("t", ID, NAME)

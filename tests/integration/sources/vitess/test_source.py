@@ -111,7 +111,6 @@ def test_a_repeated_batch_gives_the_same_records(vitess_server: VitessServer) ->
     assert set(end) == set(end_again)
 
 
-@pytest.mark.covers("VIT-SNP-05")
 def test_a_table_without_rows_is_copied_too(vitess_server: VitessServer) -> None:
     create(vitess_server, "empty1")
     with closing(source_of(vitess_server, "empty1")) as source:

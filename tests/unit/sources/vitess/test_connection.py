@@ -215,7 +215,6 @@ def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
         client.execute("x")
 
 
-@pytest.mark.covers("VIT-FLT-04")
 @pytest.mark.parametrize(
     ("code", "text", "kind"),
     [
