@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from airflow_cdc_provider.changes.record import DROP, SCHEMA, TRUNCATE
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
@@ -110,10 +112,8 @@ class Cutter:
         self._data += response
         self._events += len(events)
         self._rows += len(events.changes)
-        for number in range(len(events)):
-            kind = int(events.types[number])
-            if kind == wire.ROW:
-                continue
+        others = np.flatnonzero(events.types != wire.ROW)
+        for number, kind in zip(others.tolist(), events.types[others].tolist(), strict=True):
             if kind == wire.BEGIN:
                 self._begin = base + number
             elif kind == wire.FIELD:

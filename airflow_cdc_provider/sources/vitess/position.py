@@ -17,7 +17,7 @@ Shards are named by key ranges, ``-80`` or ``40-80``: a new shard's parents are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
@@ -60,7 +60,7 @@ class ShardPlace:
         Raises:
             CorruptInput: The new position is none, where there was one before.
         """
-        return replace(self, gtid=gtid, epoch=next_epoch(self.epoch, self.gtid, gtid))
+        return ShardPlace(gtid, next_epoch(self.epoch, self.gtid, gtid), self.parents)
 
 
 def place_key(epoch: int, count: int) -> bytes:

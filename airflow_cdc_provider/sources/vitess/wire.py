@@ -179,7 +179,7 @@ def scan(
         starts, ends = np.zeros(1, np.int64), np.full(1, len(view), np.int64)
     if len(starts) and not ((starts >= 0) & (starts <= ends) & (ends <= len(view))).all():
         raise ValueError(f"the places of {len(starts)} messages don't lie in {len(view)} bytes")
-    rooms = np.array([len(view) // 48 + 16, len(view) // 96 + 16])
+    rooms = np.array([len(view) // 48 + 16, len(view) // 32 + 16])
     while True:
         columns = np.zeros((len(_COLUMNS), rooms[0]), np.int64)
         names = np.zeros((6, rooms[0]), np.int64)
