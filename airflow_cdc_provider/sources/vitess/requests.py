@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
@@ -15,7 +16,10 @@ from airflow_cdc_provider.sources.vitess.tablets import SERVING, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import VGTID, scan
 
-_INTERNAL = "_vt"
+_INTERNAL: Final = re.compile(
+    r"_vt.*|_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_\d{14}_(gho|ghc|del|new|vrepl)|_.*_old"
+)
+"""Tables of Vitess's own and those of online DDL, as Vitess's package ``schema`` tells them from others."""
 
 
 def quoted(name: str) -> str:
@@ -110,7 +114,7 @@ def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
     sql = f"SHOW FULL TABLES FROM {quoted(options.keyspace)}"
     answer = client.execute(sql, target=options.keyspace, timeout_seconds=seconds).texts()
     names = (name for name, kind, *_ in answer if kind == "BASE TABLE")
-    return sorted(name for name in names if not name.startswith(_INTERNAL))
+    return sorted(name for name in names if not _INTERNAL.fullmatch(name))
 
 
 def current_position(

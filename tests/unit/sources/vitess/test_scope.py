@@ -8,6 +8,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
@@ -121,3 +122,43 @@ def test_position_counts_as_kept_if_one_tablet_of_the_type_has_its_binlogs() -> 
         answers["SHOW GLOBAL VARIABLES"] = [("gtid_purged", purged[1].partition("/")[2])]
         require_kept(client, {"shop/0": gtid(5)}, "REPLICA", 5)
         require_kept(client, {"shop/0": "current"}, "REPLICA", 5)
+
+
+@pytest.mark.covers("VIT-SCO-02", "VIT-SCO-11", "VIT-SCO-15")
+@pytest.mark.parametrize("shards", [["-80", "80-"], ["0"]])
+def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list[str]) -> None:
+    migration = "_4e5dcf80_354b_11eb_82cd_f875a4d24e90_20201203114014"
+    names = ("order", "item", "other", "_vt_hld_1", f"{migration}_gho", f"{migration}_vrepl")
+    tables: list[tuple[str, ...]] = [("v", "VIEW"), *((name, "BASE TABLE") for name in names)]
+    all_shards: list[tuple[str, ...]] = [(f"shop/{shard}",) for shard in shards]
+    answers = {"SHOW VITESS_SHARDS": all_shards, "SHOW FULL TABLES": tables}
+
+    def standing(number: int) -> list[bytes | Waits]:
+        told: dict[str, int | str] = dict.fromkeys(shards, number)
+        found = [event("VGTID", shards[0], vgtid=vgtid(told)), *(event("OTHER", shard) for shard in shards)]
+        return [response(*found), Waits()]
+
+    def moving(request: Any) -> list[bytes | Waits]:
+        told: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
+        found: list[Any] = []
+        for shard in list(told):
+            told[shard] = 6
+            found += [event("BEGIN", shard), event("VGTID", shard, vgtid=vgtid(told)), event("COMMIT", shard)]
+        return [response(*found), Waits()]
+
+    by_name = {name: (name, f"select * from `{name}`") for name in ("item", "order")}
+    for wanted, rules in (
+        ({"order"}, [by_name["order"]]),
+        ({"item", "order"}, list(by_name.values())),
+        ({"item", "order", "other"}, [("/.*", "")]),
+    ):
+        selected = {f"shop.{name}" for name in wanted}
+        with FakeVtgate([standing(5), standing(6), moving], answers) as vtgate:
+            source = VitessSource(VitessOptions(keyspace="shop"), vtgate.connection, selected.__contains__)
+            start = source.start()
+            assert source.tables() == sorted(selected)
+            assert source.plan(start, source.head(), ReadLimit()).at_head
+            source.close()
+        *_, asked = vtgate.requests
+        assert [(s.keyspace, s.shard) for s in asked.vgtid.shard_gtids] == [("shop", s) for s in shards]
+        assert [(rule.match, rule.filter) for rule in asked.filter.rules] == rules
