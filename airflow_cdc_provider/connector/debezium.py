@@ -91,7 +91,7 @@ def _source_type(properties: Mapping[str, str]) -> str:
 def _finish(draft: Draft) -> None:
     """Put together what several properties say."""
     prefix = draft.values.get("publish", {}).get("topic_prefix")
-    if not prefix and draft.type == "mongodb":
+    if not prefix and draft.type in ("mongodb", "vitess"):
         raise ConfigurationError(
             "property topic.prefix is missing",
             expected="the logical name of the source",

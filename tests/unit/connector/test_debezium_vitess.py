@@ -172,8 +172,17 @@ def test_topics() -> None:
     with pytest.raises(ConfigurationError, match=r"package\.module:Class"):
         imported({"topic.naming.strategy": "com.example.Names"})
     assert any("topic.cache.size" in note for note in imported({"topic.cache.size": "10"}).notes)
-    with pytest.raises(ConfigurationError, match="letters"):
-        imported({"topic.prefix": "a b"})
+
+
+@pytest.mark.covers("VIT-TOP-02")
+def test_the_prefix_is_needed_and_has_letters_that_topics_may_have() -> None:
+    """That it may not change from run to run is tested with identities of connectors."""
+    with pytest.raises(ConfigurationError, match=r"topic\.prefix is missing"):
+        from_debezium({name: value for name, value in LEAST.items() if name != "topic.prefix"})
+    assert connector("topic.prefix", "a-b.C_1").topic_prefix == "a-b.C_1"
+    for wrong in ("a b", "a/b", "ä"):
+        with pytest.raises(ConfigurationError, match="letters"):
+            imported({"topic.prefix": wrong})
 
 
 @pytest.mark.covers("VIT-TXN-01", "VIT-TXN-05")

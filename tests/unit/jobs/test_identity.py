@@ -21,6 +21,11 @@ CASSANDRA: dict[str, Any] = {
     "source": {"type": "cassandra", "conn_id": "nodes", "cdc_raw": "/landing/shop"},
     "lake": {"namespace": "bronze"},
 }
+VITESS: dict[str, Any] = {
+    "name": "shop",
+    "source": {"type": "vitess", "conn_id": "vtgate", "keyspace": "shop"},
+    "lake": {"namespace": "bronze"},
+}
 
 
 def changed(declaration: dict[str, Any], **source: Any) -> dict[str, Any]:
@@ -43,6 +48,7 @@ def stored(declaration: dict[str, Any]) -> Progress:
         (MONGODB, changed(MONGODB, full_document="none", stream={"oversize": "fail"}, batch=["shop.view"])),
         (CASSANDRA, changed(CASSANDRA, cdc_raw="/other/mount")),
         (CASSANDRA, {**CASSANDRA, "tables": ["shop.orders"]}),
+        (VITESS, changed(VITESS, tablet_type="REPLICA", shards=["-80"])),
     ],
 )
 def test_what_is_captured_and_how_may_change_at_any_time(
@@ -51,6 +57,7 @@ def test_what_is_captured_and_how_may_change_at_any_time(
     require_own(Connector.from_dict(after), stored(before))
 
 
+@pytest.mark.covers("VIT-FLT-12")
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
@@ -73,6 +80,9 @@ def test_what_is_captured_and_how_may_change_at_any_time(
             changed(CASSANDRA, conn_id="", cdc_raw="/b"),
             "cdc_raw /landing",
         ),
+        (VITESS, changed(VITESS, conn_id="others"), "source.conn_id vtgate, found .*others"),
+        (VITESS, changed(VITESS, keyspace="crm"), "source.keyspace shop, found source.keyspace crm"),
+        (VITESS, {**VITESS, "publish": {"topic_prefix": "crm"}}, "publish.topic_prefix shop, found .* crm"),
         ({**MONGODB, "name": "a-b"}, {**MONGODB, "name": "a_b"}, "name a-b, publish.topic_prefix a-b"),
     ],
 )
