@@ -166,8 +166,12 @@ def _with_streams(
         sums = {name: getattr(stream, name) + context.reading.get(name, 0) for name in _OF_TASKS}
         return replace(stream, **sums, last_transaction=context.last_transactions.get(origin, ""))
 
+    known = {one.origin for one in origins}
+    # One stream may bring what several origins tell.
+    of_streams = (OriginResult(origin, "", None) for origin in streams if origin not in known)
     return tuple(
-        replace(one, stream=together(one.origin)) if one.origin in streams else one for one in origins
+        replace(one, stream=together(one.origin)) if one.origin in streams else one
+        for one in (*origins, *of_streams)
     )
 
 

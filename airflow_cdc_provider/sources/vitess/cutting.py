@@ -66,7 +66,6 @@ class Cutter:
         self.place = place
         self.reopen = False
         """Whether the stream is to be opened again, at :attr:`place`: shards have turned into others."""
-        self.transactions = 0
         self._bytes = 0
         self._changes = 0
         self._selects = selects
@@ -138,7 +137,7 @@ class Cutter:
         self._cut(captured_us)
         slices, self._slices = self._slices, []
         records, self._records = self._records, []
-        self._bytes = self._changes = self.transactions = 0
+        self._bytes = self._changes = 0
         return slices, records
 
     def _take_fields(self, events: Events, number: int, base: int, captured_us: int) -> None:
@@ -193,7 +192,6 @@ class Cutter:
             count = place.set.count
             step = Transaction(shard, place.epoch, count, place.gtid, first, self._vgtid, last)
             self._done.append(step)
-            self.transactions += 1
         if kind == wire.DDL and place is not None:
             self._take_statement(events, number, shard, place, captured_us)
         self._vgtid = -1

@@ -46,6 +46,11 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._fetch, name="cdc-vstream", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait."""
+        return self._bytes
+
     def next(self, timeout_seconds: float) -> bytes | None:
         """Return the next response; None if none came in time.
 

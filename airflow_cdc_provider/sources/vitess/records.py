@@ -15,6 +15,7 @@ the snapshot was planned (u64) and the row's number (u32). That is their version
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,8 +27,10 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
 from airflow_cdc_provider.changes.spans import Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.base import ReadingCounts
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
+from airflow_cdc_provider.sources.vitess.rows import read_changes
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
 
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
@@ -90,7 +93,15 @@ class SliceReader:
     empty_transactions: bool = False
 
     def __call__(self, part: StreamSlice) -> Iterator[pa.RecordBatch]:
+        """Read a slice (see :meth:`read_telling`)."""
+        return self.read_telling(part, Counter())
+
+    def read_telling(self, part: StreamSlice, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
         """Read a slice.
+
+        Args:
+            part: The slice.
+            counts: To add what was met in it.
 
         Raises:
             CorruptInput: Rows don't belong to the transaction that they stand in, or have no fields.
@@ -105,9 +116,23 @@ class SliceReader:
         if len(wanted):
             yield _rows(events, part, owners, wanted)
         with_rows = np.unique(owners[wanted])
+        _count(counts, events, wanted)
+        counts["filtered"] += int(np.count_nonzero(inside)) - len(wanted)
+        counts["transactions"] += len(with_rows)
         kept = np.arange(len(part.transactions)) if self.empty_transactions else with_rows
         if len(kept):
             yield _ends(events, part, kept)
+
+
+def _count(counts: ReadingCounts, events: Events, rows: Ints) -> None:
+    """Add captured row changes, by what they did."""
+    found = read_changes(events.data, events.changes.starts[rows], events.changes.ends[rows])
+    before, after = found.before.starts >= 0, found.after.starts >= 0
+    sound = found.faults == 0
+    counts["creates"] += int(np.count_nonzero(sound & after & ~before))
+    counts["updates"] += int(np.count_nonzero(sound & after & before))
+    counts["deletes"] += int(np.count_nonzero(sound & before & ~after))
+    counts["broken"] += int(np.count_nonzero(~sound))
 
 
 def is_captured(table: ShardTable, selects: Callable[[str], bool]) -> bool:

@@ -74,7 +74,10 @@ class ChangeStream:
     def counts(self) -> StreamNumbers:
         """What the stream met so far."""
         position = {shard: place.gtid for shard, place in self._place.shards.items()}
-        return replace(self._counts, connected=self._ahead is not None, position=position)
+        waiting = self._ahead.waiting_bytes if self._ahead is not None else 0
+        return replace(
+            self._counts, connected=self._ahead is not None, position=position, queue_bytes=waiting
+        )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:
         """Read on from a position to the head or the limit, whichever comes first.
@@ -132,7 +135,6 @@ class ChangeStream:
         if self._cutter is None:
             return [], []
         self._place = self._cutter.place
-        self._counts.transactions += self._cutter.transactions
         return self._cutter.give(_now_us())
 
     def _take_next(self) -> Cutter:
@@ -164,9 +166,12 @@ class ChangeStream:
             self._counts.empty_replies += 1
             self._counts.last_empty_reply_at = time.time()
         else:
-            self._counts.events += len(events)
+            now = time.time()
+            self._counts.events += len(events.changes)
             self._counts.bytes += len(response)
-            self._counts.last_event_at = time.time()
+            self._counts.last_event_at = now
+            if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
+                self._counts.behind_seconds = max(now - committed, 0.0)
         return self._cutter
 
     def _open(self) -> None:

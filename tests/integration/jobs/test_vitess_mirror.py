@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.sources.vitess.options import VitessAdvanced
 from server_kit import VitessServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.sources.vitess.workload import create, run, selected
@@ -141,3 +143,35 @@ def test_a_statement_that_changes_values_brings_a_snapshot(
     assert_mirror_equals_table(spark, vitess_server, table)
     rows = spark.table(f"lake.vt_{table}.shop_{table}").select("amount", "twice").collect()
     assert all(row[1] == (None if row[0] is None else 2 * row[0]) for row in rows)
+
+
+@pytest.mark.covers(
+    "VIT-MET-02", "VIT-MET-03", "VIT-MET-07", "VIT-MET-08", "VIT-MET-09", "VIT-MET-10", "VIT-MET-11"
+)
+def test_metrics_bear_debeziums_names(run_stage: RunStage, vitess_server: VitessServer, table: str) -> None:
+    run(vitess_server, table, 1, 20)
+    connection = vitess_server.connection
+    rows = len(selected(vitess_server, table))
+    shot = metrics_of(run_stage("sync", declaration(table), connection))["snapshot"]
+    assert (shot["SnapshotCompleted"], shot["RowsScanned"]) == (True, {f"shop.{table}": rows})
+    with vitess_server.connect("shop").cursor() as cursor:
+        for statement in (
+            f"insert into {table} (id, name) values (7001, 'a'), (7002, 'b')",
+            f"update {table} set name = 'c' where id = 7001",
+            f"delete from {table} where id = 7002",
+        ):
+            cursor.execute(statement)
+
+    outcome = run_stage("sync", declaration(table), connection)
+
+    found = metrics_of(outcome)["streaming"]
+    assert found["TotalNumberOfEventsSeen"] == 4
+    assert [found[f"TotalNumberOf{kind}EventsSeen"] for kind in ("Create", "Update", "Delete")] == [2, 1, 1]
+    shards = len({row.origin for row in outcome.origins if row.mutations})
+    assert 3 <= found["NumberOfCommittedTransactions"] <= 2 + shards
+    assert 0 <= found["MilliSecondsBehindSource"] < 60_000
+    assert 0 <= found["MilliSecondsSinceLastEvent"] < 60_000
+    assert found["Connected"]
+    assert found["MaxQueueSizeInBytes"] == VitessAdvanced().read_ahead_bytes
+    assert 0 <= found["CurrentQueueSizeInBytes"] < 1000, "a heartbeat or two"
+    assert set(found["SourceEventPosition"]) == {"shop/-80", "shop/80-"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -515,3 +516,30 @@ def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
     assert (flags.heartbeat_interval, flags.include_reshard_journal_events) == (7, False)
     with pytest.raises(ConfigurationError, match="says nothing with minimize_skew"):
         options(minimize_skew=True, transaction_chunk_bytes=1000)
+
+
+def test_a_stream_and_its_readers_count_what_they_meet(stack: ExitStack) -> None:
+    def written(table: str, key: int, *changes: Any) -> list[Any]:
+        shards: dict[str, int | str] = {"-80": key, "80-": 20}
+        return transaction("-80", shards, fields(table, "-80"), rows(table, "-80", *changes))
+
+    one, other = ["1", "a"], ["1", "b"]
+    script: list[Step] = [
+        response(*written("item", 11, (None, one), (one, other), (other, None))),
+        response(*written("item", 12, (None, one))),
+        response(*written("elsewhere", 13, (None, one), (None, other))),
+        Waits(),
+    ]
+    capture = Capture(stack, [script], options())
+
+    plan = capture.stream.plan(START, at(low=13), ReadLimit())
+
+    numbers = capture.stream.counts
+    assert (numbers.connected, numbers.disconnects, numbers.events) == (True, 0, 6)
+    assert numbers.position == {"shop/-80": gtid(13), "shop/80-": gtid(20)}
+    assert numbers.behind_seconds is not None
+    counts: Counter[str] = Counter()
+    reader = SliceReader("shop.item".__eq__)
+    for part in plan.partitions:
+        list(reader.read_telling(part, counts))
+    assert +counts == {"creates": 2, "updates": 1, "deletes": 1, "filtered": 2, "transactions": 2}
