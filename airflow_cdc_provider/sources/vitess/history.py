@@ -61,6 +61,8 @@ class FromDefault:
 
 Origin = FromColumn | FromDefault
 
+_ENDS: Final = ("truncate", "drop")
+
 
 @dataclass(frozen=True)
 class SnapshotDue:
@@ -125,6 +127,8 @@ class TableHistory:
             table: ``keyspace.table``.
             records: In any order; of a shape that is there twice the first place counts.
         """
+        records = list(records)
+        resharded = lineage_of(records)
         seen = sorted(
             (one for record in records if record["kind"] == SCHEMA and (one := _read(table, record))),
             key=lambda one: (one.moment_us, one.position, one.origin),
@@ -136,6 +140,7 @@ class TableHistory:
         statements = [one for one in seen if isinstance(one, _Ran)]
         steps = []
         dues = [_due(one) for one in statements if _changes_values(one)]
+        dues += [_ended(one) for one in statements if one.statement.kind in _ENDS and one.origin in resharded]
         replayed: dict[str, bytes] = {}
         for earlier, later in pairwise(shapes.values()):
             since = max(
@@ -277,6 +282,15 @@ def _returned(chain: Sequence[_Fields], after: Sequence[_Ran]) -> _Fields | None
 
 def _changes_values(one: _Ran) -> bool:
     return any(_is_open(action) for action in one.statement.actions)
+
+
+def _ended(one: _Ran) -> SnapshotDue:
+    """Tell of a shard's end of a table, whose rows stand under the shards that it was made of, too.
+
+    Which of these were in the other shards that came of them, nothing tells.
+    """
+    reason = f"{one.origin} ran a {one.statement.kind} of rows from before it was resharded"
+    return SnapshotDue(one.moment_us, reason)
 
 
 def _is_open(action: Action) -> bool:

@@ -29,6 +29,9 @@ _MEMBERS: Final = {"v", "gtid", "epoch", "parents"}
 LAST_ROW: Final = 0xFFFF_FFFF
 """Number of what comes behind all rows of a transaction."""
 
+MOST_TRANSACTIONS: Final = 0xFFFF_FFFF_FFFF_FFFF
+"""More than a shard has in an epoch."""
+
 
 @dataclass(frozen=True)
 class ShardPlace:

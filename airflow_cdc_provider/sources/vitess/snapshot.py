@@ -34,6 +34,7 @@ from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import (
     LAST_ROW,
+    MOST_TRANSACTIONS,
     Position,
     copy_key,
     next_epoch,
@@ -98,6 +99,11 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
     # Behind all changes up to there and the rows of earlier copies at the same place, before this one's.
     fences = {s: copy_key(place.key, planned_us) for s, place in own.items()}
     first = next(iter(fences))
+    # Shards that were resharded have rows in the mirror that nobody touched since. What became of them began
+    # above their epochs; and since it inherits their fences, these must be below all that it has told.
+    for parent in {parent for place in own.values() for parent in place.parents} - own.keys():
+        epoch = min(place.epoch for place in own.values() if parent in place.parents)
+        fences[parent] = copy_key(place_key(max(epoch - 1, 0), MOST_TRANSACTIONS), planned_us)
     return SnapshotPlan(
         table=table,
         ranges=tuple(

@@ -202,6 +202,15 @@ def test_a_shard_made_by_a_reshard_lives_after_the_fences_of_its_ancestors() -> 
     assert decoded.contributions["generation"].to_pylist() == [7]
 
 
+def test_a_table_truncated_in_a_shard_that_a_reshard_made_is_read_again() -> None:
+    records = [seen(TWO, 1), lineage("-40", "-80")]
+    assert TableHistory.of(TABLE, [*records, ran("truncate table t", 5, "80-")]).due is None
+    for statement in ("truncate table t", "drop table t"):
+        due = TableHistory.of(TABLE, iter([*records, ran(statement, 5, "-40")])).due
+        assert due is not None
+        assert "shop/-40 ran a" in due.reason
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

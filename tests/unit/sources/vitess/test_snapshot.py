@@ -11,7 +11,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
-from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, copy_key
 from airflow_cdc_provider.sources.vitess.protocol import RowChange
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, plan_snapshot
 from tests.unit.sources.vitess.fake_vtgate import (
@@ -202,3 +202,26 @@ def test_a_plan_has_a_range_and_a_fence_for_each_shard() -> None:
     }
     with pytest.raises(ConfigurationError, match="no shard of lookup"):
         plan_snapshot(STORED, "lookup.plain", None)
+
+
+def test_a_plan_fences_shards_that_were_resharded_too() -> None:
+    parents = ("shop/-80", "shop/0")
+    children = {"shop/-40": ShardPlace(gtid(7), 4, parents), "shop/40-80": ShardPlace(gtid(900), 6, parents)}
+    plan = plan_snapshot(Position({**children, "shop/80-": ShardPlace(gtid(20), 3)}), "shop.item", None)
+
+    fences = {plan.origin: plan.position, **plan.others}
+    assert [r.shard for r in plan.ranges] == ["-40", "40-80", "80-"]
+    assert set(fences) == {*children, "shop/80-", *parents}
+    for parent in parents:
+        assert fences[parent] > ShardPlace(gtid(10**9), 3).key + b"\xff" * 16, "behind all that it told"
+        assert fences[parent] < ShardPlace(gtid(1), 4).key, (
+            "before all that its children told: they inherit it"
+        )
+
+
+def test_a_shard_that_was_split_and_merged_again_is_fenced_where_it_stands() -> None:
+    merged = {"shop/-80": ShardPlace(gtid(9), 5, ("shop/-40", "shop/40-80", "shop/-80"))}
+    plan = plan_snapshot(Position(merged), "shop.item", None)
+
+    assert plan.position == copy_key(merged["shop/-80"].key, plan.ranges[0].planned_us)
+    assert set(plan.others) == {"shop/-40", "shop/40-80"}
