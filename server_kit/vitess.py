@@ -174,7 +174,7 @@ class VitessServer(Server):
                 "VTROOT": str(vtcombo.parent),
                 "VT_MYSQL_ROOT": str(mysql),
                 "VT_MYSQL_BASEDIR": str(mysql),
-                "EXTRAMY_CNF": str(self.folder / "own.cnf"),
+                "EXTRA_MY_CNF": str(self.folder / "own.cnf"),
             },
         )
         self._process.wait_until(self._serves, "all tablets to serve", self.start_timeout_seconds)
