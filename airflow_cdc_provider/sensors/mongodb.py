@@ -71,7 +71,7 @@ class _FeedSensor(ObservingSensor):
         options = connector.source
         assert isinstance(options, MongodbOptions)
         return {
-            "mongo_conn_id": hook_for(connector, self.mongo_conn_id).source_conn_id,
+            "source_conn_id": hook_for(connector, self.mongo_conn_id).source_conn_id,
             "connector": connector.name,
             "feed": {
                 "scope": options.scope,

@@ -71,7 +71,7 @@ class _FeedSensor(ObservingSensor):
         options = connector.source
         assert isinstance(options, VitessOptions)
         return {
-            "vitess_conn_id": hook_for(connector, self.vitess_conn_id).source_conn_id,
+            "source_conn_id": hook_for(connector, self.vitess_conn_id).source_conn_id,
             "connector": connector.name,
             "feed": {
                 "keyspace": options.keyspace,

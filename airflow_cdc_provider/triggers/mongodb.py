@@ -3,116 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook, async_client
 from airflow_cdc_provider.hooks.mongodb_feed import Feed, Pending, look
-from airflow_cdc_provider.hooks.state import stored_offset_async
-from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
+from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger, NewsTrigger
+from airflow_cdc_provider.triggers.observing import Given
 
 
-class _FeedTrigger(ObservingTrigger):
-    """Looks at the change stream after the stored offset."""
+class _ChangeStreamTrigger(FeedTrigger):
+    """Looks at the change stream; ``feed`` are arguments of :class:`.mongodb_feed.Feed`."""
 
-    def __init__(
-        self,
-        *,
-        mongo_conn_id: str,
-        connector: str,
-        feed: Mapping[str, Any],
-        poll_seconds: float,
-        **question: Any,
-    ) -> None:
-        super().__init__(
-            poll_seconds=poll_seconds,
-            mongo_conn_id=mongo_conn_id,
-            connector=connector,
-            feed=dict(feed),
-            **question,
-        )
-        self.mongo_conn_id = mongo_conn_id
-        self.connector = connector
-        self.feed = feed
+    def hook(self) -> MongodbCdcHook:
+        return MongodbCdcHook(self.source_conn_id)
 
-    async def given(self) -> Given:
-        """Look up the connection and the stored offset."""
-        return Given(
-            await MongodbCdcHook(self.mongo_conn_id).connection_values_async(),
-            await stored_offset_async(self.connector),
-        )
-
-    async def _look(self, given: Given) -> Pending:
-        feed = Feed(**{name: _tuple(value) for name, value in self.feed.items()})
+    async def look(self, given: Given) -> Pending:
+        feed = Feed(**self.feed)
         # The first call imports the driver and kernels, which takes a second: not on the event loop.
         client = await asyncio.to_thread(async_client, dict(given.connection), feed.authentication_class)
         async with client:
             return await look(client, feed, given.offset)
 
 
-class MongodbNewsTrigger(_FeedTrigger):
-    """Fires when there are changes after the stored offset.
-
-    Args:
-        mongo_conn_id: The connection.
-        connector: Name of the connector whose stored offset counts.
-        feed: Arguments of :class:`~airflow_cdc_provider.hooks.mongodb_feed.Feed`.
-        poll_seconds: Pause between looks.
-    """
-
-    def __init__(
-        self,
-        *,
-        mongo_conn_id: str,
-        connector: str,
-        feed: Mapping[str, Any],
-        poll_seconds: float = 10.0,
-    ) -> None:
-        super().__init__(
-            mongo_conn_id=mongo_conn_id, connector=connector, feed=feed, poll_seconds=poll_seconds
-        )
-
-    async def observe(self, given: Given) -> Observation:
-        """Look for the first change."""
-        pending = await self._look(given)
-        return Observation(pending.news, vars(pending))
+class MongodbNewsTrigger(_ChangeStreamTrigger, NewsTrigger):
+    """Fires when there are changes after the stored offset; see :class:`.feed.NewsTrigger`."""
 
 
-class MongodbLagTrigger(_FeedTrigger):
-    """Fires when the oldest change not captured is young enough.
-
-    Args:
-        mongo_conn_id: The connection.
-        connector: Name of the connector whose stored offset counts.
-        feed: Arguments of :class:`~airflow_cdc_provider.hooks.mongodb_feed.Feed`.
-        max_lag_seconds: The greatest age allowed.
-        poll_seconds: Pause between looks.
-    """
-
-    def __init__(
-        self,
-        *,
-        mongo_conn_id: str,
-        connector: str,
-        feed: Mapping[str, Any],
-        max_lag_seconds: float,
-        poll_seconds: float = 30.0,
-    ) -> None:
-        super().__init__(
-            mongo_conn_id=mongo_conn_id,
-            connector=connector,
-            feed=feed,
-            poll_seconds=poll_seconds,
-            max_lag_seconds=max_lag_seconds,
-        )
-        self.max_lag_seconds = max_lag_seconds
-
-    async def observe(self, given: Given) -> Observation:
-        """Measure the lag."""
-        pending = await self._look(given)
-        near = pending.lag_seconds is not None and pending.lag_seconds <= self.max_lag_seconds
-        return Observation(near, vars(pending))
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+class MongodbLagTrigger(_ChangeStreamTrigger, LagTrigger):
+    """Fires when the oldest change not captured is young enough; see :class:`.feed.LagTrigger`."""

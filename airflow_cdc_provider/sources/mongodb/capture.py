@@ -34,7 +34,6 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     over_elections,
-    pauses,
     pinned_client,
 )
 from airflow_cdc_provider.sources.mongodb.event_order import EventOrder, time_of
@@ -55,6 +54,7 @@ from airflow_cdc_provider.sources.mongodb.read_ahead import ReadAhead, Room, Wai
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.server_errors import EventTooLarge, ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.stream_events import Reply, SlicedEvents
+from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 log = logging.getLogger(__name__)

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.names import number_names
 from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.sources.mongodb.bson import (
     BINARY,
@@ -220,15 +221,8 @@ def scan(data: Bytes, spans: Spans, last_time: int, last_index: int) -> Scan:
 def number_namespaces(data: Bytes, namespaces: Namespaces) -> tuple[list[str], Ints]:
     """Number namespaces: the distinct names and, per event, which; empty where a part is missing."""
     places = np.stack([a for v in (namespaces.databases, namespaces.collections) for a in (v.starts, v.ends)])
-    codes = np.zeros(places.shape[1], np.int64)
-    firsts = np.zeros(256, np.int64)
-    while (distinct := _number_names(data, places, codes, firsts, _empty_slots(firsts))) > len(firsts):
-        firsts = np.zeros(4 * len(firsts), np.int64)
-    return [namespaces.name(data, int(row)) for row in firsts[:distinct]], codes
-
-
-def _empty_slots(firsts: Ints) -> Ints:
-    return np.full(4 * len(firsts), -1, np.int64)
+    codes, firsts = number_names(data, places)
+    return [namespaces.name(data, row) for row in firsts], codes
 
 
 def operation_numbers(data: Bytes, operation: Values) -> Ints:
@@ -309,50 +303,3 @@ def _scan(
         time_before = time
         times[row] = time
         indexes[row] = index
-
-
-@walker
-def _same_name(data: Any, places: Any, a: int, b: int) -> Any:
-    for part in range(0, 4, 2):
-        start = places[part, a]
-        other = places[part, b]
-        size = places[part + 1, a] - start
-        if size != places[part + 1, b] - other:
-            return False
-        for i in range(size):  # a generator is no kernel code
-            if data[start + i] != data[other + i]:
-                return False
-    return True
-
-
-@walker
-def _number_names(data: Any, places: Any, codes: Any, firsts: Any, slots: Any) -> Any:
-    """Fill codes; return how many names are distinct, or more than ``firsts`` holds. ``slots`` are all -1."""
-    capacity = len(firsts)
-    distinct = 0
-    prime = np.uint64(1099511628211)
-    for row in range(len(codes)):
-        if row and _same_name(data, places, row, row - 1):
-            codes[row] = codes[row - 1]
-            continue
-        digest = np.uint64(14695981039346656037)
-        for part in range(0, 4, 2):
-            for i in range(places[part, row], places[part + 1, row]):
-                digest = (digest ^ np.uint64(data[i])) * prime
-            digest = (digest ^ np.uint64(0x2E)) * prime
-        slot = np.int64(digest % np.uint64(len(slots)))
-        while True:
-            code = slots[slot]
-            if code < 0:
-                if distinct == capacity:
-                    return capacity + 1
-                slots[slot] = distinct
-                firsts[distinct] = row
-                codes[row] = distinct
-                distinct += 1
-                break
-            if _same_name(data, places, row, firsts[code]):
-                codes[row] = code
-                break
-            slot = (slot + 1) % len(slots)
-    return distinct

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -28,6 +28,7 @@ from airflow_cdc_provider.sources.mongodb.authentication import ask_provider
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.server_errors import short_text, translated
 from airflow_cdc_provider.sources.mongodb.tls import pem_options, take_stores
+from airflow_cdc_provider.sources.pauses import pauses
 
 log = logging.getLogger(__name__)
 
@@ -219,14 +220,6 @@ def pinned_client(values: ConnectionValues) -> MongoClient:
 def _any_node(client: MongoClient) -> str:
     host, port = sorted(client.nodes)[0]
     return f"{host}:{port}"
-
-
-def pauses(advanced: MongodbAdvanced) -> Iterator[float]:
-    """Give the pauses in seconds after failed attempts to reach a server; one more follows the last pause."""
-    pause = advanced.connect_pause_seconds
-    for _ in range(advanced.connect_attempts):
-        yield min(pause, advanced.connect_longest_pause_seconds)
-        pause *= 2
 
 
 def reach(

@@ -45,7 +45,6 @@ from airflow_cdc_provider.sources.mongodb.bson import Spans, find_in_all
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
     cluster_time,
-    pauses,
     pinned_client,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_life import kept_alive
@@ -56,6 +55,7 @@ from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, St
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawBatch, RawCursor
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.server_errors import translated
+from airflow_cdc_provider.sources.pauses import pauses
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
+from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -45,7 +46,6 @@ from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnde
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
 from airflow_cdc_provider.sources.vitess.requests import quoted, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
-from airflow_cdc_provider.sources.vitess.stream import pauses
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import (
     COMMIT,

@@ -24,9 +24,10 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
+from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
-from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.requests import stream_request
@@ -222,14 +223,6 @@ class ChangeStream:
             self._ahead.close()
         self._ahead = None
         self._cutter = None
-
-
-def pauses(advanced: VitessAdvanced) -> Iterator[float]:
-    """Give the pauses in seconds after failed attempts; one more attempt follows the last pause."""
-    pause = advanced.connect_pause_seconds
-    for _ in range(advanced.connect_attempts):
-        yield min(pause, advanced.connect_longest_pause_seconds)
-        pause *= 2
 
 
 def _now_us() -> int:

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.names import number_names
 from airflow_cdc_provider.changes.spans import Bytes, Ints
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.vitess.protobuf import (
@@ -196,7 +197,7 @@ def scan(
         rooms = np.array([events, found])
     column = dict(zip(_COLUMNS, columns[:, :events], strict=True))
     names = names[:, :events]
-    numbers, firsts = _number_tables(view, names)
+    numbers, firsts = number_names(view, names)
     return Events(
         data=view,
         throttled=column.pop("throttled") != 0,
@@ -269,17 +270,6 @@ def _table(data: Bytes, places: Ints, keyspace_in_names: bool) -> ShardTable:
             found=b" ".join(texts).hex(" "),
         ) from error
     return ShardTable(keyspace, shard, table.removeprefix(f"{keyspace}.") if keyspace_in_names else table)
-
-
-def _number_tables(data: Bytes, names: Ints) -> tuple[Ints, list[int]]:
-    """Number the distinct names; return the number of each event and the first event of each number."""
-    numbers = np.zeros(names.shape[1], np.int64)
-    firsts = np.zeros(64, np.int64)
-    while (distinct := _number_names(data, names, numbers, firsts, np.full(4 * len(firsts), -1))) > len(
-        firsts
-    ):
-        firsts = np.zeros(4 * len(firsts), np.int64)
-    return numbers, firsts[:distinct].tolist()
 
 
 @walker
@@ -433,50 +423,3 @@ def _event(
         columns[_BODY_STARTS, event] = body_start
         columns[_BODY_ENDS, event] = body_end
     return added, none, none
-
-
-@walker
-def _same_names(data: Any, names: Any, a: Any, b: Any) -> Any:
-    for part in range(0, 6, 2):
-        start = names[part, a]
-        other = names[part, b]
-        size = names[part + 1, a] - start
-        if size != names[part + 1, b] - other:
-            return False
-        for i in range(size):  # a generator is no kernel code
-            if data[start + i] != data[other + i]:
-                return False
-    return True
-
-
-@walker
-def _number_names(data: Any, names: Any, numbers: Any, firsts: Any, slots: Any) -> Any:
-    """Fill numbers; return how many names are distinct, or more than ``firsts`` holds. Slots are all -1."""
-    capacity = len(firsts)
-    distinct = 0
-    prime = np.uint64(1099511628211)
-    for event in range(len(numbers)):
-        if event and _same_names(data, names, event, event - 1):
-            numbers[event] = numbers[event - 1]
-            continue
-        digest = np.uint64(14695981039346656037)
-        for part in range(0, 6, 2):
-            for i in range(names[part, event], names[part + 1, event]):
-                digest = (digest ^ np.uint64(data[i])) * prime
-            digest = (digest ^ np.uint64(0xFF)) * prime
-        slot = np.int64(digest % np.uint64(len(slots)))
-        while True:
-            number = slots[slot]
-            if number < 0:
-                if distinct == capacity:
-                    return capacity + 1
-                slots[slot] = distinct
-                firsts[distinct] = event
-                numbers[event] = distinct
-                distinct += 1
-                break
-            if _same_names(data, names, event, firsts[number]):
-                numbers[event] = number
-                break
-            slot = (slot + 1) % len(slots)
-    return distinct

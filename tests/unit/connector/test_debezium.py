@@ -13,8 +13,9 @@ from airflow_cdc_provider.connector.debezium import (
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pauses
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.pauses import pauses
 
 MONGODB = {
     "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",

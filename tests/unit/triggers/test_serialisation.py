@@ -37,11 +37,11 @@ SHARDS = {"keyspace": "shop", "shards": ["-80"], "tables": ["shop\\.a"]}
         CdcRawNewSegmentsTrigger(
             cdc_raw="/raw", connector="shop", node="n", completed_only=True, poll_seconds=3
         ),
-        MongodbNewsTrigger(mongo_conn_id="m", connector="shop", feed=FEED, poll_seconds=3),
-        MongodbLagTrigger(mongo_conn_id="m", connector="shop", feed=FEED, max_lag_seconds=4, poll_seconds=3),
-        VitessNewsTrigger(vitess_conn_id="v", connector="shop", feed=SHARDS, poll_seconds=3),
+        MongodbNewsTrigger(source_conn_id="m", connector="shop", feed=FEED, poll_seconds=3),
+        MongodbLagTrigger(source_conn_id="m", connector="shop", feed=FEED, max_lag_seconds=4, poll_seconds=3),
+        VitessNewsTrigger(source_conn_id="v", connector="shop", feed=SHARDS, poll_seconds=3),
         VitessLagTrigger(
-            vitess_conn_id="v", connector="shop", feed=SHARDS, max_lag_seconds=4, poll_seconds=3
+            source_conn_id="v", connector="shop", feed=SHARDS, max_lag_seconds=4, poll_seconds=3
         ),
         StreamHealthTrigger(
             folder="/f",

@@ -15,6 +15,7 @@ from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, re
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
+from airflow_cdc_provider.sources.pauses import pauses
 from server_kit.ports import free_port
 
 
@@ -164,8 +165,8 @@ def test_an_unverified_server_is_warned_of_once(
 @pytest.mark.covers("MDB-FAULT-02", "MDB-FAULT-03")
 def test_pauses_double_up_to_the_longest() -> None:
     advanced = MongodbAdvanced(connect_attempts=6, connect_pause_seconds=1, connect_longest_pause_seconds=5)
-    assert list(connection.pauses(advanced)) == [1, 2, 4, 5, 5, 5]
-    assert list(connection.pauses(MongodbAdvanced(connect_attempts=0))) == []
+    assert list(pauses(advanced)) == [1, 2, 4, 5, 5, 5]
+    assert list(pauses(MongodbAdvanced(connect_attempts=0))) == []
 
 
 @pytest.mark.covers("MDB-XE-06")
