@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,10 +66,10 @@ def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -
     async def as_stored(connector: str) -> Any:  # the triggerer would read it from the state store
         return kept["offset"] if kept else None
 
-    own = importlib.import_module(module)
     monkeypatch = pytest.MonkeyPatch()
-    if hasattr(own, "stored_offset_async"):
-        monkeypatch.setattr(own, "stored_offset_async", as_stored)
+    for own in {sys.modules[kind.__module__] for kind in type(trigger).__mro__}:
+        if hasattr(own, "stored_offset_async"):
+            monkeypatch.setattr(own, "stored_offset_async", as_stored)
     later()
 
     async def first_event() -> Any:
