@@ -16,7 +16,7 @@ from airflow_cdc_provider.cli.running import command, read_connector, wrong_usag
 @command
 def events(args: Namespace) -> None:
     """Print the events of a recording, or of what was captured, in publishing order."""
-    from airflow_cdc_provider.jobs import offline
+    from airflow_cdc_provider.jobs.offline import recordings as offline
 
     if args.from_lake == bool(args.input):
         raise wrong_usage("either --input PATH or --from-lake is required: --input is a recording")
@@ -34,13 +34,13 @@ def events(args: Namespace) -> None:
 @command
 def rows(args: Namespace) -> None:
     """Print the reconciled final state."""
-    from airflow_cdc_provider.jobs import offline
+    from airflow_cdc_provider.jobs.offline import recordings as offline
 
     _print(args, offline.row_lines)
 
 
 def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
-    from airflow_cdc_provider.jobs import offline
+    from airflow_cdc_provider.jobs.offline import recordings as offline
 
     connector = read_connector(args.connector)
     recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)

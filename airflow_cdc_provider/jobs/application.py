@@ -21,7 +21,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, job_context, log
 from airflow_cdc_provider.jobs.custom_snapshot import captures
-from airflow_cdc_provider.jobs.events import events
+from airflow_cdc_provider.jobs.events.stage import events
 from airflow_cdc_provider.jobs.failures import explain
 from airflow_cdc_provider.jobs.identity import require_own
 from airflow_cdc_provider.jobs.maintain import maintain

@@ -17,7 +17,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_cdc_provider.connector import load_connector
-from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from airflow_cdc_provider.transfer.shipper import Settings, Shipper
 from tests.conftest import ROOT

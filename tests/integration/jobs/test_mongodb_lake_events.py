@@ -16,8 +16,9 @@ from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs import mongodb_lake_events, snapshot
-from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.jobs import snapshot
+from airflow_cdc_provider.jobs.events import mongodb_lake
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
 from airflow_cdc_provider.jobs.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.mongodb.position import token_time
@@ -136,8 +137,8 @@ def test_events_of_the_lake_are_those_of_a_recording(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mongodb_lake_events, "_ROWS_TOGETHER", 2_000)  # several reads, within a snapshot too
-    monkeypatch.setattr(mongodb_lake_events, "_ROWS_AT_ONCE", 700)
+    monkeypatch.setattr(mongodb_lake, "_ROWS_TOGETHER", 2_000)  # several reads, within a snapshot too
+    monkeypatch.setattr(mongodb_lake, "_ROWS_AT_ONCE", 700)
     shop = declaration(database)
     fill(database)
     run_stage("snapshot", shop, connection)

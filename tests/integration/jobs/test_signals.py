@@ -21,7 +21,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
-from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
+from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
 from airflow_cdc_provider.signals.files import send
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.integration.jobs.conftest import Application

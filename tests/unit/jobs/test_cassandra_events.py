@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SNAPSHOT, TRUNCATE
-from airflow_cdc_provider.jobs.cassandra_events import _nodes, _table_ids
+from airflow_cdc_provider.jobs.events.cassandra import _nodes, _table_ids
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 
 PLAIN, COUNTER = "29e3de10e58011f1a764fd2ee712b6e7", "30736700e58011f1a764fd2ee712b6e7"

@@ -20,9 +20,9 @@ from airflow_cdc_provider.events.envelopes.mongodb import EnvelopeOptions, build
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.event_settings import heartbeat_of
-from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
-from airflow_cdc_provider.jobs.offline import Damage, Recording, text_of
+from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
+from airflow_cdc_provider.jobs.events.settings import heartbeat_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, text_of
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.unit.jobs.test_offline_mongodb import (
     FIXTURES,

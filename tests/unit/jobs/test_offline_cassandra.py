@@ -16,8 +16,8 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, row_lines, text_of
-from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
+from airflow_cdc_provider.jobs.offline.cassandra import cluster_name
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, row_lines, text_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "cassandra"
 DEBEZIUM = FIXTURES / "debezium-A"

@@ -19,7 +19,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import build_source
-from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "cassandra"
 FOLDER = FIXTURES / "debezium-A"

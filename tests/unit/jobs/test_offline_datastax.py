@@ -19,8 +19,8 @@ import pytest
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.cassandra_events import _copies, event_order
-from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, row_lines, text_of
+from airflow_cdc_provider.jobs.events.cassandra import _copies, event_order
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, row_lines, text_of
 from tests.unit.jobs.test_row_states import Changes
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "cassandra" / "datastax-A"

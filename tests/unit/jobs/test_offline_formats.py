@@ -20,7 +20,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import Section, walk_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import (

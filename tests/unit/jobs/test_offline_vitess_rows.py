@@ -15,7 +15,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import load_debezium_properties
-from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
 

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_records
-from airflow_cdc_provider.jobs.offline import Damage, Recording, event_lines, text_of
-from airflow_cdc_provider.jobs.offline_cassandra import _records, _source
+from airflow_cdc_provider.jobs.events.cassandra import EventSettings, lines_of_records
+from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.unit.jobs.test_offline_datastax import FOLDER, NOW_NS, by_table, printed
 from tests.unit.sources.cassandra.select_pages import select_row, snapshot_records

@@ -13,10 +13,10 @@ import pytest
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.offline import text_of
-from airflow_cdc_provider.jobs.offline_vitess_events import recorded_events
-from airflow_cdc_provider.jobs.vitess_events import VitessRecords
-from airflow_cdc_provider.jobs.vitess_lake_events import record_pieces
+from airflow_cdc_provider.jobs.events.vitess import VitessRecords
+from airflow_cdc_provider.jobs.events.vitess_lake import record_pieces
+from airflow_cdc_provider.jobs.offline.recordings import text_of
+from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace

@@ -16,7 +16,7 @@ from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events import notifications as topic_records
 from airflow_cdc_provider.events.encoder import Converters, encode, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.offline import text_of
+from airflow_cdc_provider.jobs.offline.recordings import text_of
 from airflow_cdc_provider.notifications.channels import CallbackChannel, FileChannel, LogChannel
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier

@@ -20,7 +20,7 @@ from cassandra.cluster import NoHostAvailable
 from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, newest_generation
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec

@@ -1,4 +1,4 @@
-"""Rows of Vitess's recordings: what ``airflow cdc rows`` prints. See :mod:`.offline`.
+"""Rows of Vitess's recordings: what ``airflow cdc rows`` prints. See :mod:`.recordings`.
 
 A recording may begin with a copy: its rows, which bear no time, are those of a snapshot at the position of
 their packet.
@@ -20,8 +20,8 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
-from airflow_cdc_provider.jobs.offline_vitess_events import recorded_events, recorded_files
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events, recorded_files
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec

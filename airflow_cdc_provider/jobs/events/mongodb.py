@@ -26,7 +26,7 @@ from airflow_cdc_provider.events.transforms import outbox
 from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, encode_pieces, rows_of
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
+from airflow_cdc_provider.jobs.events.settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT
 from airflow_cdc_provider.sources.mongodb.events import EventForm
 from airflow_cdc_provider.sources.mongodb.extended_json import render

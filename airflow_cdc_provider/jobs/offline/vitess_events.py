@@ -1,4 +1,4 @@
-"""Events of Vitess's recordings: what ``airflow cdc events`` prints. See :mod:`.offline`."""
+"""Events of Vitess's recordings: what ``airflow cdc events`` prints. See :mod:`.recordings`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.offline import Damage, Recording
-from airflow_cdc_provider.jobs.vitess_events import VitessRecords
+from airflow_cdc_provider.jobs.events.vitess import VitessRecords
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.events import Stream, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions

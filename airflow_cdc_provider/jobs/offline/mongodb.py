@@ -1,4 +1,4 @@
-"""Recordings of MongoDB: files of BSON documents to lines of events or rows. See :mod:`.offline`."""
+"""Recordings of MongoDB: files of BSON documents to lines of events or rows. See :mod:`.recordings`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
-from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.bson import Spans

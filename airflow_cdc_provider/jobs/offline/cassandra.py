@@ -1,4 +1,4 @@
-"""Recordings of Cassandra: folders of commit-log segments to lines of events or rows. See :mod:`.offline`."""
+"""Recordings of Cassandra: folders of commit-log segments to lines of events or rows. See :mod:`.recordings`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.cassandra_events import (
+from airflow_cdc_provider.jobs.events.cassandra import (
     EventSettings,
     fences_of,
     lines_of_records,
     note,
     place_of,
 )
-from airflow_cdc_provider.jobs.offline import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset

@@ -19,11 +19,11 @@ from airflow_cdc_provider.events.encoder import encode, to_lines
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
-from airflow_cdc_provider.jobs.offline import Damage
+from airflow_cdc_provider.jobs.events.rows_before import KnownOf, RowsBefore, data_of, keys_of, nothing_known
+from airflow_cdc_provider.jobs.events.settings import converters_of, topics_of, without_skipped
+from airflow_cdc_provider.jobs.offline.recordings import Damage
 from airflow_cdc_provider.jobs.row_states import row_states
 from airflow_cdc_provider.jobs.rows_again import ReadAgain, as_read, last_of_each_row
-from airflow_cdc_provider.jobs.rows_before import KnownOf, RowsBefore, data_of, keys_of, nothing_known
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder

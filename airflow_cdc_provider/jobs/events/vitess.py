@@ -26,7 +26,7 @@ from airflow_cdc_provider.events.topics import topic_name
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.event_settings import converters_of, topics_of, without_skipped
+from airflow_cdc_provider.jobs.events.settings import converters_of, topics_of, without_skipped
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.event_rows import TableEvents

@@ -22,9 +22,9 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
 
 _MODULES: Final = {
-    "cassandra": "airflow_cdc_provider.jobs.offline_cassandra",
-    "mongodb": "airflow_cdc_provider.jobs.offline_mongodb",
-    "vitess": "airflow_cdc_provider.jobs.offline_vitess",
+    "cassandra": "airflow_cdc_provider.jobs.offline.cassandra",
+    "mongodb": "airflow_cdc_provider.jobs.offline.mongodb",
+    "vitess": "airflow_cdc_provider.jobs.offline.vitess",
 }
 _SHOWN_PLACES: Final = 20
 

@@ -19,13 +19,13 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs import mongodb_lake_events, vitess_lake_events
-from airflow_cdc_provider.jobs.cassandra_events import EventSettings, lines_of_records
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.offline import Damage, text_of
-from airflow_cdc_provider.jobs.offline_cassandra import cluster_name
+from airflow_cdc_provider.jobs.events import mongodb_lake, vitess_lake
+from airflow_cdc_provider.jobs.events.cassandra import EventSettings, lines_of_records
+from airflow_cdc_provider.jobs.events.rows_before import Known
+from airflow_cdc_provider.jobs.offline.cassandra import cluster_name
+from airflow_cdc_provider.jobs.offline.recordings import Damage, text_of
 from airflow_cdc_provider.jobs.read import Paced, Reader
-from airflow_cdc_provider.jobs.rows_before import Known
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -62,9 +62,9 @@ def events(context: JobContext) -> JobResult:
     damage = Damage(strict=context.connector.source.advanced.strict)
     lines_of = _cassandras_lines
     if isinstance(context.connector.source, MongodbOptions):
-        lines_of = mongodb_lake_events.captured_lines
+        lines_of = mongodb_lake.captured_lines
     elif isinstance(context.connector.source, VitessOptions):
-        lines_of = vitess_lake_events.captured_lines
+        lines_of = vitess_lake.captured_lines
     target = Path(context.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:

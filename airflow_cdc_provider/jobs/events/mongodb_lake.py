@@ -28,9 +28,9 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.mongodb_events import MongodbRecords
-from airflow_cdc_provider.jobs.offline import Damage
-from airflow_cdc_provider.jobs.offline_mongodb import selector
+from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
+from airflow_cdc_provider.jobs.offline.mongodb import selector
+from airflow_cdc_provider.jobs.offline.recordings import Damage
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.records import is_captured

@@ -17,8 +17,8 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.offline import Damage
-from airflow_cdc_provider.jobs.vitess_events import VitessRecords
+from airflow_cdc_provider.jobs.events.vitess import VitessRecords
+from airflow_cdc_provider.jobs.offline.recordings import Damage
 from airflow_cdc_provider.sources.vitess.event_records import decode_records, whole_transactions
 
 _SHOWN: Final = (record.CHANGE, record.SNAPSHOT, record.TRANSACTION)

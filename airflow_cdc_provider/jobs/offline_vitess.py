@@ -1,8 +1,0 @@
-"""Recordings of Vitess: files of VStreamResponse messages to lines of events or rows. See :mod:`.offline`."""
-
-from __future__ import annotations
-
-from airflow_cdc_provider.jobs.offline_vitess_events import event_lines
-from airflow_cdc_provider.jobs.offline_vitess_rows import row_lines
-
-__all__ = ["event_lines", "row_lines"]
