@@ -1,4 +1,4 @@
-"""Recordings of Cassandra: folders of commit-log segments to lines of events or rows. See :mod:`.recordings`."""
+"""Recordings of Cassandra (segments in folders) as lines of events or of rows. See :mod:`.recordings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of Vitess (files of VStreamResponse messages) to lines of events or rows. See :mod:`.recordings`."""
+"""Recordings of Vitess (files of VStreamResponse) as lines of events or of rows. See :mod:`.recordings`."""
 
 from __future__ import annotations
 
