@@ -99,7 +99,7 @@ class VitessSource:
                 self._selects,
                 self._knows,
                 self._sleep,
-                lambda: self._stopping(),
+                self._is_stopping,
             )
         return self._stream_made
 
@@ -122,6 +122,9 @@ class VitessSource:
             else:
                 self._reached = True
                 return answer
+
+    def _is_stopping(self) -> bool:
+        return self._stopping()
 
     def _sleep(self, seconds: float) -> None:
         """Pause, or until the job is asked to stop."""

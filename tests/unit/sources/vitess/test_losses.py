@@ -168,17 +168,19 @@ def _stop_soon(source: VitessSource) -> None:
     ],
 )
 def test_a_stop_ends_the_wait_for_a_lost_vtgate(work: Callable[[VitessSource], Any]) -> None:
-    with FakeVtgate([NOW, GONE], SHARDS) as server:
-        with closing(source_of(server, connect_pause_seconds=60.0)) as source:
-            source.head()
-            source._checked = START
-            _stop_soon(source)
-            began = time.monotonic()
-            try:
-                plan = work(source)
-            except CdcError as error:
-                assert isinstance(error, TransientError)
-            else:
-                assert not plan.at_head
-                assert Position.from_offset(plan.end) == START
-            assert time.monotonic() - began < 10
+    with (
+        FakeVtgate([NOW, GONE], SHARDS) as server,
+        closing(source_of(server, connect_pause_seconds=60.0)) as source,
+    ):
+        source.head()
+        source._checked = START
+        _stop_soon(source)
+        began = time.monotonic()
+        try:
+            plan = work(source)
+        except CdcError as error:
+            assert isinstance(error, TransientError)
+        else:
+            assert not plan.at_head
+            assert Position.from_offset(plan.end) == START
+        assert time.monotonic() - began < 10
