@@ -13,11 +13,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from airflow_cdc_provider.changes.record import DROP, SCHEMA, TRUNCATE
+from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCATE
+from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import SchemaBehind
@@ -32,7 +35,7 @@ from airflow_cdc_provider.sources.vitess.records import (
     schema_record,
 )
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, schema_id
-from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
+from airflow_cdc_provider.sources.vitess.wire import BrokenMessage, Events, ShardTable, scan
 
 log = logging.getLogger(__name__)
 
@@ -106,25 +109,27 @@ class Cutter:
         """Take a response.
 
         Raises:
-            CorruptInput: It is broken.
+            BrokenMessage: It can't be read; nothing of it is taken.
+            CorruptInput: Its positions don't follow those before.
             SchemaBehind: A tablet doesn't know the names of a table's columns.
         """
         events = scan(response)
+        others = np.flatnonzero(events.types != wire.ROW)
+        told = _read_bodies(events, others)
         base, place = self._events, len(self._data)
         self._data += response
         self._events += len(events)
         self._rows += len(events.changes)
-        others = np.flatnonzero(events.types != wire.ROW)
         for number, kind in zip(others.tolist(), events.types[others].tolist(), strict=True):
             if kind == wire.BEGIN:
                 self._begin = base + number
             elif kind == wire.FIELD:
-                self._take_fields(events, number, base, captured_us)
+                self._take_fields(events, number, told[number], base, captured_us)
             elif kind == wire.VGTID:
                 self._vgtid = base + number
-                self._told = vgtid_shards(events.body(number))
+                self._told = told[number]
             elif kind == wire.JOURNAL:
-                self._journal = Journal.FromString(events.body(number))
+                self._journal = told[number]
             elif boundary(kind) and self._vgtid >= 0:
                 self._end_step(events, number, base, captured_us)
                 self._end, self._last = place + int(events.ends[number]), base + number
@@ -135,6 +140,25 @@ class Cutter:
             self._cut(captured_us)
         return events
 
+    def set_apart(self, response: bytes, reason: str, captured_us: int) -> None:
+        """Keep a response that can't be read as a record of kind ``quarantine``, and go on without it.
+
+        Rows of it are missing, and if it had a VGTID, the other rows of that transaction too.
+        """
+        shard = next(iter(self.place.shards), "")
+        digest = blake2b(response, digest_size=16).digest()
+        record = schema_record(
+            response,
+            f"BROKEN-MESSAGE: {reason}",
+            table=None,
+            origin=shard.partition("/")[0],
+            position=digest,
+            committed_us=0,
+            captured_us=captured_us,
+            kind=QUARANTINE,
+        )
+        self._records.append(record)
+
     def give(self, captured_us: int) -> tuple[list[StreamSlice], list[dict[str, Any]]]:
         """Return the slices of all whole transactions since the last call, and records beside them."""
         self._cut(captured_us)
@@ -143,12 +167,11 @@ class Cutter:
         self._bytes = self._changes = 0
         return slices, records
 
-    def _take_fields(self, events: Events, number: int, base: int, captured_us: int) -> None:
+    def _take_fields(self, events: Events, number: int, fields: Any, base: int, captured_us: int) -> None:
         table = events.table(number)
         if not is_captured(table, self._selects):
             return
         body = events.body(number)
-        fields = FieldEvent.FromString(body)
         for field in fields.fields:
             if field.name.startswith("@"):
                 raise SchemaBehind(
@@ -306,6 +329,33 @@ class Cutter:
         self._rows = rows_left
         self._end, self._last = 0, -1
         self._done = []
+
+
+def _read_bodies(events: Events, numbers: Ints) -> dict[int, Any]:
+    """Read what FIELD, VGTID and JOURNAL events carry, by their number.
+
+    Raises:
+        BrokenMessage: One can't be read.
+    """
+    try:
+        return {
+            number: _READERS[kind](events.body(number))
+            for number, kind in zip(numbers.tolist(), events.types[numbers].tolist(), strict=True)
+            if kind in _READERS
+        }
+    except DecodeError as error:
+        raise BrokenMessage(
+            "A message of a VStream is broken",
+            expected="fields, positions and journals of events as messages",
+            found=str(error),
+        ) from error
+
+
+_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
+    wire.FIELD: FieldEvent.FromString,
+    wire.VGTID: vgtid_shards,
+    wire.JOURNAL: Journal.FromString,
+}
 
 
 def _repeats(before: ShardPlace | None, place: ShardPlace) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.requests import stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, BrokenMessage
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,11 @@ class ChangeStream:
                 expected=f"a word after {self._options.stream.heartbeat_seconds} s at the latest",
                 found=f"none for {silent_seconds} s",
             )
-        events = self._cutter.take(response, _now_us())
+        try:
+            events = self._cutter.take(response, _now_us())
+        except BrokenMessage as error:
+            self._pass_over(response, error)
+            return self._cutter
         self._counts.parsed_seconds += time.perf_counter() - taken
         self._counts.replies += 1
         if len(events) == 0 or (events.types == HEARTBEAT).all():
@@ -177,6 +181,32 @@ class ChangeStream:
             if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
                 self._counts.behind_seconds = max(now - committed, 0.0)
         return self._cutter
+
+    def _pass_over(self, response: bytes, error: BrokenMessage) -> None:
+        """Set a message apart that can't be read.
+
+        Raises:
+            CorruptInput: With ``strict``.
+        """
+        assert self._cutter is not None
+        places = self._cutter.place.shards.items()
+        behind = ", ".join(f"{shard} at {place.gtid}" for shard, place in places)
+        if self._options.advanced.strict:
+            raise CorruptInput(
+                f"a message of VTGate's stream behind {behind} can't be read",
+                found=error.found,
+                remedy="without the option source.advanced.strict it is set apart and the rest goes on; the "
+                "tables need a new snapshot then",
+            ) from error
+        self._cutter.set_apart(response, error.found, _now_us())
+        if self._options.advanced.warn_of_broken:
+            log.warning(
+                "a message of VTGate's stream (%d bytes) behind %s can't be read and is set apart, with what "
+                "it held, perhaps a whole transaction: %s",
+                len(response),
+                behind,
+                error.found,
+            )
 
     def _open(self) -> None:
         request = stream_request(self._place.to_vgtid(), self._filters(), self._options)
