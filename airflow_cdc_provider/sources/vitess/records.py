@@ -26,12 +26,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
-from airflow_cdc_provider.changes.spans import Ints, fixed_width_binary, span_column
+from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.base import ReadingCounts
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
-from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes
+from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,8 @@ class SliceReader:
             records = _rows(events, part, owners, wanted)
             found = read_changes(events.data, changes.starts[wanted], changes.ends[wanted])
             broken = _reasons(found, records)
+            if self.strict:
+                broken |= _reasons_inside(events.data, found)
             self._tell(broken, records)
             _count(counts, found, broken)
             yield records
@@ -171,6 +173,15 @@ def _reasons(found: Changes, records: pa.RecordBatch) -> dict[int, str]:
         unnamed = records.column("schema_id").is_null().to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(unnamed).tolist():
             reasons.setdefault(row, "its fields didn't come before it")
+    return reasons
+
+
+def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
+    """Say which rows can't be read, and why: a merge finds these by itself."""
+    reasons: dict[int, str] = {}
+    for image in (found.before, found.after):
+        faults = read_rows(data, image.starts, image.ends, 0).faults
+        reasons |= {row: FAULTS[int(faults[row])] for row in np.flatnonzero(faults).tolist()}
     return reasons
 
 
