@@ -223,6 +223,19 @@ def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...
     return {child: tuple(sorted(_ancestors(child, parents))) for child in sorted(parents)}
 
 
+def families_of(lineage: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return, per shard that a reshard made or ended, one name for all that it shares rows with.
+
+    Args:
+        lineage: Per shard that a reshard made, all its ancestors.
+    """
+    families: dict[str, frozenset[str]] = {}
+    for child, ancestors in lineage.items():
+        joined = frozenset({child, *ancestors}).union(*(families.get(s, ()) for s in (child, *ancestors)))
+        families |= dict.fromkeys(joined, joined)
+    return {shard: min(family) for shard, family in sorted(families.items())}
+
+
 def records_of(table: pa.Table) -> list[dict[str, Any]]:
     """Take out of a table of records what histories are made of."""
     columns = ["kind", "source_table", "origin", "position", "committed_at", "captured_at", "schema_id"]
