@@ -197,7 +197,7 @@ def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
     if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
         raise wrong(name, f"a whole number above max.batch.size, {batch}", value)
-    draft.notes.append(f"property {name} is left out: source.advanced.read_ahead_bytes bounds what waits")
+    draft.set("source.advanced.read_ahead_events", int(value))
 
 
 def _heartbeat(draft: Draft, name: str, value: str) -> None:
@@ -206,6 +206,7 @@ def _heartbeat(draft: Draft, name: str, value: str) -> None:
         raise wrong(name, "a whole number", value)
     if int(value):
         draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
+        draft.set("publish.vitess.heartbeats", True)
 
 
 def _own_converters(draft: Draft, name: str, value: str) -> None:
@@ -224,7 +225,7 @@ _UNSIGNED: Final = choice(
 )
 _KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
 _VTCTLD: Final = left_out("VTGate itself tells the first position, so vtctld isn't asked")
-_EXCLUDE_KEYSPACE: Final = left_out("names of tables are read with their keyspace and without")
+_EXCLUDE_KEYSPACE: Final = flag("source.stream.exclude_keyspace_from_table_name")
 
 VITESS: Final[dict[str, Rule]] = {
     **COMMON,
@@ -319,7 +320,7 @@ VITESS: Final[dict[str, Rule]] = {
     ),
     "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
     "max.batch.size": PROCESS,
-    "max.queue.size": taken("left out: `source.advanced.read_ahead_bytes` bounds what waits", _queue_size),
+    "max.queue.size": taken("`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size),
     "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
@@ -327,7 +328,10 @@ VITESS: Final[dict[str, Rule]] = {
         "`source.advanced.connect_attempts` and Airflow's retries of the task do this"
     ),
     "retriable.restart.connector.wait.ms": number("source.advanced.connect_pause_seconds", per=1000),
-    "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
+    "heartbeat.interval.ms": taken(
+        "`source.stream.heartbeat_seconds` and `publish.vitess.heartbeats`; 0 leaves both as they are",
+        _heartbeat,
+    ),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.naming.strategy": taken(

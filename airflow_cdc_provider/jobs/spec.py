@@ -174,6 +174,8 @@ class SnapshotResult:
         disconnects: Connections that its reads lost.
         last_event: The last row that a task told of, in words.
         last_event_at: When that was, epoch seconds; None before the first.
+        rows_by_origin: Rows committed, by feed (a shard) and table; when it has ended, of sources whose
+            snapshots tell feeds.
     """
 
     tables: int = 0
@@ -188,6 +190,7 @@ class SnapshotResult:
     disconnects: int = 0
     last_event: str = ""
     last_event_at: float | None = None
+    rows_by_origin: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def joined(self, other: SnapshotResult) -> SnapshotResult:
         """Return both as one: they are of different tables."""
@@ -204,6 +207,10 @@ class SnapshotResult:
             self.disconnects + other.disconnects,
             self.last_event or other.last_event,
             self.last_event_at or other.last_event_at,
+            {
+                origin: {**other.rows_by_origin.get(origin, {}), **self.rows_by_origin.get(origin, {})}
+                for origin in sorted({*self.rows_by_origin, *other.rows_by_origin})
+            },
         )
 
     @property
