@@ -244,6 +244,26 @@ _VITESS = {
             "description": "Principal that VTGate's logs and access lists see.",
             "schema": _TEXT,
         },
+        "vtctld_host": {
+            "label": "vtctld",
+            "description": "Host of a vtctld that tells the first position; empty: VTGate tells it.",
+            "schema": _TEXT,
+        },
+        "vtctld_port": {
+            "label": "vtctld's port",
+            "description": "Of its gRPC; empty for 15999.",
+            "schema": _TEXT,
+        },
+        "vtctld_login": {
+            "label": "vtctld's login",
+            "description": "Where vtctld asks for one.",
+            "schema": _TEXT,
+        },
+        "vtctld_password": {
+            "label": "vtctld's password",
+            "description": "Of that login.",
+            "schema": _SECRET,
+        },
     },
 }
 

@@ -224,7 +224,7 @@ _UNSIGNED: Final = choice(
     "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
 )
 _KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
-_VTCTLD: Final = left_out("VTGate itself tells the first position, so vtctld isn't asked")
+_VTCTLD: Final = "VTGate itself tells the first position; to have vtctld asked, put it into the extra as"
 _EXCLUDE_KEYSPACE: Final = flag("source.stream.exclude_keyspace_from_table_name")
 
 VITESS: Final[dict[str, Rule]] = {
@@ -238,7 +238,10 @@ VITESS: Final[dict[str, Rule]] = {
     "tasks.max": taken(
         "left out: Spark divides the work. More than 1 needs vitess.offset.storage.per.task", _tasks
     ),
-    "vitess.vtctld.*": _VTCTLD,
+    "vitess.vtctld.host": left_out(f"{_VTCTLD} vtctld_host"),
+    "vitess.vtctld.port": left_out(f"{_VTCTLD} vtctld_port"),
+    "vitess.vtctld.user": left_out(f"{_VTCTLD} vtctld_login"),
+    "vitess.vtctld.password": left_out(f"{_VTCTLD} vtctld_password"),
     "vitess.keepalive.interval.ms": left_out(f"{_EXTRA} keepalive_seconds"),
     "vitess.grpc.headers": left_out(f"{_EXTRA} headers"),
     "vitess.grpc.max_inbound_message_size": left_out(f"{_EXTRA} max_message_bytes"),

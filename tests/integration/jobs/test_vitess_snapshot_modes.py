@@ -21,17 +21,23 @@ pytestmark = pytest.mark.integration
 NAMES = ("mode_a", "mode_b")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _tables(vitess_server: VitessServer) -> Iterator[None]:
-    """Two tables with three rows each, which are there before the capture."""
     for name in NAMES:
         vitess_server.define(
             "shop", f"create table {name} (id bigint primary key, note text)", shard_by={name: "id"}
         )
-        write(vitess_server, f"insert into {name} (id, note) values (1, 'old'), (2, 'old'), (3, 'old')")
     yield
     for name in NAMES:
         write(vitess_server, f"drop table {name}")
+
+
+@pytest.fixture(autouse=True)
+def _rows(vitess_server: VitessServer, _tables: None) -> None:
+    """Three rows of each table, which are there before the capture."""
+    for name in NAMES:
+        write(vitess_server, f"delete from {name}")
+        write(vitess_server, f"insert into {name} (id, note) values (1, 'old'), (2, 'old'), (3, 'old')")
 
 
 def write(server: VitessServer, statement: str) -> None:
