@@ -39,8 +39,24 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.transfer",
             )
         ],
-        "sensors": [_modules("sensors.cassandra", "sensors.mongodb", "sensors.stream", "sensors.vitess")],
-        "triggers": [_modules("triggers.cdc_raw", "triggers.mongodb", "triggers.stream", "triggers.vitess")],
+        "sensors": [
+            _modules(
+                "sensors.cassandra",
+                "sensors.mongodb",
+                "sensors.snapshots",
+                "sensors.stream",
+                "sensors.vitess",
+            )
+        ],
+        "triggers": [
+            _modules(
+                "triggers.cdc_raw",
+                "triggers.mongodb",
+                "triggers.snapshots",
+                "triggers.stream",
+                "triggers.vitess",
+            )
+        ],
         "connection-types": [_CASSANDRA, _MONGODB, _VITESS],
         "extra-links": [f"{_PACKAGE}.links.connector.ConnectorAssetsLink"],
         "asset-uris": [

@@ -390,6 +390,8 @@ class JobResult:
         committed_at: When the newest batch of the changes table was committed, epoch seconds.
         snapshot_skipped: Whether no snapshot was due.
         incremental: How far the newest snapshot beside the stream came, if there was one.
+        copies: Per table whose snapshot has begun, ``done`` (whether it was read in full and no changes were
+            lost since) and ``began_at`` (epoch seconds); None of a job that failed.
     """
 
     ok: bool
@@ -412,6 +414,7 @@ class JobResult:
     committed_at: float | None = None
     snapshot_skipped: bool = False
     incremental: IncrementalResult | None = None
+    copies: Mapping[str, Mapping[str, Any]] | None = None
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""

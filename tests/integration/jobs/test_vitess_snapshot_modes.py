@@ -73,7 +73,7 @@ def events(run_stage: RunStage, connector: dict[str, Any], folder: Path) -> list
     ]
 
 
-@pytest.mark.covers("VIT-SNP-01", "VIT-TXN-04")
+@pytest.mark.covers("VIT-SNP-01", "VIT-TXN-04", "VIT-HBT-02")
 def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_transactions(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, tmp_path: Path
 ) -> None:
@@ -107,6 +107,10 @@ def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_
     beats = [record for record in found if record["topic"] == "__debezium-heartbeat.vt_never"]
     told = {f"{s['keyspace']}/{s['shard']}": s["gtid"] for s in json.loads(beats[-1]["value"]["vgtid"])}
     assert told == {shard: place["gtid"] for shard, place in outcome.offset.items()}
+    led = declared(
+        "vt_never", **chosen, **{"heartbeat.interval.ms": "2000", "heartbeat.topics.prefix": "beat"}
+    )
+    assert events(run_stage, led, tmp_path)[-1]["topic"] == "beat.vt_never"
 
 
 @pytest.mark.covers("VIT-SNP-02")

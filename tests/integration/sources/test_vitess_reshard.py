@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -78,6 +79,15 @@ def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_de
     assert offset["shop/-40"]["parents"] == ["shop/-80"]
     assert offset["shop/-40"]["epoch"] > start["shop/-80"]["epoch"]
     source.close()
+
+    with cluster.client() as client:
+        seen = look_at_shards(client, Feed("shop"), start)
+        assert list(seen.serving) == ["-40", "40-80", "80-"]
+        assert list(seen.resharding) == ["-40", "-80", "40-80"]
+        assert list(seen.missing) == ["-40", "40-80"]
+        assert not look_at_shards(client, Feed("shop"), offset).missing
+        assert not look_at_shards(client, Feed("shop"), None).missing
+        assert list(look(client, Feed("shop"), offset).resharding or ()) == list(seen.resharding)
 
     began = _started_by_vtctld(cluster)
     assert set(began) == set(head)
