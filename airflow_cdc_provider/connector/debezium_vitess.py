@@ -236,7 +236,7 @@ def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
     if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
         raise wrong(name, f"a whole number above max.batch.size, {batch}", value)
-    draft.notes.append(f"property {name} is left out: source.advanced.read_ahead_bytes bounds what waits")
+    draft.set("source.advanced.read_ahead_events", int(value))
 
 
 def _heartbeat(draft: Draft, name: str, value: str) -> None:
@@ -245,6 +245,7 @@ def _heartbeat(draft: Draft, name: str, value: str) -> None:
         raise wrong(name, "a whole number", value)
     if int(value):
         draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
+        draft.set("publish.vitess.heartbeats", True)
 
 
 def _own_converters(draft: Draft, name: str, value: str) -> None:
@@ -262,8 +263,8 @@ _UNSIGNED: Final = choice(
     "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
 )
 _KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
-_VTCTLD: Final = left_out("VTGate itself tells the first position, so vtctld isn't asked")
-_EXCLUDE_KEYSPACE: Final = left_out("names of tables are read with their keyspace and without")
+_VTCTLD: Final = "VTGate itself tells the first position; to have vtctld asked, put it into the extra as"
+_EXCLUDE_KEYSPACE: Final = flag("source.stream.exclude_keyspace_from_table_name")
 
 VITESS: Final[dict[str, Rule]] = {
     **COMMON,
@@ -276,7 +277,10 @@ VITESS: Final[dict[str, Rule]] = {
     "tasks.max": taken(
         "left out: Spark divides the work. More than 1 needs vitess.offset.storage.per.task", _tasks
     ),
-    "vitess.vtctld.*": _VTCTLD,
+    "vitess.vtctld.host": left_out(f"{_VTCTLD} vtctld_host"),
+    "vitess.vtctld.port": left_out(f"{_VTCTLD} vtctld_port"),
+    "vitess.vtctld.user": left_out(f"{_VTCTLD} vtctld_login"),
+    "vitess.vtctld.password": left_out(f"{_VTCTLD} vtctld_password"),
     "vitess.keepalive.interval.ms": left_out(f"{_EXTRA} keepalive_seconds"),
     "vitess.grpc.headers": left_out(f"{_EXTRA} headers"),
     "vitess.grpc.max_inbound_message_size": left_out(f"{_EXTRA} max_message_bytes"),
@@ -358,7 +362,7 @@ VITESS: Final[dict[str, Rule]] = {
     ),
     "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
     "max.batch.size": PROCESS,
-    "max.queue.size": taken("left out: `source.advanced.read_ahead_bytes` bounds what waits", _queue_size),
+    "max.queue.size": taken("`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size),
     "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
@@ -373,7 +377,10 @@ VITESS: Final[dict[str, Rule]] = {
     "event.processing.failure.handling.mode": taken(
         "`source.advanced.strict` and `warn_of_broken`; an import's default is fail, as Debezium's", _failures
     ),
-    "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
+    "heartbeat.interval.ms": taken(
+        "`source.stream.heartbeat_seconds` and `publish.vitess.heartbeats`; 0 leaves both as they are",
+        _heartbeat,
+    ),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.naming.strategy": taken(

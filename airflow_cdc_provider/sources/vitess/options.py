@@ -88,7 +88,16 @@ class VitessStream:
         0,
         minimum=0,
     )
-    keyspace_heartbeats: bool = option("Stream the rows of the tablets' table heartbeat too (21)", False)
+    keyspace_heartbeats: bool = option(
+        "Stream the rows of the tablets' table heartbeat too (21), by the name keyspace.heartbeat, where the "
+        "patterns select it",
+        False,
+    )
+    exclude_keyspace_from_table_name: bool = option(
+        "Have tables named without their keyspace, which spares VTGate a copy of each event (23; older "
+        "servers pass over it). What is captured stays the same",
+        False,
+    )
     cells: tuple[str, ...] = option("Cells whose tablets may be read; default: VTGate's own", ())
     cell_preference: str = option("preferlocalwithalias, or onlyspecified", "")
     tablet_order: str = option("any, or inorder of the tablet types", "")
@@ -116,7 +125,14 @@ class VitessAdvanced:
     )
     slice_bytes: int = option("Bytes of the stream that one task turns into records", 4 << 20, minimum=1)
     read_ahead_bytes: int = option(
-        "Changes fetched while those before are worked on, about", 64 << 20, minimum=1
+        "Bytes of changes fetched while those before are worked on, about; 0: no such limit",
+        64 << 20,
+        minimum=0,
+    )
+    read_ahead_events: int = option(
+        "Row changes fetched so, about; whichever limit is met first holds. 0: no such limit",
+        1_000_000,
+        minimum=0,
     )
     call_seconds: float = option("How long a statement may take", 30.0, minimum=0.1)
     stall_seconds: float = option(

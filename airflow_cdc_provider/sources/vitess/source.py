@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
@@ -34,6 +34,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
+from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,8 @@ class VitessSource:
         """
         now = self._head()
         if self._options.start_at == CURRENT:
-            return now.to_offset()
+            vtctld = self._values.vtctld
+            return (self._told_by(vtctld, now) if vtctld else now).to_offset()
         entries = json.loads(self._options.start_at)
         chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
         places = {
@@ -393,6 +395,20 @@ class VitessSource:
             )
         )
         return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
+
+    def _told_by(self, vtctld: Vtctld, now: Position) -> Position:
+        """Ask vtctld where the shards stand.
+
+        Raises:
+            PositionLost: It tells of another cluster.
+        """
+        options = self._options
+        seconds = options.advanced.call_seconds
+        told = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
+        position = Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in told.shards.items()})
+        # What it tells is newer than the head that was asked for before.
+        self._require_known(position, self._head())
+        return position
 
     def _require_known(self, position: Position, head: Position) -> None:
         """Refuse a position that a shard can't go on from; a replica may just be behind.
