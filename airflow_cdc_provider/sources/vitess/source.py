@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
-from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
+from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -233,14 +233,15 @@ class VitessSource:
             ConfigurationError: ``start_at`` names other shards than there are.
             PositionLost: It names transactions that a shard doesn't have.
         """
-        now = self._head()
+        now = self._begun_at_head()
+        require_epochs_of((shard.partition("/")[2] for shard in now.shards), self._options.epochs)
         if self._options.start_at == CURRENT:
             vtctld = self._values.vtctld
             return (self._told_by(vtctld, now) if vtctld else now).to_offset()
         entries = json.loads(self._options.start_at)
         chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
         places = {
-            shard: ShardPlace(CURRENT).moved(gtid if is_real(gtid) else now.shards[shard].gtid)
+            shard: self._first_place(shard, gtid, is_given=True) if is_real(gtid) else now.shards[shard]
             for shard, gtid in chosen.items()
             if is_real(gtid) or shard in now.shards
         }
@@ -263,13 +264,13 @@ class VitessSource:
         before = self._offset
         now = self._head()
         if before is None:
-            return now.to_offset()
+            return self._begun_at_head().to_offset()
         epoch = 1 + max(place.epoch for place in before.shards.values())
         places = {}
         for shard, place in now.shards.items():
             known = before.shards.get(shard)
             parents = known.parents if known is not None else before.ancestors_of(shard)
-            places[shard] = ShardPlace(place.gtid, epoch, parents)
+            places[shard] = ShardPlace(place.gtid, epoch, parents, self._options.generation)
         return Position(places).to_offset()
 
     def head(self) -> Offset:
@@ -305,7 +306,7 @@ class VitessSource:
 
     def stand_at(self, offset: Offset) -> None:
         """Take in the stored offset: snapshots are placed there."""
-        self._offset = Position.from_offset(offset)
+        self._offset = Position.from_offset(offset).of_generation(self._options.generation)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Take the next batch.
@@ -315,7 +316,10 @@ class VitessSource:
                 transactions that it has, so that its stream would stand still without a word.
             TransientError: The server can't be reached.
         """
-        position = Position.from_offset(start) if start is not None else self._head()
+        if start is None:
+            position = self._begun_at_head()
+        else:
+            position = Position.from_offset(start).of_generation(self._options.generation)
         target = Position.from_offset(head)
         self._offset = position
         _require_all_shards(position, target)
@@ -387,6 +391,22 @@ class VitessSource:
         if self._client_made is not None:
             self._client_made.close()
         self._stream_made = self._client_made = None
+
+    def _begun_at_head(self) -> Position:
+        """Return where shards stand now, with the epochs of a capture that begins there."""
+        shards = self._head().shards
+        return Position({shard: self._first_place(shard, place.gtid) for shard, place in shards.items()})
+
+    def _first_place(self, shard: str, gtid: str, *, is_given: bool = False) -> ShardPlace:
+        """Return where a capture begins in a shard.
+
+        The first position that the server tells begins an epoch, and so does one that is given without
+        epochs; one that is given with them is of the epoch that it is given.
+        """
+        options = self._options
+        epoch = options.epochs.get(shard.partition("/")[2], 0)
+        before = gtid if is_given and options.epochs else CURRENT
+        return ShardPlace(before, epoch, generation=options.generation).moved(gtid)
 
     def _head(self, tablet_type: str = "") -> Position:
         now = self._over_losses(
