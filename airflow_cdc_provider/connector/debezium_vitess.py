@@ -193,6 +193,45 @@ def _old_prefix(draft: Draft, name: str, value: str) -> None:
         name_option("publish.topic_prefix").apply(draft, name, value)
 
 
+def _retries(draft: Draft, name: str, value: str) -> None:
+    """Take over how often a lost VTGate is asked again."""
+    if not re.fullmatch(r"-1|\d+", value):
+        raise wrong(name, "-1, or a whole number", value)
+    draft.set("source.advanced.connect_attempts", int(value))
+
+
+def _retry_pause(draft: Draft, name: str, value: str) -> None:
+    """Take over the pause between attempts, which is always the same in Debezium's connectors."""
+    if not re.fullmatch(r"\d+", value):
+        raise wrong(name, "a whole number", value)
+    _set_pauses(draft, int(value) / 1000)
+
+
+def _set_pauses(draft: Draft, seconds: float) -> None:
+    draft.set("source.advanced.connect_pause_seconds", seconds)
+    draft.set("source.advanced.connect_longest_pause_seconds", seconds)
+
+
+def _failures(draft: Draft, name: str, value: str) -> None:
+    """Take over what becomes of an event that can't be read."""
+    modes = {"fail": (True, True), "warn": (False, True), "skip": (False, False), "ignore": (False, False)}
+    if value.lower() not in modes:
+        raise wrong(name, f"one of {', '.join(modes)}", value)
+    strict, warns = modes[value.lower()]
+    draft.set("source.advanced.strict", strict)
+    draft.set("source.advanced.warn_of_broken", warns)
+
+
+def vitess_defaults(draft: Draft) -> None:
+    """Set what Debezium's connector for Vitess has other defaults for."""
+    if "errors.max.retries" not in draft.properties:
+        draft.set("source.advanced.connect_attempts", -1)
+    if "retriable.restart.connector.wait.ms" not in draft.properties:
+        _set_pauses(draft, 10.0)
+    if "event.processing.failure.handling.mode" not in draft.properties:
+        draft.set("source.advanced.strict", True)
+
+
 def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
     if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
@@ -323,10 +362,17 @@ VITESS: Final[dict[str, Rule]] = {
     "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "errors.max.retries": left_out(
-        "`source.advanced.connect_attempts` and Airflow's retries of the task do this"
+    "errors.max.retries": taken(
+        "`source.advanced.connect_attempts`; -1, the default of an import, has no limit", _retries
     ),
-    "retriable.restart.connector.wait.ms": number("source.advanced.connect_pause_seconds", per=1000),
+    "retriable.restart.connector.wait.ms": taken(
+        "`source.advanced.connect_pause_seconds` and `connect_longest_pause_seconds`; an import's default is "
+        "10 s",
+        _retry_pause,
+    ),
+    "event.processing.failure.handling.mode": taken(
+        "`source.advanced.strict` and `warn_of_broken`; an import's default is fail, as Debezium's", _failures
+    ),
     "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),

@@ -408,6 +408,15 @@ class CountsStreams(Protocol):
 
 
 @runtime_checkable
+class HearsStop(Protocol):
+    """A source that may wait long for its server, and less long when the job is asked to stop."""
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Take what tells whether a clean stop was asked for."""
+        ...
+
+
+@runtime_checkable
 class SnapshotsFromOffset(Protocol):
     """What a source adds whose snapshots are placed by where its feed stands."""
 

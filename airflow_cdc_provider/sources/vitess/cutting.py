@@ -5,7 +5,7 @@ stays here until its COMMIT comes, and is dropped with the stream. The stream's 
 transactions alone, so a stream that is opened there again gives what was dropped.
 
 A transaction that VTGate begins again (it sends large ones in parts, and its own stream may break) counts
-from its last BEGIN.
+from its last BEGIN. One that the place has already, by its shard's GTID set, came before: it is left out.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class Cutter:
         self.place = place
         self.reopen = False
         """Whether the stream is to be opened again, at :attr:`place`: shards have turned into others."""
+        self.repeated = 0
+        """How many transactions came that the place had already."""
         self._bytes = 0
         self._changes = 0
         self._selects = selects
@@ -77,6 +79,7 @@ class Cutter:
         self._events = 0
         self._rows = 0
         self._end = 0  # of the last whole transaction, in the data
+        self._last = -1  # its last event
         self._known: dict[ShardTable, str] = {}
         self._seen: list[tuple[int, ShardTable, str]] = []
         self._done: list[Transaction] = []
@@ -124,7 +127,7 @@ class Cutter:
                 self._journal = Journal.FromString(events.body(number))
             elif boundary(kind) and self._vgtid >= 0:
                 self._end_step(events, number, base, captured_us)
-                self._end = place + int(events.ends[number])
+                self._end, self._last = place + int(events.ends[number]), base + number
                 if self.reopen:
                     self._drop_rest()
                     break
@@ -185,9 +188,14 @@ class Cutter:
         first = self._begin if kind == wire.COMMIT else self._vgtid
         before = self.place
         self.place, new = before.after(self._told)
+        place = self.place.shards.get(shard)
+        # What bears no time is a copy's, whose packets share a position.
+        if place is not None and events.timestamps[number] and _repeats(before.shards.get(shard), place):
+            self.place, self._vgtid, self._journal = before, -1, None
+            self.repeated += 1
+            return
         for child in new:
             self._tell_of_child(child, captured_us)
-        place = self.place.shards.get(shard)
         if place is not None:
             count = place.set.count
             step = Transaction(shard, place.epoch, count, place.gtid, first, self._vgtid, last)
@@ -267,14 +275,14 @@ class Cutter:
     def _drop_rest(self) -> None:
         """Forget what came behind the last whole transaction."""
         del self._data[self._end :]
-        self._events = self._done[-1].last + 1 if self._done else 0
+        self._events = self._last + 1
         self._seen = [one for one in self._seen if one[0] < self._events]
         self._vgtid, self._journal = -1, None
 
     def _cut(self, captured_us: int) -> None:
-        if not self._done:
+        if self._last < 0:
             return
-        through = self._done[-1].last
+        through = self._last
         part = StreamSlice(
             bytes(self._data[: self._end]),
             tuple(self._done),
@@ -285,7 +293,7 @@ class Cutter:
         rest = scan(bytes(self._data[self._end :]))
         rows_left = len(rest.changes)
         rows = self._rows - rows_left
-        if rows or self._keep_empty:
+        if self._done and (rows or self._keep_empty):
             self._slices.append(part)
             self._bytes += len(part.data)
             self._changes += rows
@@ -296,5 +304,12 @@ class Cutter:
         self._begin = max(self._begin - through - 1, 0)
         self._vgtid = self._vgtid - through - 1 if self._vgtid >= 0 else -1
         self._rows = rows_left
-        self._end = 0
+        self._end, self._last = 0, -1
         self._done = []
+
+
+def _repeats(before: ShardPlace | None, place: ShardPlace) -> bool:
+    """Tell whether a step leads nowhere: its shard has been there, in the same epoch."""
+    if before is None or place.epoch != before.epoch or place.set.count > before.set.count:
+        return False
+    return before.set.contains(place.set)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.sources.pauses import NO_LIMIT
 
 CURRENT: Final = "current"
 
@@ -110,6 +111,9 @@ class VitessAdvanced:
     """Options that few users need."""
 
     strict: bool = option("Fail on the first broken or undecodable event instead of setting it apart", False)
+    warn_of_broken: bool = option(
+        "Log where each broken event stands that is set apart; false: they are counted alone", True
+    )
     slice_bytes: int = option("Bytes of the stream that one task turns into records", 4 << 20, minimum=1)
     read_ahead_bytes: int = option(
         "Changes fetched while those before are worked on, about", 64 << 20, minimum=1
@@ -121,10 +125,10 @@ class VitessAdvanced:
         minimum=1.0,
     )
     connect_attempts: int = option(
-        "How many failed attempts to read the stream are followed by a pause and another one. With the "
-        "default pauses a run fails after 20 min 7 s of them; 0: at once",
+        "How many failed attempts to reach VTGate, once it was reached, are followed by a pause and another "
+        "one. With the default pauses a run fails after 20 min 7 s of them; 0: at once; -1: never",
         16,
-        minimum=0,
+        minimum=NO_LIMIT,
     )
     connect_pause_seconds: float = option(
         "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
@@ -38,6 +40,9 @@ log = logging.getLogger(__name__)
 
 _PRIMARY = "PRIMARY"
 _SECOND_US = 1_000_000
+_STOP_CHECK_SECONDS = 0.2
+
+Answer = TypeVar("Answer")
 
 
 class VitessSource:
@@ -67,6 +72,12 @@ class VitessSource:
         self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
         self._checked: Position | None = None
+        self._stopping: Callable[[], bool] = lambda: False
+        self._reached = False
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Take what tells whether a clean stop was asked for: pauses for a lost VTGate then end."""
+        self._stopping = stopping
 
     @property
     def _values(self) -> ConnectionValues:
@@ -87,8 +98,39 @@ class VitessSource:
                 lambda: filter_of(wanted_tables(self._client, self._options, self._selects)),
                 self._selects,
                 self._knows,
+                self._sleep,
+                self._is_stopping,
             )
         return self._stream_made
+
+    def _over_losses(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask VTGate again where it was lost; who has never reached it is told at once.
+
+        Raises:
+            TransientError: It was tried often enough, or the job is asked to stop.
+        """
+        left = pauses(self._options.advanced)
+        while True:
+            try:
+                answer = ask()
+            except TransientError as error:
+                pause = next(left, None) if self._reached else None
+                if pause is None or self._stopping():
+                    raise
+                log.warning("VTGate is lost, asked again in %.1f s: %s", pause, error)
+                self._sleep(pause)
+            else:
+                self._reached = True
+                return answer
+
+    def _is_stopping(self) -> bool:
+        return self._stopping()
+
+    def _sleep(self, seconds: float) -> None:
+        """Pause, or until the job is asked to stop."""
+        until = time.monotonic() + seconds
+        while not self._stopping() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _STOP_CHECK_SECONDS))
 
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
@@ -101,7 +143,8 @@ class VitessSource:
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
         keyspace = self._options.keyspace
-        return [f"{keyspace}.{name}" for name in list_tables(self._client, self._options, self._selects)]
+        names = self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
+        return [f"{keyspace}.{name}" for name in names]
 
     def in_batches(self, table: str) -> bool:
         """Tell whether a table is read in full at each run: its rows can't be told apart."""
@@ -338,8 +381,11 @@ class VitessSource:
         self._stream_made = self._client_made = None
 
     def _head(self, tablet_type: str = "") -> Position:
-        shards = serving_shards(self._client, self._options)
-        now = current_position(self._client, self._options, shards, tablet_type)
+        now = self._over_losses(
+            lambda: current_position(
+                self._client, self._options, serving_shards(self._client, self._options), tablet_type
+            )
+        )
         return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
 
     def _require_known(self, position: Position, head: Position) -> None:
@@ -355,7 +401,8 @@ class VitessSource:
                 raise
             require_known(position, self._head(_PRIMARY))
         positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
-        require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
+        seconds = self._options.advanced.call_seconds
+        self._over_losses(lambda: require_kept(self._client, positions, self._options.tablet_type, seconds))
 
 
 def _require_all_shards(position: Position, head: Position) -> None:

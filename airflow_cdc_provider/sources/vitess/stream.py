@@ -48,7 +48,8 @@ class ChangeStream:
         filters: Gives the filter (``binlogdata.Filter``) when the stream is opened.
         selects: Tells whether ``keyspace.table`` is captured.
         knows: Tells whether the fields of a table, by name and ``schema_id``, are recorded already.
-        sleep: Pauses for some seconds.
+        sleep: Pauses for some seconds, or until the job is asked to stop.
+        stopping: Tells whether it is: a plan then ends with what was read.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ChangeStream:
         selects: Callable[[str], bool],
         knows: Callable[[str, str], bool],
         sleep: Callable[[float], None] = time.sleep,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._options = options
@@ -66,6 +68,7 @@ class ChangeStream:
         self._selects = selects
         self._knows = knows
         self._sleep = sleep
+        self._stopping = stopping
         self._ahead: ReadAhead | None = None
         self._cutter: Cutter | None = None
         self._place = Position()
@@ -106,7 +109,7 @@ class ChangeStream:
         left = pauses(self._options.advanced)
         moved_at = time.monotonic()
         while not (at_head := self._place.has(head)):
-            if read_bytes >= limit.bytes or changes >= limit.changes:
+            if read_bytes >= limit.bytes or changes >= limit.changes or self._stopping():
                 break
             try:
                 cutter = self._take_next()

@@ -128,7 +128,6 @@ def test_what_is_accepted_and_needs_nothing() -> None:
         ("heartbeat.interval.ms", "9000", "source.stream.heartbeat_seconds", 9),
         ("max.queue.size.in.bytes", "1024", "source.advanced.read_ahead_bytes", 1024),
         ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_pause_seconds", 2.5),
-        ("event.processing.failure.handling.mode", "fail", "source.advanced.strict", True),
         ("snapshot.mode", "never", "snapshot.mode", "never"),
         ("snapshot.mode", "no_data", "snapshot.mode", "never"),
         ("snapshot.include.collection.list", "shop.item", "snapshot.include", ("(?i:shop.item)",)),
@@ -156,6 +155,33 @@ def test_what_is_accepted_and_needs_nothing() -> None:
 )  # fmt: skip
 def test_properties_become_options(name: str, value: str, path: str, expected: Any) -> None:
     assert option(connector(name, value), path) == expected
+
+
+@pytest.mark.covers("VIT-FLT-04")
+def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
+    def retries(properties: dict[str, str]) -> tuple[int, float, float]:
+        found = source(properties).advanced
+        return found.connect_attempts, found.connect_pause_seconds, found.connect_longest_pause_seconds
+
+    assert retries({}) == (-1, 10.0, 10.0)
+    assert retries({"errors.max.retries": "-1"}) == (-1, 10.0, 10.0)
+    assert retries({"errors.max.retries": "0"}) == (0, 10.0, 10.0)
+    chosen = {"errors.max.retries": "7", "retriable.restart.connector.wait.ms": "2500"}
+    assert retries(chosen) == (7, 2.5, 2.5)
+    for name, value in (("errors.max.retries", "-2"), ("retriable.restart.connector.wait.ms", "soon")):
+        with pytest.raises(ConfigurationError, match=name):
+            imported({name: value})
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("", (True, True)), ("fail", (True, True)), ("warn", (False, True)),
+                           ("skip", (False, False)), ("ignore", (False, False))],
+)  # fmt: skip
+def test_what_a_broken_event_does_is_taken_over(mode: str, expected: tuple[bool, bool]) -> None:
+    found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
+    assert (found.strict, found.warn_of_broken) == expected
+    with pytest.raises(ConfigurationError, match="fail, warn, skip"):
+        imported({"event.processing.failure.handling.mode": "explode"})
 
 
 @pytest.mark.covers("VIT-TOP-03", "VIT-TOP-05")
