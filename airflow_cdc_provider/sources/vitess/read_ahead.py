@@ -52,7 +52,16 @@ class ReadAhead:
         return self._bytes
 
     def next(self, timeout_seconds: float) -> bytes | None:
-        """Return the next response; None if none came in time.
+        """Return the next response; None if none came in time (see :meth:`take`)."""
+        responses = self.take(timeout_seconds, 0)
+        return responses[0] if responses else None
+
+    def take(self, timeout_seconds: float, most_bytes: int) -> list[bytes]:
+        """Return the responses that wait, or the next one; none if none came in time.
+
+        Args:
+            timeout_seconds: How long to wait for the first.
+            most_bytes: Of several: of so many bytes at most.
 
         Raises:
             StreamEnded: The server has ended the stream.
@@ -63,15 +72,19 @@ class ReadAhead:
             while not self._waiting and self._failure is None:
                 left = until - time.monotonic()
                 if left <= 0:
-                    return None
+                    return []
                 self._changed.wait(left)
             if not self._waiting:
                 assert self._failure is not None
                 raise self._failure
-            response = self._waiting.popleft()
-            self._bytes -= len(response)
+            responses = [self._waiting.popleft()]
+            taken = len(responses[0])
+            while self._waiting and taken + len(self._waiting[0]) <= most_bytes:
+                responses.append(self._waiting.popleft())
+                taken += len(responses[-1])
+            self._bytes -= taken
             self._changed.notify_all()
-            return response
+            return responses
 
     def close(self) -> None:
         """End the stream; what waits is dropped."""
