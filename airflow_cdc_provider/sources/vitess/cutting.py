@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from airflow_cdc_provider.changes.record import DROP, SCHEMA, TRUNCATE
+from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
@@ -34,7 +36,8 @@ from airflow_cdc_provider.sources.vitess.records import (
     schema_record,
 )
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, schema_id
-from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
+from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
+from airflow_cdc_provider.sources.vitess.wire import BrokenMessage, Events, ShardTable, scan
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,7 @@ class Cutter:
         self._begin = 0
         self._vgtid = _NONE
         self._told = b""
+        self._told_shards: Mapping[str, str] | None = None
         self._told_at = 0
         self._journal: Any = None
         self._journals: dict[int, set[str]] = {}
@@ -123,13 +127,15 @@ class Cutter:
         """Take responses; those of many small transactions cost less together.
 
         Raises:
-            CorruptInput: One is broken.
+            BrokenMessage: One can't be read; nothing of them is taken.
+            CorruptInput: Positions don't follow those before.
             SchemaBehind: A tablet doesn't know the names of a table's columns.
         """
         data = b"".join(responses)
         ends = np.cumsum([len(response) for response in responses], dtype=np.int64)
         events = scan(data, np.concatenate([[0], ends[:-1]]), ends)
-        piece = _Piece(events, self._events, len(self._data), self._rows, captured_us)
+        bodies = _read_bodies(events)
+        piece = _Piece(events, bodies, self._events, len(self._data), self._rows, captured_us)
         self._data += data
         self._events += len(events)
         self._rows += len(events.changes)
@@ -146,6 +152,25 @@ class Cutter:
         if self._end >= self._slice_bytes:
             self._cut(captured_us)
         return events
+
+    def set_apart(self, response: bytes, reason: str, captured_us: int) -> None:
+        """Keep a response that can't be read as a record of kind ``quarantine``, and go on without it.
+
+        Rows of it are missing, and if it had a VGTID, the other rows of that transaction too.
+        """
+        shard = next(iter(self.place.shards), "")
+        digest = blake2b(response, digest_size=16).digest()
+        record = schema_record(
+            response,
+            f"BROKEN-MESSAGE: {reason}",
+            table=None,
+            origin=shard.partition("/")[0],
+            position=digest,
+            committed_us=0,
+            captured_us=captured_us,
+            kind=QUARANTINE,
+        )
+        self._records.append(record)
 
     def give(self, captured_us: int) -> tuple[list[StreamSlice], list[dict[str, Any]]]:
         """Return the slices of all whole transactions since the last call, and records beside them."""
@@ -201,15 +226,16 @@ class Cutter:
     def _take_single(self, piece: _Piece, number: int) -> None:
         kind = piece.events.types[number]
         if kind == wire.FIELD:
-            self._take_fields(piece.events, number, piece.first_event, piece.captured_us)
+            self._take_fields(piece, number)
         elif kind == wire.JOURNAL:
-            self._journal = Journal.FromString(piece.events.body(number))
+            self._journal = piece.bodies[number]
         else:
             self._end_step(piece, number)
 
     def _take_vgtid(self, piece: _Piece, number: int) -> None:
         self._vgtid = piece.first_event + number
         self._told = piece.events.body(number)
+        self._told_shards = piece.bodies.get(number)
         self._told_at = piece.first_byte + int(piece.events.body_starts[number])
 
     def _follow(self, piece: _Piece, commits: Ints, vgtids: Ints, firsts: Ints) -> int:
@@ -257,12 +283,12 @@ class Cutter:
         self._last = piece.first_event + number
         self._whole_rows = piece.first_row + int(np.searchsorted(piece.events.changes.events, number))
 
-    def _take_fields(self, events: Events, number: int, base: int, captured_us: int) -> None:
+    def _take_fields(self, piece: _Piece, number: int) -> None:
+        events, fields = piece.events, piece.bodies[number]
         table = events.table(number)
         if not is_captured(table, self._selects):
             return
         body = events.body(number)
-        fields = FieldEvent.FromString(body)
         for field in fields.fields:
             if field.name.startswith("@"):
                 raise SchemaBehind(
@@ -271,7 +297,7 @@ class Cutter:
                     remedy="if it stays, start vttablets with --track-schema-versions",
                 )
         name = schema_id(fields)
-        self._seen.append((base + number, table, name))
+        self._seen.append((piece.first_event + number, table, name))
         full_name = f"{table.keyspace}.{table.table}"
         if self._knows(full_name, name):
             return
@@ -289,7 +315,7 @@ class Cutter:
                 origin=shard,
                 position=key + bytes.fromhex(name),
                 committed_us=int(events.timestamps[number]) * 1_000_000,
-                captured_us=captured_us,
+                captured_us=piece.captured_us,
             )
         )
 
@@ -305,7 +331,7 @@ class Cutter:
         before, vgtid = self.place, self._vgtid
         self._vgtid = _NONE
         self._end_at(piece, number)
-        self.place, new = before.after(vgtid_shards(self._told))
+        self.place, new = before.after(self._told_shards or vgtid_shards(self._told))
         place = self.place.shards.get(shard)
         # What bears no time is a copy's, whose packets share a position.
         if place is not None and events.timestamps[number] and _repeats(before.shards.get(shard), place):
@@ -430,6 +456,7 @@ class _Piece:
 
     Args:
         events: Their events.
+        bodies: What FIELD and JOURNAL events carry, by the number of the event; of a few events, also VGTIDs.
         first_event: Number of the first.
         first_byte: Place of their first byte.
         first_row: Number of their first row change.
@@ -437,6 +464,7 @@ class _Piece:
     """
 
     events: Events
+    bodies: Mapping[int, Any]
     first_event: int
     first_byte: int
     first_row: int
@@ -447,6 +475,43 @@ def _last_before(events: Ints, places: Ints) -> Ints:
     """Return the last of some events before each place; :data:`_NONE` where there is none."""
     found: Ints = np.append(events, _NONE)[np.searchsorted(events, places) - 1]
     return found
+
+
+def _read_bodies(events: Events) -> dict[int, Any]:
+    """Read what FIELD and JOURNAL events carry, by their number, and of a few events also VGTIDs.
+
+    Raises:
+        BrokenMessage: One can't be read, or a VGTID.
+    """
+    read_here = list(_READERS)
+    if len(events) > _FEW:
+        read_here.remove(wire.VGTID)
+        vgtids = np.flatnonzero(events.types == wire.VGTID)
+        if len(unread_vgtids(events.data, events.body_starts[vgtids], events.body_ends[vgtids])):
+            raise _broken_body("a VGTID can't be read")
+    numbers = np.flatnonzero(np.isin(events.types, read_here))
+    try:
+        return {
+            number: _READERS[kind](events.body(number))
+            for number, kind in zip(numbers.tolist(), events.types[numbers].tolist(), strict=True)
+        }
+    except DecodeError as error:
+        raise _broken_body(str(error)) from error
+
+
+def _broken_body(found: str) -> BrokenMessage:
+    return BrokenMessage(
+        "A message of a VStream is broken",
+        expected="fields, positions and journals of events as messages",
+        found=found,
+    )
+
+
+_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
+    wire.FIELD: FieldEvent.FromString,
+    wire.VGTID: vgtid_shards,
+    wire.JOURNAL: Journal.FromString,
+}
 
 
 def _repeats(before: ShardPlace | None, place: ShardPlace) -> bool:

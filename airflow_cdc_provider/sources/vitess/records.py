@@ -15,6 +15,7 @@ the snapshot was planned (u64) and the row's number (u32). That is their version
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
-from airflow_cdc_provider.changes.spans import Ints, fixed_width_binary, span_column
+from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.base import ReadingCounts
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
-from airflow_cdc_provider.sources.vitess.rows import read_changes
+from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
+
+log = logging.getLogger(__name__)
 
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 _SECOND_US: Final = 1_000_000
@@ -94,10 +97,15 @@ class SliceReader:
     Args:
         selects: Tells whether ``keyspace.table`` belongs to the capture.
         empty_transactions: Whether transactions without a captured row leave a record too.
+        strict: Whether the first row that can't be read ends the reading. Without, it is a record as others,
+            which a merge sets apart.
+        warns: Whether the log tells where such rows stand.
     """
 
     selects: Callable[[str], bool]
     empty_transactions: bool = False
+    strict: bool = False
+    warns: bool = True
 
     def __call__(self, part: StreamSlice) -> Iterator[pa.RecordBatch]:
         """Read a slice (see :meth:`read_telling`)."""
@@ -111,7 +119,8 @@ class SliceReader:
             counts: To add what was met in it.
 
         Raises:
-            CorruptInput: Rows don't belong to the transaction that they stand in, or have no fields.
+            CorruptInput: Rows don't belong to the transaction that they stand in; or one can't be read, with
+                ``strict``.
         """
         events = scan(part.data)
         captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
@@ -121,21 +130,73 @@ class SliceReader:
         wanted = np.flatnonzero(inside & captured[events.table_numbers[changes.events]])
         _require_own_shard(events, part.transactions, owners, wanted)
         if len(wanted):
-            yield _rows(events, part, owners, wanted)
+            records = _rows(events, part, owners, wanted)
+            found = read_changes(events.data, changes.starts[wanted], changes.ends[wanted])
+            broken = _reasons(found, records)
+            if self.strict:
+                broken |= _reasons_inside(events.data, found)
+            self._tell(broken, records)
+            _count(counts, found, broken)
+            yield records
         with_rows = np.unique(owners[wanted])
-        _count(counts, events, wanted)
         counts["filtered"] += int(np.count_nonzero(inside)) - len(wanted)
         counts["transactions"] += len(with_rows)
         kept = np.arange(len(part.transactions)) if self.empty_transactions else with_rows
         if len(kept):
             yield _ends(events, part, kept)
 
+    def _tell(self, broken: Mapping[int, str], records: pa.RecordBatch) -> None:
+        if not broken:
+            return
+        first = min(broken)
+        table, shard, gtid, position = (
+            records.column(name)[first].as_py()
+            for name in ("source_table", "origin", "transaction", "position")
+        )
+        place = f"{table} in {shard} at {gtid}, row {int.from_bytes(position[-4:], 'big')}"
+        if self.strict:
+            raise CorruptInput(
+                f"a change of {place} can't be read",
+                found=broken[first],
+                remedy="without the option source.advanced.strict it is set apart and the rest goes on",
+            )
+        if self.warns:
+            log.warning(
+                "%d of %d changes can't be read and will be set apart; the first: %s: %s",
+                len(broken),
+                records.num_rows,
+                place,
+                broken[first],
+            )
 
-def _count(counts: ReadingCounts, events: Events, rows: Ints) -> None:
+
+def _reasons(found: Changes, records: pa.RecordBatch) -> dict[int, str]:
+    """Say which row changes can't be read, and why."""
+    reasons = {row: FAULTS[int(found.faults[row])] for row in np.flatnonzero(found.faults).tolist()}
+    empty = (found.before.starts < 0) & (found.after.starts < 0)
+    for row in np.flatnonzero(empty).tolist():
+        reasons.setdefault(row, "it has neither a row before nor one after")
+    if records.column("schema_id").null_count:
+        unnamed = records.column("schema_id").is_null().to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(unnamed).tolist():
+            reasons.setdefault(row, "its fields didn't come before it")
+    return reasons
+
+
+def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
+    """Say which rows can't be read, and why: a merge finds these by itself."""
+    reasons: dict[int, str] = {}
+    for image in (found.before, found.after):
+        faults = read_rows(data, image.starts, image.ends, 0).faults
+        reasons |= {row: FAULTS[int(faults[row])] for row in np.flatnonzero(faults).tolist()}
+    return reasons
+
+
+def _count(counts: ReadingCounts, found: Changes, broken: Mapping[int, str]) -> None:
     """Add captured row changes, by what they did."""
-    found = read_changes(events.data, events.changes.starts[rows], events.changes.ends[rows])
     before, after = found.before.starts >= 0, found.after.starts >= 0
-    sound = found.faults == 0
+    sound = np.ones(len(found.faults), np.bool_)
+    sound[list(broken)] = False
     counts["creates"] += int(np.count_nonzero(sound & after & ~before))
     counts["updates"] += int(np.count_nonzero(sound & after & before))
     counts["deletes"] += int(np.count_nonzero(sound & before & ~after))
@@ -329,7 +390,10 @@ def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.ND
 def _schema_ids(
     events: Events, part: StreamSlice, of_event: Ints, tables: Ints
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Number the names of the fields that rows came with: those of the table's last FIELD before them."""
+    """Number the names of the fields that rows came with: those of the table's last FIELD before them.
+
+    Rows without have the number -1.
+    """
     ids = [name for _, name in part.seen]
     numbers = np.full(len(of_event), _NO_FIELDS, np.int64)
     places = np.array([event for event, _ in part.seen], np.int64)
@@ -344,14 +408,9 @@ def _schema_ids(
             initial = len(ids)
             ids.append(known)
         numbers[rows] = np.where(before >= 0, own[before], initial) if len(own) else initial
-        if (numbers[rows] == _NO_FIELDS).any():
-            raise CorruptInput(
-                "rows came without their fields",
-                expected=f"a FIELD event of {events.tables[table]} before them",
-                found="none in this stream",
-            )
     return ids, numbers
 
 
 def _named(numbers: npt.NDArray[Any], names: Sequence[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(names, pa.string())).cast(pa.string())
+    indices = pa.array(numbers, mask=numbers < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string())).cast(pa.string())

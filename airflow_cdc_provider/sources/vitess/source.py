@@ -336,7 +336,13 @@ class VitessSource:
 
     def reader(self) -> SliceReader:
         """Return the picklable function that turns slices into records."""
-        return SliceReader(self._selects, self._options.stream.empty_transactions)
+        options = self._options
+        return SliceReader(
+            self._selects,
+            options.stream.empty_transactions,
+            options.advanced.strict,
+            options.advanced.warn_of_broken,
+        )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Plan a copy of a table, a range per shard.

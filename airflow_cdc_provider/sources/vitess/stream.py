@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
@@ -34,7 +34,7 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.requests import stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, BrokenMessage
 
 log = logging.getLogger(__name__)
 
@@ -171,8 +171,22 @@ class ChangeStream:
                 expected=f"a word after {self._options.stream.heartbeat_seconds} s at the latest",
                 found=f"none for {silent_seconds} s",
             )
-        events = self._cutter.take_all(responses, _now_us())
+        self._take(self._cutter, responses)
         self._counts.parsed_seconds += time.perf_counter() - taken
+        return self._cutter
+
+    def _take(self, cutter: Cutter, responses: Sequence[bytes]) -> None:
+        """Hand responses to the cutter; where one can't be read, one by one."""
+        try:
+            events = cutter.take_all(responses, _now_us())
+        except BrokenMessage as error:
+            if len(responses) == 1:
+                self._pass_over(responses[0], error)
+                return
+            for response in responses:
+                if not cutter.reopen:
+                    self._take(cutter, [response])
+            return
         told = len(np.unique(events.messages[events.types != HEARTBEAT]))
         self._counts.replies += len(responses)
         if told < len(responses):
@@ -185,7 +199,32 @@ class ChangeStream:
             self._counts.last_event_at = now
             if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
                 self._counts.behind_seconds = max(now - committed, 0.0)
-        return self._cutter
+
+    def _pass_over(self, response: bytes, error: BrokenMessage) -> None:
+        """Set a message apart that can't be read.
+
+        Raises:
+            CorruptInput: With ``strict``.
+        """
+        assert self._cutter is not None
+        places = self._cutter.place.shards.items()
+        behind = ", ".join(f"{shard} at {place.gtid}" for shard, place in places)
+        if self._options.advanced.strict:
+            raise CorruptInput(
+                f"a message of VTGate's stream behind {behind} can't be read",
+                found=error.found,
+                remedy="without the option source.advanced.strict it is set apart and the rest goes on; the "
+                "tables need a new snapshot then",
+            ) from error
+        self._cutter.set_apart(response, error.found, _now_us())
+        if self._options.advanced.warn_of_broken:
+            log.warning(
+                "a message of VTGate's stream (%d bytes) behind %s can't be read and is set apart, with what "
+                "it held, perhaps a whole transaction: %s",
+                len(response),
+                behind,
+                error.found,
+            )
 
     def _open(self) -> None:
         request = stream_request(self._place.to_vgtid(), self._filters(), self._options)

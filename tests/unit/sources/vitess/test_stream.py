@@ -182,7 +182,7 @@ def test_a_stream_lost_inside_a_transaction_gives_the_whole_of_it_again(stack: E
 @pytest.mark.covers("VIT-FLT-10")
 def test_transactions_that_come_again_are_dropped_by_their_gtid(stack: ExitStack) -> None:
     lost: list[Step] = [response(*LOW1, *LOW2), Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
-    # As a VTGate that forgot how far it had come: two that are known, one of them in parts, and one that is new.
+    # As from a VTGate that forgot how far it had come: two that are known, one in parts, and a new one.
     older = insert("-80", 1, {"-80": 11, "80-": 20}, with_fields=True)
     again: list[Step] = [
         response(*older[:3]),
@@ -209,7 +209,8 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
     steps = [LOW1, LOW2, HIGH1]
     order = list(steps)
     for place, number in enumerate(repeats):
-        order.insert(min(number + 1 + place % 3, len(order)), steps[number])
+        first = next(at for at, step in enumerate(order) if step is steps[number])
+        order.insert(first + 1 + place % 3, steps[number])
     events = [one for step in order for one in step]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
     cutter = Cutter(
