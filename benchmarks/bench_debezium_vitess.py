@@ -1,6 +1,6 @@
 """Vitess to JSON events, copied and streamed, against Debezium's connector on the same stream.
 
-A stream of a real VTGate (a table of ten columns, recorded once) is sent again by a server of its own to both.
+A stream of a real VTGate (a table of ten columns, recorded once) is sent again to both by another process.
 Debezium's connector (its jars from Maven Central) runs in its own engine and makes key and value of each
 event as JSON without schemas; nothing is sent. We read the stream as a capture does, make change records of
 it and of these the same texts. Before figures count they are compared, but for the moments at which events

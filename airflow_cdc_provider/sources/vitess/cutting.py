@@ -139,14 +139,10 @@ class Cutter:
         self._data += data
         self._events += len(events)
         self._rows += len(events.changes)
-        first = 0
-        singles = np.flatnonzero(np.isin(events.types, _SINGLES))
-        for number in [*singles.tolist(), len(events)]:
-            if not self.reopen:
-                self._take_plain(piece, first, number)
-            if not self.reopen and number < len(events):
-                self._take_single(piece, number)
-            first = number + 1
+        if len(events) <= _FEW:
+            self._take_few(piece)
+        else:
+            self._take_many(piece)
         if self.reopen:
             self._drop_rest()
         if self._end >= self._slice_bytes:
@@ -180,12 +176,32 @@ class Cutter:
         self._bytes = self._changes = 0
         return slices, records
 
+    def _take_few(self, piece: _Piece) -> None:
+        for number, kind in enumerate(piece.events.types.tolist()):
+            if kind == wire.BEGIN:
+                self._begin = piece.first_event + number
+            elif kind == wire.VGTID:
+                self._take_vgtid(piece, number)
+            elif kind == wire.COMMIT:
+                self._end_step(piece, number)
+            elif kind in _SINGLES:
+                self._take_single(piece, number)
+            if self.reopen:
+                break
+
+    def _take_many(self, piece: _Piece) -> None:
+        first = 0
+        for number in [*_of_types(piece.events, _SINGLES).tolist(), len(piece.events)]:
+            self._take_plain(piece, first, number)
+            if not self.reopen and number < len(piece.events):
+                self._take_single(piece, number)
+            if self.reopen:
+                break
+            first = number + 1
+
     def _take_plain(self, piece: _Piece, first: int, last: int) -> None:
         """Take events none of which is of :data:`_SINGLES`."""
         types = piece.events.types[first:last]
-        if len(types) <= _FEW:
-            self._take_few(piece, first, types.tolist())
-            return
         begins = first + np.flatnonzero(types == wire.BEGIN)
         vgtids = first + np.flatnonzero(types == wire.VGTID)
         commits = first + np.flatnonzero(types == wire.COMMIT)
@@ -211,17 +227,6 @@ class Cutter:
             self._begin = piece.first_event + int(begins[-1])
         if len(vgtids) and (not len(commits) or vgtids[-1] > commits[-1]):
             self._take_vgtid(piece, int(vgtids[-1]))
-
-    def _take_few(self, piece: _Piece, first: int, types: Sequence[int]) -> None:
-        for number, kind in enumerate(types, first):
-            if kind == wire.BEGIN:
-                self._begin = piece.first_event + number
-            elif kind == wire.VGTID:
-                self._take_vgtid(piece, number)
-            elif kind == wire.COMMIT:
-                self._end_step(piece, number)
-                if self.reopen:
-                    return
 
     def _take_single(self, piece: _Piece, number: int) -> None:
         kind = piece.events.types[number]
@@ -260,7 +265,7 @@ class Cutter:
         for table in np.unique(tables[:count]).tolist():
             numbers[table] = self._shards.setdefault(names[table], len(self._shards))
             epochs[table] = self.place.shards[names[table]].epoch
-        self._note(
+        columns = (
             numbers[tables[:count]],
             epochs[tables[:count]],
             followed.counts,
@@ -270,12 +275,10 @@ class Cutter:
             piece.first_event + vgtids[:count],
             piece.first_event + commits[:count],
         )
+        self._done.append(np.stack(columns))
         self._vgtid = _NONE
         self._end_at(piece, int(commits[count - 1]))
         return count
-
-    def _note(self, *columns: Ints) -> None:
-        self._done.append(np.stack(columns))
 
     def _end_at(self, piece: _Piece, number: int) -> None:
         """Note that everything up to an event is whole."""
@@ -346,7 +349,7 @@ class Cutter:
             text = place.gtid.encode()
             start = self._told_at + self._told.index(text)
             step = (own, place.epoch, place.set.count, start, start + len(text), first, vgtid, self._last)
-            self._note(*np.array(step, np.int64)[:, None])
+            self._done.append(np.array(step, np.int64)[:, None])
         if kind == wire.DDL and place is not None:
             self._take_statement(events, number, shard, place, captured_us)
         if self._journal is not None:
@@ -471,6 +474,14 @@ class _Piece:
     captured_us: int
 
 
+def _of_types(events: Events, types: Sequence[int]) -> Ints:
+    """Return the numbers of the events of some types; NumPy's ``isin`` takes longer than all else."""
+    found = events.types == types[0]
+    for kind in types[1:]:
+        found |= events.types == kind
+    return np.flatnonzero(found)
+
+
 def _last_before(events: Ints, places: Ints) -> Ints:
     """Return the last of some events before each place; :data:`_NONE` where there is none."""
     found: Ints = np.append(events, _NONE)[np.searchsorted(events, places) - 1]
@@ -489,11 +500,10 @@ def _read_bodies(events: Events) -> dict[int, Any]:
         vgtids = np.flatnonzero(events.types == wire.VGTID)
         if len(unread_vgtids(events.data, events.body_starts[vgtids], events.body_ends[vgtids])):
             raise _broken_body("a VGTID can't be read")
-    numbers = np.flatnonzero(np.isin(events.types, read_here))
     try:
         return {
-            number: _READERS[kind](events.body(number))
-            for number, kind in zip(numbers.tolist(), events.types[numbers].tolist(), strict=True)
+            number: _READERS[int(events.types[number])](events.body(number))
+            for number in _of_types(events, read_here).tolist()
         }
     except DecodeError as error:
         raise _broken_body(str(error)) from error
