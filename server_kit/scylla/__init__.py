@@ -17,6 +17,7 @@ say. Nothing of it comes from the package whose capture is tested, so neither in
 :mod:`.system_tables`         rows of the server's own tables
 :mod:`.cluster`               all together on a real Cassandra
 :mod:`.workload`              random tables and statements
+:mod:`.turmoil`               what happens to a cluster meanwhile
 ============================= =================================================================
 """
 
@@ -26,6 +27,7 @@ from server_kit.scylla.cluster import ImitatedScylla, LoggedChange
 from server_kit.scylla.errors import InvalidRequest
 from server_kit.scylla.schemas import SystemKeyspaces
 from server_kit.scylla.tables import CdcOptions, Column, Delta, Preimage, Table
+from server_kit.scylla.turmoil import Turmoil
 from server_kit.scylla.values import CqlType
 from server_kit.scylla.workload import PAIR, Workload, draw_table
 
@@ -41,6 +43,7 @@ __all__ = [
     "Preimage",
     "SystemKeyspaces",
     "Table",
+    "Turmoil",
     "Workload",
     "draw_table",
 ]

@@ -17,10 +17,13 @@ from server_kit.scylla import (
     ImitatedScylla,
     Preimage,
     SystemKeyspaces,
+    Turmoil,
     Workload,
     draw_table,
 )
 from server_kit.scylla.base_table import Shown
+from server_kit.scylla.generations import Timeline
+from server_kit.scylla.timeuuids import time_us
 from tests.oracles.raw_rows import raw_rows
 from tests.oracles.scylla_log import Replay
 
@@ -117,3 +120,35 @@ def test_the_log_tables_alone_give_the_base_tables(
             replay.add(row)
         now = seconds()
         assert in_any_order(replay.finish().select(now)) == in_any_order(base.select(now)), base.table
+
+
+@pytest.mark.parametrize(("seed", "tablets"), [(21, 0), (22, 2)])
+def test_generations_splits_and_late_rows_lose_nothing(
+    cassandra_session: Any, keyspace: str, seed: int, tablets: int
+) -> None:
+    cluster = imitated(cassandra_session, keyspace, seed=seed, tablets=tablets)
+    if not tablets:
+        cluster.new_generation()
+    turmoil = Turmoil(cluster, random.Random(seed), events=0.06)
+    for number in range(3):
+        turmoil.add(draw_table(turmoil.chance, keyspace, f"t{number}"))
+    turmoil.run(300)
+    assert min(turmoil.done[kind] for kind in ("streams", "images", "column", "late")) > 2
+    turmoil.settle()
+    time.sleep(2.1)
+    for base in cluster.tables.values():
+        replay = Replay(base.table)
+        used = set()
+        for row in raw_rows(cassandra_session, f"SELECT * FROM {keyspace}.{base.table.log_name}"):
+            replay.add(row)
+            stream, moment = row["cdc$stream_id"] or b"", time_us(row["cdc$time"] or b"")
+            timeline: Timeline[Any] = cluster.stream_sets[base.table.name] if tablets else cluster.generations
+            working = timeline.at(moment)
+            assert stream in working.streams
+            used.add(working.time_ms)
+        assert len(used) > 1
+        now = seconds()
+        model = in_any_order(base.select(now))
+        assert in_any_order(replay.finish().select(now)) == model
+        shown = raw_rows(cassandra_session, f"SELECT * FROM {base.table.full_name}")
+        assert in_any_order(shown) == model
