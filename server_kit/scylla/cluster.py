@@ -9,9 +9,10 @@ Example::
 
     cluster = ImitatedScylla(session, "shop")
     cluster.create()
-    item = Table("shop", "item", (Column("shop", INT),), regular=(Column("qty", INT),))
+    number = CqlType("int")
+    item = Table("shop", "item", (Column("sku", number),), regular=(Column("qty", number),))
     cluster.create_table(item)
-    cluster.execute(item, Insert((int_bytes(7),), (), {"qty": int_bytes(9)}))
+    cluster.execute(item, Insert((struct.pack(">i", 7),), (), {"qty": struct.pack(">i", 9)}))
 """
 
 from __future__ import annotations

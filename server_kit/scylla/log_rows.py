@@ -7,7 +7,6 @@ change share stream and ``cdc$time``; :mod:`.cluster` gives them both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from server_kit.scylla.images import Images
@@ -381,15 +380,11 @@ def _touched_at(moment: _Moment, table: Table) -> dict[tuple[bytes, ...] | None,
     rows: dict[Position, tuple[tuple[bytes, ...], set[str]]] = {}
     for clustering in moment.row_deletes:
         rows[table.position(clustering)] = (clustering, {c.name for c in table.regular})
-    for part in _with_clustering([*moment.inserts, *moment.updates]):
+    for part in (*moment.inserts, *moment.updates):
         place = table.position(part.clustering or ())
         rows.setdefault(place, (part.clustering or (), set()))[1].update(part.columns)
     found.update(rows[place] for place in sorted(rows))
     return found
-
-
-def _with_clustering(parts: Iterable[_Part]) -> Iterator[_Part]:
-    return (part for part in parts if part.clustering is not None)
 
 
 def _deletes_its_row(mutation: Partition) -> bool:

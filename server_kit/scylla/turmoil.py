@@ -35,7 +35,7 @@ class Turmoil:
         late: How often log rows are kept back, as a share of requests.
         late_requests: After how many further requests they are written at the latest.
         events: How often something happens to the cluster, as a share of requests.
-        short_ttls: Whether TTLs of a second are drawn.
+        short_ttls: Whether TTLs of a second are drawn, in tables without lists.
         done: How often what happened, by kind; ``request``, ``change`` and ``late`` are counted too.
     """
 
@@ -52,7 +52,9 @@ class Turmoil:
     def add(self, table: Table) -> None:
         """Create a table and write to it from now on."""
         base = self.cluster.create_table(table)
-        self._workloads.append(Workload(self.chance, base, short_ttls=self.short_ttls))
+        # Places of lists are drawn before the statement: no element may expire in between.
+        lists = any(c.type.multi_cell and c.type.name == "list" for c in (*table.statics, *table.regular))
+        self._workloads.append(Workload(self.chance, base, short_ttls=self.short_ttls and not lists))
 
     def run(self, requests: int) -> None:
         """Make requests; the server chooses their timestamps."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -34,7 +33,7 @@ from server_kit.scylla.statements import (
     list_place,
 )
 from server_kit.scylla.tables import CdcOptions, Column, Table
-from server_kit.scylla.values import CqlType, Native, pack_parts, unpack_elements, unpack_pairs
+from server_kit.scylla.values import CqlType, Native, unpack_elements, unpack_pairs
 
 PAIR = CqlType(
     "udt",
@@ -274,13 +273,3 @@ class Workload:
         if not prefix and not low and not high:
             low = Limit(self._one_of(bounded, 4), True)
         return DeleteRange(key, prefix, low, high, self.timestamps())
-
-
-def int_bytes(number: int) -> bytes:
-    """Write an int's native bytes."""
-    return struct.pack(">i", number)
-
-
-def udt_bytes(*fields: Native) -> bytes:
-    """Write a value of a user-defined type."""
-    return pack_parts(fields)
