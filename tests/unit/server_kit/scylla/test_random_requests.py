@@ -42,9 +42,9 @@ def test_log_rows_of_random_requests_give_the_table_again(seed: int) -> None:
             base.apply(mutation)
     chance.shuffle(logged)
     replay = Replay(base.table)
-    for change in logged:
-        for number in range(len(change.change.rows)):
-            replay.add(defaultdict(lambda: None, change.columns(number)))
+    for placed in logged:
+        for number in range(len(placed.change.rows)):
+            replay.add(defaultdict(lambda: None, placed.columns(number)))
     found = replay.finish()
     for now in (NOW, NOW + 2):
         assert found.select(now) == base.select(now)
