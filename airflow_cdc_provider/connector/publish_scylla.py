@@ -14,7 +14,7 @@ KEY_PLACES: Final = ("kafka-key", "payload-after", "payload-before", "payload-ke
 _ENVELOPE_FIELDS: Final = frozenset(
     {"source", "before", "after", "collections", "op", "ts_ms", "ts_us", "ts_ns", "transaction"}
 )
-_LEGACY_ONLY: Final = ("preimages", "all_types", "flatten_columns")
+_LEGACY_ONLY: Final = ("preimages", "all_types", "flatten_columns", "rows_of_cells")
 _ADVANCED_ONLY: Final = ("before", "after", "key_placement", "payload_key_name")
 
 
@@ -72,6 +72,11 @@ class ScyllaPublishOptions:
     flatten_columns: bool = option(
         "In format legacy, values stand without the structs around them (transform ScyllaFlattenColumns); a "
         "null and a column that wasn't touched look alike then",
+        False,
+    )
+    rows_of_cells: bool = option(
+        "In format legacy, rows of publish.unwrap keep the structs around their values, as Debezium's own "
+        "ExtractNewRecordState leaves them; false: they don't (ScyllaExtractNewRecordState)",
         False,
     )
     collection_changes: bool = option(

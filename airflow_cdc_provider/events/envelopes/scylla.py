@@ -183,23 +183,31 @@ def build(
     )
 
 
-def plain_rows(envelope: Envelope) -> tuple[pa.StructArray, pa.StructArray]:
-    """Return the rows before and after of an envelope, without structs around their values.
+def rows_of(envelope: Envelope, *, cells: bool = False) -> tuple[pa.StructArray, pa.StructArray]:
+    """Return the rows before and after of an envelope, for transforms that make rows of events.
 
-    For transforms that make rows of events; what isn't known and what is null look alike then.
+    Args:
+        envelope: The envelope.
+        cells: Whether values keep the structs around them. Without them what isn't known and what is null look
+            alike.
     """
     schemas = dict(envelope.destinations[0].value.fields)
     names = [name for name, _ in envelope.destinations[0].value.fields]
     before, after = (
-        _without_cells(envelope.value.field(names.index(name)), schemas[name]) for name in ("before", "after")
+        _named(envelope.value.field(names.index(name)), schemas[name], cells=cells)
+        for name in ("before", "after")
     )
     return before, after
 
 
-def _without_cells(rows: pa.StructArray, schema: ConnectSchema) -> pa.StructArray:
+def _named(rows: pa.StructArray, schema: ConnectSchema, *, cells: bool) -> pa.StructArray:
+    """Take structs around values away, or name them as the schema does."""
     fields, arrays = [], []
     for own, (_, member), values in zip(rows.type, schema.fields, rows.flatten(), strict=True):
-        if member.name.endswith(".Cell"):
+        if member.name.endswith(".Cell") and cells:
+            fields.append(own.with_metadata({b"connect.name": member.name.encode()}))
+            arrays.append(values)
+        elif member.name.endswith(".Cell"):
             inner = own.type.field(0)
             fields.append(inner.with_name(own.name))
             arrays.append(values.flatten()[0])
@@ -340,23 +348,27 @@ class _Shape:
 
     def _row(self, name: str, cells: Mapping[str, pa.Array], there: pa.Array) -> pa.StructArray:
         keys = self.events["key"]
-        columns = {f.name: keys.field(f.name) for f in self._key_fields(f"payload-{name.lower()}")}
-        columns.update({f.name: cells[f.name] for f in self._cell_fields()})
+        columns = {f.name: (f, keys.field(f.name)) for f in self._key_fields(f"payload-{name.lower()}")}
+        for own in self._cell_fields():
+            values = cells[own.name]
+            shown = own if values.type == own.type else pa.field(own.name, values.type)
+            columns[own.name] = shown, values
         names = sorted(columns)
         if not names:
             absent = np.packbits(there.to_numpy(zero_copy_only=False), bitorder="little")
             return pa.Array.from_buffers(pa.struct([]), len(there), [pa.py_buffer(absent)])
-        fields = [pa.field(n, columns[n].type) for n in names]
-        return pa.StructArray.from_arrays([columns[n] for n in names], fields=fields, mask=pc.invert(there))
+        fields, arrays = [columns[n][0] for n in names], [columns[n][1] for n in names]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pc.invert(there))
 
     def _cells(self, rows: pa.StructArray, flags: str, wanted: pa.Array) -> dict[str, pa.Array]:
         """Put values into structs, null where the rows say nothing of them."""
         told = self.events[flags]
         cells = {}
-        for name, values in _fields(rows).items():
+        for (name, values), own in zip(_fields(rows).items(), rows.type, strict=True):
             says = pc.and_(told.field(name), wanted)
             if self._in_struct(name):
-                cells[name] = pa.StructArray.from_arrays([values], [_CELL], mask=pc.invert(says))
+                inner = own.with_name(_CELL)
+                cells[name] = pa.StructArray.from_arrays([values], fields=[inner], mask=pc.invert(says))
             else:
                 cells[name] = pc.if_else(says, values, pa.scalar(None, values.type))
         return cells
