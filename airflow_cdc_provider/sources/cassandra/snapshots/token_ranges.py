@@ -35,7 +35,6 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
 from airflow_cdc_provider.sources.cassandra.connect import consistency_level, driver_errors, open_session
-from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
 from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import (
     COUNTER,
     ELEMENTS,
@@ -49,6 +48,7 @@ from airflow_cdc_provider.sources.cassandra.views import cql_name
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.types import quote_name
 
 if TYPE_CHECKING:
