@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
 
     from airflow_cdc_provider.sources.cassandra.cdc_flag import FlagChange
-    from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics, RequestNumbers
+    from airflow_cdc_provider.sources.cql.driver.request_metrics import RequestMetrics, RequestNumbers
 
 
 class CassandraCdcHook(CdcHook):
@@ -143,7 +143,7 @@ class CassandraCdcHook(CdcHook):
             ConfigurationError: The login is refused, or TLS doesn't fit.
             TransientError: Nobody answers.
         """
-        from airflow_cdc_provider.sources.cassandra.connect import driver_errors
+        from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
 
         try:
             session = self.get_conn()
@@ -162,7 +162,7 @@ class CassandraCdcHook(CdcHook):
 
     @cached_property
     def _session(self) -> Session:
-        from airflow_cdc_provider.sources.cassandra.connect import open_session
+        from airflow_cdc_provider.sources.cql.driver.connect import open_session
 
         session = open_session(self.connection_values(), timeout_seconds=_TIMEOUT_SECONDS)
         self._request_metrics.watch(session)
@@ -170,7 +170,7 @@ class CassandraCdcHook(CdcHook):
 
     @cached_property
     def _request_metrics(self) -> RequestMetrics:
-        from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics
+        from airflow_cdc_provider.sources.cql.driver.request_metrics import RequestMetrics
 
         return RequestMetrics()
 

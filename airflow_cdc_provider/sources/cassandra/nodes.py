@@ -19,8 +19,8 @@ from airflow_cdc_provider.changes.fence import EVENT_US
 from airflow_cdc_provider.changes.record import TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_truncation
-from airflow_cdc_provider.sources.cassandra.connect import driver_errors
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
+from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
