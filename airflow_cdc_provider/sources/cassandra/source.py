@@ -55,13 +55,13 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
     truncation_rows,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cassandra.payload import state_payload
-from airflow_cdc_provider.sources.cassandra.reasons import MUTATION_CODES
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
+from airflow_cdc_provider.sources.cql.reasons import MUTATION_CODES
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     SnapshotRange,
     SnapshotReader,

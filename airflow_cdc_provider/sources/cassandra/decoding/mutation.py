@@ -24,14 +24,15 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same, store_li
 from airflow_cdc_provider.changes.cells import FORMAT, NEVER, ROW_DELETION, ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
 from airflow_cdc_provider.changes.kernels import inlined, walker
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, find_column
 from airflow_cdc_provider.sources.cassandra.decoding.rows import (
     REGULAR_LINE,
     STATIC_LINE,
     read_clustering,
     read_row,
 )
-from airflow_cdc_provider.sources.cassandra.decoding.sink import (
+from airflow_cdc_provider.sources.cassandra.decoding.times import LIVE, read_deletion
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, find_column
+from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,
     BOUNDS_AT,
     LIST_COUNT,
@@ -47,8 +48,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     failed,
     put_row,
 )
-from airflow_cdc_provider.sources.cassandra.decoding.times import LIVE, read_deletion
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.reasons import (
     BAD_FLAGS,
     BAD_MARKER,
     NO_SPACE,

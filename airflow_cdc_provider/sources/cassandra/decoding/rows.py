@@ -36,9 +36,6 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.changes.kernels import inlined, walker
-from airflow_cdc_provider.sources.cassandra.decoding.programs import GONE, Program
-from airflow_cdc_provider.sources.cassandra.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
-from airflow_cdc_provider.sources.cassandra.decoding.sorting import compare_cells, order_cells
 from airflow_cdc_provider.sources.cassandra.decoding.times import (
     EXPIRED_TTL,
     LIVE,
@@ -46,7 +43,10 @@ from airflow_cdc_provider.sources.cassandra.decoding.times import (
     read_local_time,
     read_ttl,
 )
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.decoding.programs import GONE, Program
+from airflow_cdc_provider.sources.cql.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
+from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
+from airflow_cdc_provider.sources.cql.reasons import (
     BAD_EXPIRY,
     BAD_FLAGS,
     BAD_SUBSET,

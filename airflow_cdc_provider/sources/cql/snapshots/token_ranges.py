@@ -34,11 +34,11 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.cql.programs import OPS
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import (
     COUNTER,
     ELEMENTS,
