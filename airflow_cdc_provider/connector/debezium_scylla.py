@@ -1,4 +1,4 @@
-"""What becomes of the properties of ScyllaDB's source connector (2.0), which is made with Debezium's parts."""
+"""What becomes of the properties of ScyllaDB's source connector (2.0), which is built on Debezium."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _OLD_DELETES: Final = {
 
 _EXTRA: Final = "it belongs into the extra of the Airflow connection"
 _POOL: Final = left_out(
-    "the driver keeps one pool of connections to each node; source.advanced.requests_in_flight bounds requests"
+    "the driver keeps a pool of connections to each node; source.advanced.requests_in_flight bounds requests"
 )
 
 

@@ -98,15 +98,20 @@ class ScyllaPublishOptions:
     )
 
 
-def refuse_clashing_scylla(publish: ScyllaPublishOptions) -> None:
+def refuse_clashing_scylla(publish: ScyllaPublishOptions, *, rows: bool) -> None:
     """Refuse choices that the events' format doesn't know.
 
     Args:
         publish: The choices.
+        rows: Whether events are rows, without an envelope.
 
     Raises:
         ConfigurationError: Names the first one.
     """
+    if publish.rows_of_cells and not rows:
+        raise ConfigurationError(
+            "option publish.scylla.rows_of_cells is about rows", expected="publish.unwrap.enabled: true"
+        )
     other = _ADVANCED_ONLY if publish.format == "legacy" else _LEGACY_ONLY
     for name in other:
         if getattr(publish, name) != getattr(ScyllaPublishOptions(), name):

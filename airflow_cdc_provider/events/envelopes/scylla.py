@@ -188,8 +188,8 @@ def rows_of(envelope: Envelope, *, cells: bool = False) -> tuple[pa.StructArray,
 
     Args:
         envelope: The envelope.
-        cells: Whether values keep the structs around them. Without them what isn't known and what is null look
-            alike.
+        cells: Whether values keep the structs around them. Without them what isn't known and what is null
+            look alike.
     """
     schemas = dict(envelope.destinations[0].value.fields)
     names = [name for name, _ in envelope.destinations[0].value.fields]

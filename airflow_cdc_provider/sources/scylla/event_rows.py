@@ -31,12 +31,13 @@ from airflow_cdc_provider.changes.byte_kernels import load_little32
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, span_column
 from airflow_cdc_provider.sources.cql.wire import read_i32
-from airflow_cdc_provider.sources.scylla.event_tables import (
+from airflow_cdc_provider.sources.scylla.event_tables import EventTable
+from airflow_cdc_provider.sources.scylla.payload import (
     BATCH_SEQ_NO,
+    CHANGE_TAG,
     END_OF_BATCH,
     OPERATION,
     TTL,
-    EventTable,
 )
 
 PREIMAGE: Final = 0
@@ -67,7 +68,6 @@ _KNOWN: Final = (
     SERVICE_ROW_DELETE,
     SERVICE_PARTITION_DELETE,
 )
-_TAG: Final = ord("L")
 _ROW_HEADER_BYTES: Final = 4
 
 
@@ -268,7 +268,7 @@ def _count_rows(data: Any, starts: Any, ends: Any, columns: Any, counts: Any) ->
     """Count the rows of each payload; -1 for one that breaks its format."""
     for record in range(len(starts)):
         at, end = starts[record], ends[record]
-        if at < 0 or at >= end or data[at] != _TAG:
+        if at < 0 or at >= end or data[at] != CHANGE_TAG:
             counts[record] = -1
             continue
         at += 1

@@ -45,17 +45,10 @@ from airflow_cdc_provider.sources.scylla.event_rows import (
     group,
     read_rows,
 )
-from airflow_cdc_provider.sources.scylla.event_tables import (
-    BATCH_SEQ_NO,
-    STREAM_ID,
-    TIME,
-    EventColumn,
-    EventTable,
-)
+from airflow_cdc_provider.sources.scylla.event_tables import EventColumn, EventTable
 from airflow_cdc_provider.sources.scylla.event_types import LAKE, event_field, in_list_order, shown
+from airflow_cdc_provider.sources.scylla.payload import BATCH_SEQ_NO, EPOCH_100NS, STREAM_ID, TIME
 
-_UUID_EPOCH: Final = 0x01B21DD213814000
-"""1970 as a UUID counts, in 100 ns since 1582."""
 _UUID_BYTES: Final = 16
 _UUIDS: Final = ValueColumns((CqlType("uuid"),), LAKE)
 
@@ -96,7 +89,7 @@ class EventDecoder:
         Raises:
             CorruptInput: A value breaks its type's format.
         """
-        rows, broken = read_rows(payloads, len(self.table.columns))
+        rows, broken = read_rows(payloads, len(self.table.types))
         reasons = dict.fromkeys(broken.tolist(), "its payload breaks its format")
         reasons.update(check_changes(rows, self.table))
         for row in np.flatnonzero(~self._named(rows)).tolist():
@@ -143,7 +136,7 @@ class EventDecoder:
     @cached_property
     def _values(self) -> ValueColumns:
         """The log's columns as they are read: ids of lists' cells as bytes."""
-        types = [cql_type for _, cql_type in self.table.columns]
+        types = list(self.table.types)
         for column in self.table.cells:
             if column.type.multi_cell and column.type.name == "list":
                 element = column.type.parameters[0]
@@ -178,7 +171,7 @@ class EventDecoder:
 
     def _array(self, rows: LogRows, number: int, chosen: Ints) -> pa.Array:
         starts, lengths = _at(rows, number, chosen)
-        where = f"{self.table.full_name}, column {self.table.columns[number][0]} of its log,"
+        where = f"{self.table.full_name}, column {self.table.log.columns[number][0]} of its log,"
         return self._values.array(number, rows.data, starts, lengths, where)
 
     def _image(self, rows: LogRows, chosen: Ints) -> pa.StructArray:
@@ -243,7 +236,7 @@ class EventDecoder:
         if column.removed < 0:
             return pa.nulls(len(chosen), pa.list_(pa.utf8()))
         values = self._array(rows, column.removed, chosen)
-        element = self.table.columns[column.removed][1].parameters[0]
+        element = self.table.types[column.removed].parameters[0]
         if column.type.name != "udt":
             target = event_field("", element, self.lead)
             elements = shown(values.values, element, target.type)
@@ -307,7 +300,7 @@ def _microseconds(times: Any) -> Ints:
         return np.zeros(0, np.int64)
     high = np.ascontiguousarray(times[:, :8]).view(">u8").ravel().astype(np.int64)
     ticks = ((high & 0xFFF) << 48) | (((high >> 16) & 0xFFFF) << 32) | ((high >> 32) & 0xFFFFFFFF)
-    return (ticks - _UUID_EPOCH) // 10
+    return (ticks - EPOCH_100NS) // 10
 
 
 def _uuid_texts(ids: pa.Array) -> pa.Array:

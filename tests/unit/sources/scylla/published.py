@@ -13,7 +13,7 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.envelopes.scylla import EnvelopeOptions, build, schema_lead
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
-from airflow_cdc_provider.sources.scylla.event_tables import read_schema
+from airflow_cdc_provider.sources.scylla.event_tables import event_table
 from airflow_cdc_provider.sources.scylla.events import EventDecoder, TableEvents
 from server_kit.scylla.log_rows import Change
 from server_kit.scylla.tables import Table
@@ -24,7 +24,7 @@ NOW_NS = 1_700_000_009_123_456_789
 
 def decoded(table: Table, changes: Sequence[Change], partition: Sequence[bytes]) -> TableEvents:
     """Decode changes of one partition."""
-    form = read_schema(schema_payload(table))
+    form = event_table(schema_payload(table))
     decoder = EventDecoder(form, schema_lead("my", table.keyspace, table.name))
     return decoder.decode(payloads(*(change_payload(table, change, partition) for change in changes)))
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.events.connect import schema_of
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.scylla.event_tables import read_schema
+from airflow_cdc_provider.sources.scylla.event_tables import event_table
 from airflow_cdc_provider.sources.scylla.events import EventDecoder
 from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import (
@@ -305,7 +305,7 @@ def test_nested_values_are_arrays_and_structs_named_after_their_types() -> None:
 
 
 def refused(*given: bytes) -> dict[int, str]:
-    decoder = EventDecoder(read_schema(schema_payload(ITEM)), "my.shop.item.")
+    decoder = EventDecoder(event_table(schema_payload(ITEM)), "my.shop.item.")
     found = decoder.decode(payloads(*given))
     assert found.events.num_rows == sum(number not in found.undecodable for number in range(len(given)))
     return found.undecodable
@@ -342,4 +342,4 @@ def test_a_value_of_the_wrong_size_names_its_column() -> None:
 
 def test_a_schema_record_that_is_none_is_refused() -> None:
     with pytest.raises(CorruptInput, match="schema record"):
-        read_schema(b'{"v": 1}')
+        event_table(b'{"v": 1}')
