@@ -11,8 +11,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cql import schema as cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns, order_columns
-from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_codec
-from airflow_cdc_provider.sources.scylla.log_table import LogTable
+from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL, Position, change_payload, schema_digest
 from server_kit.scylla.cluster import LoggedChange
 from server_kit.scylla.schemas import log_columns
@@ -90,8 +89,8 @@ def schema_payload(table: Table, table_id: str = TABLE_ID) -> bytes:
 
 def codec_of(table: Table, *versions: Table, schema: TableSchema | None = None) -> ScyllaCodec:
     """Make the codec of a table as it is now, that knows its log and those of former versions of it."""
-    logs = [LogTable.of(schema_payload(version)) for version in (table, *versions)]
-    return recall_codec(schema or table_schema(table), None, logs)
+    payloads = map(schema_payload, (table, *versions))
+    return recall_scylla_codec(schema or table_schema(table), {schema_digest(p): p for p in payloads}, None)
 
 
 def change_record(
