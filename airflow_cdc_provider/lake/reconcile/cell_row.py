@@ -15,8 +15,8 @@ scylla  as 4.0, but after the expiry the shorter TTL, then the value
 ======= ===============================================================================================
 
 An expired cell counts by its expiry, without TTL and value: two that these told apart while they lived are
-the same now, whenever they are merged. A write time that is a lower bound wins over an equal exact one
-before values (of ScyllaDB, TTLs) are looked at. TTL settles what is left, which no reader of the database can see.
+the same now, whenever they are merged. A write time that is a lower bound wins over an equal exact one before
+values (of ScyllaDB, TTLs) are looked at. TTL settles what is left, which no reader of the database can see.
 """
 
 from __future__ import annotations

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cql import codec
+from airflow_cdc_provider.sources.cql.codec import CqlCodec, recall_codec
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.scylla.decoding.decode import LogDecoder
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 
-RULES = "scylla"
+RULES: Final = "scylla"
 """Tie rules of ScyllaDB's read path."""
 
 
 @dataclass
-class ScyllaCodec(codec.CqlCodec):
+class ScyllaCodec(CqlCodec):
     """The codec of one table: see :class:`~airflow_cdc_provider.sources.cql.codec.CqlCodec`. Picklable.
 
     Args:
@@ -44,23 +44,25 @@ class ScyllaCodec(codec.CqlCodec):
         return LogDecoder(self.schema, self.logs)
 
 
-def recall_codec(
+def recall_scylla_codec(
     schema: TableSchema,
+    payloads: Mapping[str, bytes],
     memory: Mapping[str, Any] | None,
-    logs: Sequence[LogTable],
     types: LakeTypes | None = None,
 ) -> ScyllaCodec:
     """Build a codec whose columns have the ids that a mirror remembers.
 
     Args:
         schema: The table as it is now.
+        payloads: Schema records of its log by which changes may have to be decoded, by their names.
         memory: What :meth:`~airflow_cdc_provider.sources.cql.codec.CqlCodec.remember` gave, None for a new
             mirror.
-        logs: All versions of its log of which changes may be decoded.
         types: Choices of lake types.
 
     Raises:
+        CorruptInput: A payload is no schema record.
         TransientError: The mirror remembers a later state of the table: to follow the schema would drop
             columns that it doesn't know yet.
     """
-    return codec.recall_codec(partial(ScyllaCodec, logs=tuple(logs)), schema, memory, RULES, types)
+    logs = tuple(LogTable.of(payload) for _, payload in sorted(payloads.items()))
+    return recall_codec(partial(ScyllaCodec, logs=logs), schema, memory, RULES, types)
