@@ -15,11 +15,10 @@ import numpy as np
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.cells import NEVER
 from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE
 from airflow_cdc_provider.sources.cql.reasons import BAD_EXPIRY
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
-LIVE: Final = -(1 << 63)
-"""Timestamp of a deletion that deletes nothing, and of a row without liveness."""
 EXPIRED_TTL: Final = 0x7FFFFFFF
 """TTL of the liveness by which a view's row is dead."""
 
