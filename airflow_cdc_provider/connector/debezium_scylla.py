@@ -181,9 +181,12 @@ SCYLLA: Final[dict[str, Rule]] = {
     "scylla.user": CONNECTION,
     "scylla.password": CONNECTION,
     "scylla.consistency.level": taken("`source.consistency`, every level of CQL", _consistency),
-    "scylla.local.dc": left_out(f"{_EXTRA}, as local_dc"),
+    "scylla.local.dc": left_out(f"{_EXTRA}, as local_datacenter"),
     "scylla.ssl.enabled": CONNECTION,
-    "scylla.ssl.*": left_out(f"{_EXTRA}; see the page of the source for its names"),
+    "scylla.ssl.*": left_out(
+        f"{_EXTRA}: keystores as trustStore.location, keyStore.location and so on, PEM files as "
+        "tls_certificate_file and tls_key_file, suites as cipherSuites"
+    ),
     "scylla.query.time.window.size": number("source.query_window_seconds", per=1000),
     "scylla.confidence.window.size": number("source.confidence_window_seconds", per=1000),
     "scylla.minimal.wait.for.window.time": number("source.minimal_wait_seconds", per=1000),

@@ -97,6 +97,13 @@ class ScyllaPublishOptions:
         "partition",
     )
 
+    def images(self) -> tuple[str, str]:
+        """Return which option asks for preimages and which for postimages; empty for none."""
+        before = "publish.scylla.preimages" if self.preimages else ""
+        if self.before != "none":
+            before = "publish.scylla.before"
+        return before, "publish.scylla.after" if self.after != "none" else ""
+
 
 def refuse_clashing_scylla(publish: ScyllaPublishOptions, *, rows: bool) -> None:
     """Refuse choices that the events' format doesn't know.

@@ -244,9 +244,13 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
 
         return CassandraSource(connector.source, connection, connector.selects, names=connector.names)
     if isinstance(connector.source, ScyllaOptions):
+        from airflow_cdc_provider.sources.scylla.check import WantedImages
         from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 
-        return ScyllaSource(connector.source, connection, connector.selects, names=connector.names)
+        images = WantedImages(*connector.publish.scylla.images())
+        return ScyllaSource(
+            connector.source, connection, connector.selects, names=connector.names, images=images
+        )
     if isinstance(connector.source, VitessOptions):
         from airflow_cdc_provider.sources.vitess.source import VitessSource
 
