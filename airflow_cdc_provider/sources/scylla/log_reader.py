@@ -381,7 +381,9 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: Logged
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
-def _set_apart(found: PageChanges, stream: bytes, table: LoggedTable, payloads: pa.Array) -> dict[str, pa.Array]:
+def _set_apart(
+    found: PageChanges, stream: bytes, table: LoggedTable, payloads: pa.Array
+) -> dict[str, pa.Array]:
     """Return the columns of which changes with unknown codes have others."""
     kinds: list[str] = []
     reasons: list[str] = []
