@@ -90,7 +90,7 @@ def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[P
 
 @walker
 def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
-    """Fill ``found``; return how many changes there are, where the rest begins, its rows, a broken row or -1."""
+    """Fill ``found``; return how many changes, where the rest begins, its rows, a broken row or -1."""
     size = np.int64(len(data))
     at = np.int64(0)
     count = np.int64(0)  # changes that are ended

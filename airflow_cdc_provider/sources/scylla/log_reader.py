@@ -32,7 +32,7 @@ from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
-from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL, LogTable
+from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL, LoggedTable
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS, first_time, time_after, timeuuid
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 
@@ -135,7 +135,7 @@ class LogReader:
 
     connection: Mapping[str, Any] = field(repr=False)
     reads: LogReads
-    tables: Mapping[str, LogTable]
+    tables: Mapping[str, LoggedTable]
     connect: Callable[[Mapping[str, Any], float], Session] | None = None
 
     def __call__(self, part: LogPart) -> Iterator[pa.RecordBatch]:
@@ -145,7 +145,7 @@ class LogReader:
     def read_telling(self, part: LogPart, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
         """Read a part as batches of ``CHANGE_SCHEMA``.
 
-        Adds to ``counts`` the ``requests``, ``retries``, ``events`` (changes), ``bytes`` of them, ``wait_us``.
+        Adds to ``counts``: ``requests``, ``retries``, ``events`` (changes), their ``bytes``, ``wait_us``.
 
         Raises:
             TransientError: The cluster doesn't answer, after all attempts; or a log has other columns now.
@@ -223,7 +223,7 @@ class _PartRead:
             if stream.paging_state:
                 waiting.appendleft(stream)
 
-    def _prepare(self, table: LogTable) -> Any:
+    def _prepare(self, table: LoggedTable) -> Any:
         """Prepare the query of a log, once its columns are known to be those of the plan."""
         with driver_errors(f"reading the log of {table.name}"):
             present = {column[2] for column in self._session.prepare(table.select_all).result_metadata}
@@ -349,7 +349,7 @@ def _replaced(found: PageChanges, number: int, better: PageChanges) -> PageChang
     return PageChanges(payloads, ends, found.times, whole, codes, rows)
 
 
-def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: LogTable) -> pa.RecordBatch:
+def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: LoggedTable) -> pa.RecordBatch:
     """Make change records of a stream's changes."""
     count = len(found.ends)
     positions = np.empty((count, 40), np.uint8)
@@ -381,7 +381,9 @@ def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: LogTab
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
-def _set_apart(found: PageChanges, stream: bytes, table: LogTable, payloads: pa.Array) -> dict[str, pa.Array]:
+def _set_apart(
+    found: PageChanges, stream: bytes, table: LoggedTable, payloads: pa.Array
+) -> dict[str, pa.Array]:
     """Return the columns of which changes with unknown codes have others."""
     kinds: list[str] = []
     reasons: list[str] = []

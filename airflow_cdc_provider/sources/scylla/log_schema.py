@@ -60,7 +60,7 @@ class CdcOption:
 
 
 @dataclass(frozen=True)
-class LogTable:
+class LoggedTable:
     """A base table and its log as they are now.
 
     Args:
@@ -104,7 +104,7 @@ class LogTable:
         return f"{quote_name(self.base.keyspace)}.{quote_name(self.base.name + LOG_SUFFIX)}"
 
 
-def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, LogTable]:
+def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, LoggedTable]:
     """Return all tables that have a log, whether it is on or off, by name.
 
     Args:
@@ -121,7 +121,7 @@ def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, 
         columns = [(c, types[c]) for c in OWN_COLUMNS if c in types]
         columns += [(ROW_TTL, "int"), *((c, types[c]) for c in others)]
         option = options.get(name, CdcOption(enabled=True))
-        found[name] = LogTable(base, tuple(columns), option, _payload(base, columns, log, option))
+        found[name] = LoggedTable(base, tuple(columns), option, _payload(base, columns, log, option))
     return found
 
 
@@ -213,7 +213,7 @@ class LogHistory:
     def _on_before(self, table: str, position: bytes) -> bool:
         return any(s in self.payloads for p, s in self._seen[table] if p < position)
 
-    def news(self, tables: Iterable[LogTable], read_us: int) -> Iterator[dict[str, Any]]:
+    def news(self, tables: Iterable[LoggedTable], read_us: int) -> Iterator[dict[str, Any]]:
         """Make records of what tables are now and weren't when they were recorded last."""
         for table in tables:
             off = not table.option.enabled

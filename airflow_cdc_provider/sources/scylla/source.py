@@ -51,8 +51,8 @@ from airflow_cdc_provider.sources.scylla.log_reader import (
 )
 from airflow_cdc_provider.sources.scylla.log_schema import (
     CdcOption,
+    LoggedTable,
     LogHistory,
-    LogTable,
     log_tables,
     schema_columns,
 )
@@ -379,7 +379,7 @@ class ScyllaSource:
             return schemas_from_rows(read_rows(self._session))
 
     @cached_property
-    def _logs(self) -> dict[str, LogTable]:
+    def _logs(self) -> dict[str, LoggedTable]:
         keyspace = self.options.advanced.schema_keyspace
         with driver_errors("reading which tables have a log"):
             rows = self._session.execute(
