@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.base import Offset, Plan, ReadingCounts, ReadLimit
 from airflow_cdc_provider.sources.scylla.check import WantedImages
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
+from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 from server_kit import CassandraServer
@@ -56,6 +58,7 @@ class Captured:
         changes: Records of all batches.
         plans: The plans.
         counts: What was done to read.
+        columns: Names of the columns of each schema that was recorded.
     """
 
     source: ScyllaSource
@@ -63,6 +66,7 @@ class Captured:
     changes: list[pa.RecordBatch] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     counts: ReadingCounts = field(default_factory=Counter)
+    columns: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self, limit: ReadLimit | None = None) -> Captured:
         """Capture up to the head that there is now."""
@@ -70,15 +74,18 @@ class Captured:
         if self.offset is None:
             self.offset = self.source.start()
         head = self.source.head()
+        for record in self.source.schema_records():
+            told = json.loads(record["payload"])
+            self.columns[record["schema_id"]] = [name for name, _ in told.get("columns", ())]
         reader = self.source.reader()
         while True:
             plan = self.source.plan(self.offset, head, limit)
             self.plans.append(plan)
-            told: ReadingCounts = Counter()
+            counts: ReadingCounts = Counter()
             for part in plan.partitions:
-                self.changes += reader.read_telling(part, told)
-            self.source.heard(told)
-            self.counts.update(told)
+                self.changes += reader.read_telling(part, counts)
+            self.source.heard(counts)
+            self.counts.update(counts)
             self.offset = plan.end
             if plan.at_head:
                 return self
@@ -90,6 +97,25 @@ class Captured:
         return found
 
     @property
-    def log_rows(self) -> Counter[tuple[str, bytes]]:
-        """Log rows as bytes, with their tables."""
-        return Counter((r["source_table"], row) for r in self.records for row in payload_rows(r["payload"]))
+    def log_rows(self) -> Counter[LogRow]:
+        """Log rows: the table, and what of their columns isn't null, but for the rest of their TTL."""
+        return Counter(
+            (r["source_table"], row_values(row, self.columns[r["schema_id"]]))
+            for r in self.records
+            for row in payload_rows(r["payload"])
+        )
+
+
+LogRow = tuple[str, frozenset[tuple[str, bytes]]]
+
+
+def row_values(row: bytes, columns: Sequence[str]) -> frozenset[tuple[str, bytes]]:
+    """Take a row apart."""
+    found, at = [], 0
+    for name in columns:
+        length = int.from_bytes(row[at : at + 4], "big", signed=True)
+        if length >= 0 and name != ROW_TTL:
+            found.append((name, row[at + 4 : at + 4 + length]))
+        at += 4 + max(length, 0)
+    assert at == len(row)
+    return frozenset(found)
