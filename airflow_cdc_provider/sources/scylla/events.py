@@ -106,7 +106,7 @@ class EventDecoder:
     def _events(self, rows: LogRows, grouped: Grouped) -> pa.RecordBatch:
         first = grouped.first
         times = _bytes_at(rows, self.table.places[TIME], first)
-        keys = self._struct(rows, self.table.key, [first] * len(self.table.key))
+        keys = self._struct(rows, self.table.key, [first] * len(self.table.key), len(first))
         cells = self.table.cells
         collections = [column for column in cells if column.type.multi_cell]
         values = [_told(rows, column.value, grouped.owner, len(first)) for column in cells]
@@ -122,7 +122,7 @@ class EventDecoder:
                 "ttl": pa.array(grouped.ttl, pa.int64(), mask=grouped.ttl < 0),
                 "by_service": pa.array(grouped.by_service),
                 "key": keys,
-                "set": self._struct(rows, cells, values),
+                "set": self._struct(rows, cells, values, len(first)),
                 "modified": _flags(cells, [self._modified(rows, c, grouped) for c in cells], len(first)),
                 "before": self._image(rows, grouped.before),
                 "before_known": _flags(
@@ -148,10 +148,14 @@ class EventDecoder:
         return event_field(column.name, freeze(column.type), "" if in_key else self.lead)
 
     def _struct(
-        self, rows: LogRows, columns: Sequence[EventColumn], chosen: Sequence[Ints], mask: Any = None
+        self,
+        rows: LogRows,
+        columns: Sequence[EventColumn],
+        chosen: Sequence[Ints],
+        count: int,
+        mask: Any = None,
     ) -> pa.StructArray:
-        """Show columns, of each the values of some rows (-1: null)."""
-        count = len(chosen[0]) if chosen else (0 if mask is None else len(mask))
+        """Show columns, of each the values of some rows (-1: null), as many as are counted."""
         fields = [self._field(column) for column in columns]
         arrays = [
             self._column(rows, column, which, f.type)
@@ -176,7 +180,7 @@ class EventDecoder:
 
     def _image(self, rows: LogRows, chosen: Ints) -> pa.StructArray:
         cells = self.table.cells
-        struct = self._struct(rows, cells, [chosen] * len(cells), pa.array(chosen < 0))
+        struct = self._struct(rows, cells, [chosen] * len(cells), len(chosen), pa.array(chosen < 0))
         if cells:
             return struct
         absent = pa.py_buffer(np.packbits(chosen >= 0, bitorder="little"))

@@ -16,8 +16,7 @@ from airflow_cdc_provider.jobs.events.scylla import ScyllaRecords
 from airflow_cdc_provider.jobs.offline.recordings import Damage
 from airflow_cdc_provider.sources.scylla.event_tables import event_table
 from server_kit import CassandraServer
-from server_kit.scylla import Preimage, Workload, draw_table
-from server_kit.scylla.log_rows import INSERT, PARTITION_DELETE, ROW_DELETE, UPDATE
+from server_kit.scylla import Preimage
 from server_kit.scylla.statements import DeletePartition, SetWhole, Update
 from tests.integration.sources.scylla.captured import Captured, scylla_source
 from tests.integration.sources.scylla.test_log_reading import imitated, insert, item
@@ -72,35 +71,3 @@ def test_what_is_captured_of_a_table_are_events_of_its_rows(
         ("u", {"sku": 1, "qty": 5}, {"sku": 1, "qty": 6}),
         ("d", before, None),
     ]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_all_that_random_requests_log_is_shown(
-    cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str, seed: int
-) -> None:
-    chance = random.Random(seed)
-    cluster = imitated(cassandra_session, keyspace)
-    cluster.new_generation()
-    table = draw_table(chance, keyspace, "drawn")
-    cluster.create_table(table)
-    logged = [
-        change
-        for request in Workload(table, chance).requests(60)
-        for change in cluster.execute("drawn", request)
-    ]
-    captured = Captured(scylla_source(cluster, cassandra_server)).run()
-    damage = Damage(strict=True)
-    for form in ("legacy", "advanced"):
-        chosen = {"format": form, "source_details": True, "collection_changes": True}
-        found = events(captured, damage, scylla=chosen, tombstones=False)
-        codes = (INSERT, UPDATE, ROW_DELETE, *(() if table.clustering else (PARTITION_DELETE,)))
-        # Rows of one key and change are one event: there is at least one of each key.
-        keys = {
-            (c.stream, c.timeuuid, row.clustering)
-            for c in logged
-            for row in c.change.rows
-            if row.operation in codes
-        }
-        times = {(r["value"]["source"]["stream_id"], r["value"]["source"]["time"]) for r in found}
-        assert len(found) >= len(keys)
-        assert len(times) == len({(stream, time) for stream, time, _ in keys})

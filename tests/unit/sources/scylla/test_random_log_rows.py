@@ -37,7 +37,7 @@ def test_log_rows_of_random_requests_give_the_table_in_any_order_and_with_copies
     chance = random.Random(seed)
     options = CdcOptions(preimage=chance.choice(list(Preimage)), postimage=chance.random() < 0.5)
     base = BaseTable(draw_table(chance, "k", "t", cdc=options))
-    logged = list(_random_changes(chance, base, 60))
+    logged = list(random_changes(chance, base, 60))
     codec = codec_of(base.table)
 
     chance.shuffle(logged)
@@ -53,7 +53,7 @@ def test_log_rows_of_random_requests_give_the_table_in_any_order_and_with_copies
         assert _select(codec.schema, pa.concat_tables(merged), now) == expected
 
 
-def _random_changes(chance: random.Random, base: BaseTable, count: int) -> Iterator[LoggedChange]:
+def random_changes(chance: random.Random, base: BaseTable, count: int) -> Iterator[LoggedChange]:
     workload = Workload(chance, base, lambda: T + chance.randrange(50), short_ttls=True)
     for request in workload.requests(count, lambda: NOW):
         statements = request.statements if isinstance(request, Batch) else (request,)
