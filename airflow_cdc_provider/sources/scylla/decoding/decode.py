@@ -45,8 +45,10 @@ from airflow_cdc_provider.sources.cql.reasons import (
 )
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import SNAPSHOT_TAG
-from airflow_cdc_provider.sources.scylla.decoding.log_rows import UNKNOWN_MOMENT, Keys, read_change
+from airflow_cdc_provider.sources.scylla.decoding.fields import Keys
+from airflow_cdc_provider.sources.scylla.decoding.log_rows import read_change
 from airflow_cdc_provider.sources.scylla.decoding.programs import COLUMNS, LogProgram, compile_logs
+from airflow_cdc_provider.sources.scylla.decoding.rows import UNKNOWN_MOMENT
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 from airflow_cdc_provider.sources.scylla.payload import CHANGE_TAG, Position, time_us
 
@@ -136,7 +138,7 @@ class LogDecoder:
         failures = np.zeros((count, 2), np.int64)
         keys = Keys(np.empty(payload_bytes + 1, np.uint8), np.zeros(count + 1, np.int64))
         fields = np.empty((int(self._log.versions[:, COLUMNS].max(initial=0)), 2), np.int64)
-        sink = new_sink(payload_bytes // 2, 2 * count, len(self._program.column_id))
+        sink = new_sink(payload_bytes, 2 * count, len(self._program.column_id))
         given = (self._versions_of(changes), _read_at(changes), self._log, self._program)
         done = _decode(data, offsets, 0, *given, sink, keys, fields, failures)
         while done < count:

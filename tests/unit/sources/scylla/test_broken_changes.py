@@ -13,13 +13,16 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import SNAPSHOT
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.sources.cql import schema as cql
 from airflow_cdc_provider.sources.cql.native_rows import native_rows
 from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.schema import DroppedColumn
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
+from airflow_cdc_provider.sources.scylla.log_schema import CdcOption, log_tables
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 from airflow_cdc_provider.sources.scylla.payload import Position, schema_digest, time_us
+from server_kit.scylla.schemas import log_columns
 from server_kit.scylla.tables import Column, Table
 from server_kit.scylla.values import CqlType, pack_elements, pack_pairs, pack_parts
 from tests.unit.server_kit.scylla.item import INT, ITEM, NOW, TEXT, THINGS, T, i, t
@@ -31,6 +34,7 @@ from tests.unit.sources.scylla.logged import (
     change_record,
     changes,
     codec_of,
+    cql_type,
     schema_payload,
     table_schema,
 )
@@ -141,6 +145,21 @@ def test_a_schema_record_that_is_none_is_refused() -> None:
         recall_scylla_codec(table_schema(ITEM), {schema_digest(without): without}, None).decode(
             changes([]), []
         )
+
+
+def test_the_records_that_the_capture_makes_of_logs_decode_them() -> None:
+    base = table_schema(THINGS)
+    columns = [
+        cql.Column(name, "regular", -1, cql_type(kind, THINGS.keyspace)) for name, kind in log_columns(THINGS)
+    ]
+    log = cql.TableSchema("shop", THINGS.log_name, OTHER_ID, cql.order_columns(columns))
+    schemas = cql.Schemas(tables={table.full_name: table for table in (base, log)})
+    made = log_tables(schemas, {base.full_name: CdcOption(enabled=True, ttl_seconds=86400)})[base.full_name]
+    codec = recall_scylla_codec(base, {made.schema_id: made.payload}, None)
+    row = {"op": 2, "part": i(1), "tags": pack_elements([b"a"]), "qty": i(3)}
+    record = {**change_record(THINGS, rows(row, key="id")), "schema_id": made.schema_id}
+    found = _selected(codec, [record])
+    assert (found["part"], found["tags"], found["qty"]) == (i(1), pack_elements([b"a"]), i(3))
 
 
 def test_changes_of_a_table_that_was_dropped_are_passed_over() -> None:
