@@ -107,6 +107,22 @@ def test_properties_are_options_of_ours(name: str, value: str, path: str, expect
     assert option({name: value}, path) == expected
 
 
+@pytest.mark.covers("SCY-CFG-10")
+def test_retries_have_the_connectors_defaults_and_names() -> None:
+    advanced = option({}, "source.advanced")
+    pauses = (advanced.retry_pause_seconds, advanced.retry_longest_pause_seconds)
+    assert (*pauses, advanced.retry_jitter_percent, advanced.retries) == (0.05, 30.0, 20.0, 20)
+    properties = {
+        "worker.retry.backoff.base": "100",
+        "worker.maximum.backoff": "5000",
+        "worker.jitter.percentage": "10",
+        "worker.max.retries": "3",
+    }
+    advanced = option(properties, "source.advanced")
+    pauses = (advanced.retry_pause_seconds, advanced.retry_longest_pause_seconds)
+    assert (*pauses, advanced.retry_jitter_percent, advanced.retries) == (0.1, 5.0, 10.0, 2)
+
+
 @pytest.mark.covers("SCY-CFG-02")
 def test_common_options_of_debezium_mean_the_same() -> None:
     found = connector(

@@ -76,7 +76,7 @@ def test_legacy_cells_tell_values_nulls_and_columns_that_were_not_touched() -> N
     ]
 
 
-@pytest.mark.covers("SCY-EVT-01", "SCY-EVT-03", "SCY-EVT-22", "SCY-EVT-23", "SCY-LOG-07")
+@pytest.mark.covers("SCY-EVT-03", "SCY-EVT-22", "SCY-EVT-23", "SCY-LOG-07")
 def test_an_event_has_the_envelope_and_the_source_block_of_the_connector() -> None:
     (record,) = published(ITEM, logged(server(), update(qty=i(3))), SHOP)
     assert record["topic"] == "my.shop.item"
@@ -144,6 +144,7 @@ def test_advanced_values_are_plain_and_an_insert_has_its_own_without_postimages(
     ]
 
 
+@pytest.mark.covers("SCY-IMG-02", "SCY-IMG-03")
 @pytest.mark.parametrize("preimage", [Preimage.ON, Preimage.FULL])
 def test_full_images_are_whole_rows_whichever_columns_preimages_show(preimage: Preimage) -> None:
     changes = logged(

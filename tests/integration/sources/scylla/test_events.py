@@ -55,7 +55,11 @@ def test_what_is_captured_of_a_table_are_events_of_its_rows(
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
     cluster.new_generation()
-    images = {"preimage": Preimage.ON, "preimage_of_partition_deletes": True, "postimage": True}
+    images: dict[str, Any] = {
+        "preimage": Preimage.ON,
+        "preimage_of_partition_deletes": True,
+        "postimage": True,
+    }
     cluster.create_table(item(keyspace, **images))
     key = (b"\0\0\0\1",)
     cluster.execute("item", insert(1, 5))

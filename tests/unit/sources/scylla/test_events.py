@@ -166,7 +166,7 @@ def test_a_range_is_recognised_by_its_pair_and_gives_no_event() -> None:
     assert (found.undecodable, found.left_out) == ({}, {"range delete": 2})
 
 
-@pytest.mark.covers("SCY-EVT-25")
+@pytest.mark.covers("SCY-EVT-25", "SCY-LOG-12")
 def test_a_partition_delete_is_an_event_where_a_partition_is_a_row() -> None:
     plain = Table("shop", "plain", (Column("id", INT),), (), (), (Column("v", INT),))
     newer = server(preimage=Preimage.ON, preimage_of_partition_deletes=True).table.cdc
@@ -200,6 +200,7 @@ def test_row_and_partition_deletes_are_no_ones_of_the_service() -> None:
     assert (event["op"], event["by_service"]) == ("d", False)
 
 
+@pytest.mark.covers("SCY-IMG-04")
 def test_images_are_found_by_their_keys_among_the_rows_of_a_batch() -> None:
     database = server(preimage=Preimage.FULL, postimage=True)
     database.execute(*(Insert(SHOP, (i(n),), {"qty": i(n)}) for n in (1, 2, 3)))
@@ -247,6 +248,7 @@ SCALARS = [
     ("smallint", b"\xff\xfe", -2, "int16", ""),
     ("int", i(-3), -3, "int32", ""),
     ("bigint", struct.pack(">q", 1 << 40), 1 << 40, "int64", ""),
+    ("counter", struct.pack(">q", 7), 7, "int64", ""),
     ("float", struct.pack(">f", 1.5), 1.5, "float", ""),
     ("double", struct.pack(">d", 2.5), 2.5, "double", ""),
     ("boolean", b"\1", True, "boolean", ""),
@@ -271,7 +273,9 @@ def shown(cql_type: CqlType, value: bytes) -> tuple[Any, Any]:
     return events["set"][0].as_py()["v"], schema_of(events.schema.field("set").type.field("v"))
 
 
-@pytest.mark.covers("SCY-TYP-01", "SCY-TYP-02", "SCY-TYP-03", "SCY-TYP-05", "SCY-TYP-06", "SCY-TYP-07")
+@pytest.mark.covers(
+    "SCY-TYP-01", "SCY-TYP-02", "SCY-TYP-03", "SCY-TYP-04", "SCY-TYP-05", "SCY-TYP-06", "SCY-TYP-07"
+)
 @pytest.mark.parametrize(("name", "stored", "value", "connect", "named"), SCALARS)
 def test_scalars_have_the_connectors_types(
     name: str, stored: bytes, value: object, connect: str, named: str
@@ -315,7 +319,6 @@ def one(row: LogRow) -> bytes:
     return change_payload(ITEM, Change(T, (row,)), SHOP)
 
 
-@pytest.mark.covers("SCY-LOG-15", "SCY-EVT-21", "SCY-LOG-16")
 def test_what_is_no_whole_change_is_named_and_the_others_are_decoded() -> None:
     good = one(LogRow(2, (i(1),), end_of_batch=True))
     assert refused(good, one(LogRow(77, (i(1),), end_of_batch=True)), good) == {
