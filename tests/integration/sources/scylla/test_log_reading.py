@@ -321,3 +321,32 @@ def test_a_generation_that_is_announced_late_is_read_from_its_begin(
     logged = cluster.execute("item", Insert((struct.pack(">i", 1),), (), {}, timestamp=began_ms * 1000 + 5))
     captured.run()
     assert [r["position"][24:] for r in captured.records] == [logged[0].stream]
+
+
+@pytest.mark.covers("SCY-GEN-06")
+def test_tables_with_vnodes_and_tablets_are_read_by_one_source(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    vnodes = imitated(cassandra_session, keyspace)
+    vnodes.new_generation()
+    vnodes.create_table(item(keyspace))
+    other = f"{keyspace}_t"
+    tablets = ImitatedScylla(cassandra_session, other, tablets=2, names=vnodes.names)
+    try:
+        tablets.create()
+        tablets.create_table(item(other))
+        for cluster in (vnodes, tablets):
+            cluster.execute("item", *(insert(sku, 1) for sku in range(10)))
+        time.sleep(0.02)
+        source = scylla_source(vnodes, cassandra_server)
+        source._selects = lambda table: table in {f"{keyspace}.item", f"{other}.item"}
+        captured = Captured(source).run()
+    finally:
+        cassandra_session.execute(f"DROP KEYSPACE {other}")
+    tables = Counter(record["source_table"] for record in captured.records)
+    assert tables == {f"{keyspace}.item": 10, f"{other}.item": 10}
+    groups = {
+        r["origin"].rpartition("/")[2] for r in captured.records if r["source_table"] == f"{other}.item"
+    }
+    tokens = {int.from_bytes(s[:8], "big", signed=True) for s in tablets.stream_sets["item"].sets[0].streams}
+    assert groups <= {str(token) for token in tokens}
