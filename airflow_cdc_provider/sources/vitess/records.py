@@ -29,7 +29,6 @@ from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, S
 from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.base import ReadingCounts
-from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
@@ -41,27 +40,35 @@ _SECOND_US: Final = 1_000_000
 _NO_FIELDS: Final = -1
 
 
-@dataclass(frozen=True)
-class Transaction:
-    """A transaction, a DDL statement, or another step of a shard.
+@dataclass(frozen=True, eq=False)
+class Transactions:
+    """Transactions, DDL statements and other steps of shards, in stream order; an item each.
 
     Args:
-        shard: ``keyspace/shard``.
-        epoch: The shard's epoch with it.
-        count: How many transactions the shard's GTID set has with it.
-        gtid: That set.
-        first: Number of its first event in the slice.
-        vgtid: Number of its VGTID event.
-        last: Number of its last event.
+        names: Shards, ``keyspace/shard``.
+        shards: The number of its shard.
+        epochs: The shard's epoch with it.
+        counts: How many transactions the shard's GTID set has with it.
+        gtid_starts: First byte of that set's text in the slice.
+        gtid_ends: Byte after it.
+        firsts: Number of its first event in the slice.
+        vgtids: Number of its VGTID event.
+        lasts: Number of its last event.
     """
 
-    shard: str
-    epoch: int
-    count: int
-    gtid: str
-    first: int
-    vgtid: int
-    last: int
+    names: Sequence[str]
+    shards: Ints
+    epochs: Ints
+    counts: Ints
+    gtid_starts: Ints
+    gtid_ends: Ints
+    firsts: Ints
+    vgtids: Ints
+    lasts: Ints
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.lasts)
 
 
 @dataclass(frozen=True)
@@ -70,14 +77,14 @@ class StreamSlice:
 
     Args:
         data: Their events, a ``VStreamResponse`` message.
-        transactions: In stream order.
+        transactions: Those that count; what stands between them was broken off or came again.
         known: Per table of a shard, the name of its fields before the first event.
         seen: Per FIELD event, its number and the name of its fields.
         captured_us: When they were read, in us since 1970.
     """
 
     data: bytes
-    transactions: tuple[Transaction, ...]
+    transactions: Transactions
     known: Mapping[ShardTable, str]
     seen: tuple[tuple[int, str], ...]
     captured_us: int
@@ -277,30 +284,27 @@ def snapshot_records(
     )
 
 
-def _owners(events: Events, transactions: Sequence[Transaction]) -> Ints:
+def _owners(events: Events, transactions: Transactions) -> Ints:
     """Return the number of each row change's transaction; -1 for none: one broken off, which came again."""
-    lasts = np.array([t.last for t in transactions], np.int64)
-    firsts = np.array([t.first for t in transactions], np.int64)
-    owners = np.searchsorted(lasts, events.changes.events, side="left").astype(np.int64)
+    owners = np.searchsorted(transactions.lasts, events.changes.events, side="left").astype(np.int64)
     outside = owners == len(transactions)
     owners[outside] = 0
     if len(transactions):
-        outside |= events.changes.events < firsts[owners]
+        outside |= events.changes.events < transactions.firsts[owners]
     owners[outside] = -1
     return owners
 
 
-def _require_own_shard(events: Events, transactions: Sequence[Transaction], owners: Ints, rows: Ints) -> None:
-    numbers = {shard: number for number, shard in enumerate(dict.fromkeys(t.shard for t in transactions))}
+def _require_own_shard(events: Events, transactions: Transactions, owners: Ints, rows: Ints) -> None:
+    numbers = {shard: number for number, shard in enumerate(transactions.names)}
     of_table = np.array([numbers.get(f"{t.keyspace}/{t.shard}", -1) for t in events.tables], np.int64)
-    of_transaction = np.array([numbers[t.shard] for t in transactions], np.int64)
     tables = events.table_numbers[events.changes.events[rows]]
-    wrong = np.flatnonzero(of_table[tables] != of_transaction[owners[rows]]) if len(rows) else rows
+    wrong = np.flatnonzero(of_table[tables] != transactions.shards[owners[rows]]) if len(rows) else rows
     if len(wrong):
-        transaction = transactions[owners[rows[wrong[0]]]]
+        own = int(transactions.shards[owners[rows[wrong[0]]]])
         raise CorruptInput(
             "a transaction holds a row of another shard",
-            expected=transaction.shard,
+            expected=transactions.names[own],
             found=str(events.tables[tables[wrong[0]]]),
         )
 
@@ -311,7 +315,6 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
     owner = owners[rows]
     of_event = events.changes.events[rows]
     tables = events.table_numbers[of_event]
-    shards, shard_numbers = _distinct([t.shard for t in transactions])
     position = fixed_width_binary(_positions(transactions, owner, _numbers_inside(owners)[rows]))
     ids, schema_numbers = _schema_ids(events, part, of_event, tables)
     seconds = events.timestamps[of_event]
@@ -319,14 +322,14 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
         [
             _named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),
             pa.repeat(pa.scalar(CHANGE), count),
-            _named(shard_numbers[owner], shards),
+            _named(transactions.shards[owner], transactions.names),
             position,
             pa.repeat(pa.scalar(0, pa.int64()), count),
             pa.nulls(count, pa.binary()),
             position,
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            _named(owner, [t.gtid for t in transactions]),
+            _gtids(events, transactions, owner),
             _named(schema_numbers, ids),
             span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
         ],
@@ -336,26 +339,24 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
 
 def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
     """Make the records of kind ``transaction``: each has the VGTID of all shards."""
-    transactions = [part.transactions[number] for number in kept]
-    count = len(transactions)
-    vgtids = np.array([t.vgtid for t in transactions])
+    transactions = part.transactions
+    count = len(kept)
+    vgtids = transactions.vgtids[kept]
     # VGTID tells no time; what follows it does.
-    seconds = events.timestamps[[t.last for t in transactions]]
-    shards, shard_numbers = _distinct([t.shard for t in transactions])
-    own = np.arange(count)
-    position = fixed_width_binary(_positions(transactions, own, np.full(count, LAST_ROW, np.int64)))
+    seconds = events.timestamps[transactions.lasts[kept]]
+    position = fixed_width_binary(_positions(transactions, kept, np.full(count, LAST_ROW, np.int64)))
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(count, pa.string()),
             pa.repeat(pa.scalar(TRANSACTION), count),
-            _named(shard_numbers, shards),
+            _named(transactions.shards[kept], transactions.names),
             position,
             pa.repeat(pa.scalar(0, pa.int64()), count),
             pa.nulls(count, pa.binary()),
             position,
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            pa.array([t.gtid for t in transactions], pa.string()),
+            _gtids(events, transactions, kept),
             pa.nulls(count, pa.string()),
             span_column(pa.binary(), events.data, events.body_starts[vgtids], events.body_ends[vgtids]),
         ],
@@ -370,10 +371,16 @@ def _numbers_inside(owners: Ints) -> Ints:
     return rows - np.maximum.accumulate(np.where(begins, rows, 0)) if len(owners) else rows
 
 
-def _positions(transactions: Sequence[Transaction], owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
+def _gtids(events: Events, transactions: Transactions, which: Ints) -> pa.Array:
+    """Return the GTID sets of transactions as text."""
+    starts, ends = transactions.gtid_starts[which], transactions.gtid_ends[which]
+    return span_column(pa.string(), events.data, starts, ends)
+
+
+def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
     keys = np.empty((len(transactions), 12), np.uint8)
-    keys[:, :4] = np.array([t.epoch for t in transactions], ">u4").view(np.uint8).reshape(-1, 4)
-    keys[:, 4:] = np.array([t.count for t in transactions], ">u8").view(np.uint8).reshape(-1, 8)
+    keys[:, :4] = transactions.epochs.astype(">u4").view(np.uint8).reshape(-1, 4)
+    keys[:, 4:] = transactions.counts.astype(">u8").view(np.uint8).reshape(-1, 8)
     out = np.empty((len(owner), 16), np.uint8)
     out[:, :12] = keys[owner]
     out[:, 12:] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -404,16 +411,6 @@ def _schema_ids(
     return ids, numbers
 
 
-def _distinct(names: Sequence[str]) -> tuple[list[str], Ints]:
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return list(known), np.array([known[name] for name in names], np.int64)
-
-
 def _named(numbers: npt.NDArray[Any], names: Sequence[str]) -> pa.Array:
     indices = pa.array(numbers, mask=numbers < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string())).cast(pa.string())
-
-
-def boundary(kind: int) -> bool:
-    """Tell whether an event ends a step of a shard, so that the VGTID before it holds."""
-    return kind in (wire.COMMIT, wire.DDL, wire.OTHER)
