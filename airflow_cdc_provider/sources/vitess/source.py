@@ -340,11 +340,12 @@ class VitessSource:
     def _with_charsets(self, plan: Plan) -> Plan:
         options = self._options
         seconds = options.advanced.call_seconds
-        records = [
-            self._over_losses(lambda one=one: with_charsets(one, self._client, options.tablet_type, seconds))
-            for one in plan.records
-        ]
-        return replace(plan, records=records)
+
+        def complete() -> list[dict[str, Any]]:
+            client = self._client
+            return [with_charsets(dict(r), client, options.tablet_type, seconds) for r in plan.records]
+
+        return replace(plan, records=self._over_losses(complete))
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell what the stream met so far."""
