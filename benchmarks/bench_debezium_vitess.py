@@ -52,14 +52,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--streams", nargs="+", choices=_SHOWN, default=list(_SHOWN))
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     recorded = recording()
     ratios = {}
     print("the same texts from both")
     print(f"{'CPU us per event':40}{f'Debezium {DEBEZIUM_VITESS_VERSION}':>24}{'ours':>12}{'ratio':>8}")
     with tempfile.TemporaryDirectory() as scratch:
         engine = DebeziumEngine(debezium_vitess_jars(), Path(scratch))
-        for stream, shown in _SHOWN.items():
+        for stream in arguments.streams:
+            shown = _SHOWN[stream]
             with recorded.served(stream) as port:
                 run(engine, port, stream, keep=True)
                 check(recorded, port, stream, engine.texts)
@@ -83,7 +86,7 @@ def run(engine: DebeziumEngine, port: int, stream: str, *, keep: bool) -> None:
         "topic.prefix": "cdc",
         "tasks.max": "1",
         "schema.history.internal": "io.debezium.relational.history.MemorySchemaHistory",
-        "snapshot.mode": "initial" if stream == COPY else "no_data",
+        "snapshot.mode": "initial" if stream == COPY else "never",
     }
     with engine.start(properties, f"cdc.{KEYSPACE}.{TABLE}", ROWS[stream], keep=keep) as process:
         engine.finish(process)

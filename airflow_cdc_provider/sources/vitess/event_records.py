@@ -84,7 +84,7 @@ def decode_records(
         table_events(table, all_rows.take(chosen), unread)
         for table, chosen in _by_form(rows, np.flatnonzero(~is_end & ~unnamed), fields, form, captured)
     ]
-    by_start = {int(start): number for number, start in enumerate(starts.tolist())}
+    by_start = {start: number for number, start in enumerate(starts.tolist())} if unread else {}
     by_number = {by_start[at]: why for at, why in unread.items()}
     for number in np.flatnonzero(~is_end & unnamed).tolist():
         if captured(*rows["source_table"][number].as_py().split(".", 1)):
