@@ -390,6 +390,15 @@ class NamesRows(Protocol):
 
 
 @runtime_checkable
+class InheritsRows(Protocol):
+    """What a codec adds whose rows keep the names of feeds that others have taken the place of."""
+
+    def families(self, ids: pa.Array) -> pa.Array | None:
+        """Return ids that are equal for a row under whichever of those names; None if no feed has an heir."""
+        ...
+
+
+@runtime_checkable
 class CountsDisconnects(Protocol):
     """What a reader of snapshots adds that gets over lost connections."""
 
