@@ -114,7 +114,7 @@ def events(recorded: Recording, port: int, stream: str) -> Iterator[pa.RecordBat
     )
     maker = VitessRecords(connector, time.time_ns(), lambda *_: True)
     reading = Reading(recorded, port)
-    for records in reading.whole_transactions(stream):
+    for records in reading.records(stream, in_order=True):
         decoded = decode_records(records, reading.fields, maker.form, lambda *_: True)
         if decoded.unread:
             raise SystemExit(f"rows that can't be read: {decoded.unread}")

@@ -125,7 +125,7 @@ def plain_rows(recorded: Recording, port: int, stream: str) -> list[tuple[Any, .
 
 
 def _values(row: Any, readers: list[Callable[[bytes], Any]]) -> tuple[Any, ...]:
-    values = []
+    values: list[Any] = []
     data, place = row.values, 0
     for read, length in zip(readers, row.lengths, strict=True):
         if length < 0:
@@ -141,7 +141,7 @@ def our_columns(
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
     """Read a stream; give contributions, and the columns of those that put a row."""
     reading = Reading(recorded, port)
-    for records in reading.records(stream):
+    for records in reading.records(stream, in_order=False):
         yield from columns_of(records, reading.schema)
 
 
@@ -201,7 +201,7 @@ def workers(recorded: Recording, count: int, rounds: int) -> float:
     """Return the CPU seconds of so many processes that share the records of a stream, each its best."""
     with recorded.served(TENS) as port:
         reading = Reading(recorded, port)
-        records = list(reading.records(TENS))
+        records = list(reading.records(TENS, in_order=False))
     context = multiprocessing.get_context("spawn")
     with context.Pool(count) as pool:
         jobs = [(records[number::count], reading.schema, rounds) for number in range(count)]

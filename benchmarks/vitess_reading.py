@@ -45,24 +45,23 @@ class Reading:
         """Return the fields that rows came with."""
         return self._fields[table, schema_id]
 
-    def records(self, stream: str) -> Iterator[pa.RecordBatch]:
-        """Read a stream; give its records but those of kind ``schema``."""
-        if stream == COPY:
-            yield from self._copied()
-        else:
-            yield from self._streamed(stream)
+    def records(self, stream: str, *, in_order: bool) -> Iterator[pa.RecordBatch]:
+        """Read a stream; give its records but those of kind ``schema``, some thousands at a time.
 
-    def whole_transactions(self, stream: str) -> Iterator[pa.RecordBatch]:
-        """Read a stream; its records in order, as a changes table gives them: some thousands at a time."""
+        Args:
+            stream: Which.
+            in_order: Whether each batch has whole transactions, in the order of their positions, as rows of a
+                changes table come to whoever makes events of them.
+        """
         waiting: list[pa.RecordBatch] = []
-        for batch in self.records(stream):
+        for batch in self._copied() if stream == COPY else self._streamed(stream):
             waiting.append(batch)
             whole = stream == COPY or batch["kind"][-1].as_py() == TRANSACTION
             if whole and sum(one.num_rows for one in waiting) >= _ROWS_AT_ONCE:
-                yield _in_order(waiting)
+                yield _joined(waiting, in_order=in_order)
                 waiting = []
         if waiting:
-            yield _in_order(waiting)
+            yield _joined(waiting, in_order=in_order)
 
     def _copied(self) -> Iterator[pa.RecordBatch]:
         part = SnapshotRange(f"{KEYSPACE}.{TABLE}", 1, "0", self.recorded.ends[COPY], 1, "")
@@ -99,9 +98,11 @@ class Reading:
             self._fields[record["source_table"], record["schema_id"]] = record["payload"]
 
 
-def _in_order(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined(batches: list[pa.RecordBatch], *, in_order: bool) -> pa.RecordBatch:
     table = pa.Table.from_batches(batches)
-    (rows,) = table.take(pc.sort_indices(table["position"])).combine_chunks().to_batches()
+    if in_order:
+        table = table.take(pc.sort_indices(table["position"]))
+    (rows,) = table.combine_chunks().to_batches()
     return rows
 
 
