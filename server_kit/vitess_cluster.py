@@ -95,7 +95,8 @@ class VitessCluster:
         self.mysql_port = free_port()
         """Port of VTGate for MySQL's protocol; user ``root``, no password."""
         self._etcd_port = free_port()
-        self._vtctld_port = free_port()
+        self.vtctld_port = free_port()
+        """Port of vtctld's gRPC."""
         self._processes: list[ServerProcess] = []
         self._tablets: list[_Tablet] = []
         self._gate: ServerProcess | None = None
@@ -117,7 +118,7 @@ class VitessCluster:
         (self.folder / "own.cnf").write_text(MY_CNF.partition("\n")[2].replace("128M", "64M"))
         give_away(self.folder)
         self._start_etcd()
-        own = ("--service-map", "grpc-vtctl,grpc-vtctld", "--grpc-port", str(self._vtctld_port))
+        own = ("--service-map", "grpc-vtctl,grpc-vtctld", "--grpc-port", str(self.vtctld_port))
         self._run("vtctld", [*self._topology(), "--cell", _CELL, *own, *self._listens()])
         etcd = f"{_HOST}:{self._etcd_port}"
         self._until(
@@ -223,7 +224,7 @@ class VitessCluster:
         """Run vtctldclient and return what it prints."""
         program = str(vitess_program(self.version, "vtctldclient"))
         return run_program(
-            [program, "--server", f"{_HOST}:{self._vtctld_port}", *arguments], f"vtctldclient {arguments[0]}"
+            [program, "--server", f"{_HOST}:{self.vtctld_port}", *arguments], f"vtctldclient {arguments[0]}"
         )
 
     def tried(self, *arguments: str) -> bool:

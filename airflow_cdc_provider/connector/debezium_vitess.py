@@ -144,8 +144,7 @@ def _key_columns(draft: Draft, name: str, value: str) -> None:
 
 def _factory(draft: Draft, name: str, value: str) -> None:
     if value == _ORDERED:
-        # Without transactions a factory says nothing, also to Debezium.
-        if draft.properties.get("provide.transaction.metadata", "").strip().lower() == "true":
+        if _is_ordered(draft):  # without transactions a factory says nothing, also to Debezium
             draft.set("publish.vitess.ordered_transactions", True)
     elif value not in ("", _DEFAULT_FACTORY):
         raise refusal(name, value, f"It is a Java class; followed are {_ORDERED} and Debezium's default")
@@ -178,14 +177,55 @@ def _tasks(draft: Draft, name: str, value: str) -> None:
     per_task = draft.properties.get("vitess.offset.storage.per.task", "false").strip().lower()
     if int(value) > 1 and per_task != "true":
         raise wrong(name, "1, or vitess.offset.storage.per.task=true beside it", value)
-    draft.notes.append(f"property {name} is left out: Spark divides the work")
+    draft.set("source.streams", int(value))
 
 
-def _per_task(draft: Draft, name: str, value: str) -> None:
-    boolean(name, value)
-    draft.notes.append(
-        f"property {name} is left out: positions are kept per shard, whatever the number of tasks"
+def _whole_number(path: str) -> Rule:
+    """Take over a whole number; -1 stands for none."""
+
+    def apply(draft: Draft, name: str, value: str) -> None:
+        if not re.fullmatch(r"-1|\d+", value):
+            raise wrong(name, "a whole number, or -1 for none", value)
+        draft.set(path, int(value))
+
+    return taken(f"`{path}`", apply)
+
+
+def _is_ordered(draft: Draft) -> bool:
+    properties = draft.properties
+    return (
+        properties.get("transaction.metadata.factory", "").strip() == _ORDERED
+        and properties.get("provide.transaction.metadata", "").strip().lower() == "true"
     )
+
+
+def _connector_generation(draft: Draft, name: str, value: str) -> None:
+    if not re.fullmatch(r"\d+", value):
+        raise wrong(name, "a whole number", value)
+    if _is_ordered(draft):
+        draft.set("source.generation", int(value))
+    elif int(value):
+        draft.notes.append(f"property {name} is left out: it says nothing without ordered transactions")
+
+
+def _epoch_map(draft: Draft, name: str, value: str) -> None:
+    if not value:
+        return
+    try:
+        epochs = json.loads(value)
+    except ValueError:
+        epochs = None
+    if not isinstance(epochs, dict) or not all(type(epoch) is int for epoch in epochs.values()):
+        raise wrong(name, 'a JSON object of shards and epochs, such as {"-80": 1, "80-": 2}', value)
+    draft.set("source.epochs", epochs)
+
+
+def _inherit_epochs(draft: Draft, name: str, value: str) -> None:
+    inherits = boolean(name, value)
+    if inherits and draft.properties.get("transaction.metadata.factory", "").strip() != _ORDERED:
+        raise wrong(name, f"false, or transaction.metadata.factory={_ORDERED} beside it", value)
+    if inherits and _is_ordered(draft):
+        draft.set("publish.vitess.inherit_epochs", True)
 
 
 def _old_prefix(draft: Draft, name: str, value: str) -> None:
@@ -236,7 +276,7 @@ def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
     if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
         raise wrong(name, f"a whole number above max.batch.size, {batch}", value)
-    draft.notes.append(f"property {name} is left out: source.advanced.read_ahead_bytes bounds what waits")
+    draft.set("source.advanced.read_ahead_events", int(value))
 
 
 def _heartbeat(draft: Draft, name: str, value: str) -> None:
@@ -245,6 +285,7 @@ def _heartbeat(draft: Draft, name: str, value: str) -> None:
         raise wrong(name, "a whole number", value)
     if int(value):
         draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
+        draft.set("publish.vitess.heartbeats", True)
 
 
 def _own_converters(draft: Draft, name: str, value: str) -> None:
@@ -262,8 +303,8 @@ _UNSIGNED: Final = choice(
     "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
 )
 _KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
-_VTCTLD: Final = left_out("VTGate itself tells the first position, so vtctld isn't asked")
-_EXCLUDE_KEYSPACE: Final = left_out("names of tables are read with their keyspace and without")
+_VTCTLD: Final = "VTGate itself tells the first position; to have vtctld asked, put it into the extra as"
+_EXCLUDE_KEYSPACE: Final = flag("source.stream.exclude_keyspace_from_table_name")
 
 VITESS: Final[dict[str, Rule]] = {
     **COMMON,
@@ -273,10 +314,11 @@ VITESS: Final[dict[str, Rule]] = {
     "database.password": CONNECTION,
     "vitess.database.*": CONNECTION,
     "database.server.name": taken("`publish.topic_prefix`, where topic.prefix isn't set", _old_prefix),
-    "tasks.max": taken(
-        "left out: Spark divides the work. More than 1 needs vitess.offset.storage.per.task", _tasks
-    ),
-    "vitess.vtctld.*": _VTCTLD,
+    "tasks.max": taken("`source.streams`. More than 1 needs vitess.offset.storage.per.task", _tasks),
+    "vitess.vtctld.host": left_out(f"{_VTCTLD} vtctld_host"),
+    "vitess.vtctld.port": left_out(f"{_VTCTLD} vtctld_port"),
+    "vitess.vtctld.user": left_out(f"{_VTCTLD} vtctld_login"),
+    "vitess.vtctld.password": left_out(f"{_VTCTLD} vtctld_password"),
     "vitess.keepalive.interval.ms": left_out(f"{_EXTRA} keepalive_seconds"),
     "vitess.grpc.headers": left_out(f"{_EXTRA} headers"),
     "vitess.grpc.max_inbound_message_size": left_out(f"{_EXTRA} max_message_bytes"),
@@ -295,12 +337,16 @@ VITESS: Final[dict[str, Rule]] = {
     "vitess.stream.keyspace.heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.stream_keyspace_heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.transaction.chunk.size.bytes": number("source.stream.transaction_chunk_bytes"),
-    "vitess.offset.storage.per.task": taken("left out: positions are kept per shard", _per_task),
-    "vitess.offset.storage.task.key.gen": STATE,
-    "vitess.prev.num.tasks": STATE,
-    "vitess.connector.generation": refused("Epochs can't be raised by hand yet", "0"),
-    "vitess.shard.epoch.map": refused("Epochs can't be set by hand yet"),
-    "vitess.inherit.epoch": left_out("shards of a reshard always begin above their parents"),
+    "vitess.offset.storage.per.task": flag("source.task_offsets.per_task"),
+    "vitess.offset.storage.task.key.gen": _whole_number("source.task_offsets.generation"),
+    "vitess.prev.num.tasks": _whole_number("source.task_offsets.previous_tasks"),
+    "vitess.connector.generation": taken(
+        "`source.generation`, with VitessOrderedTransactionMetadataFactory", _connector_generation
+    ),
+    "vitess.shard.epoch.map": taken("`source.epochs`", _epoch_map),
+    "vitess.inherit.epoch": taken(
+        "`publish.vitess.inherit_epochs`; true needs VitessOrderedTransactionMetadataFactory", _inherit_epochs
+    ),
     "override.datetime.to.nullable": _OVERRIDE,
     "vitess.override.datetime.to.nullable": _OVERRIDE,
     "time.precision.mode": taken(
@@ -358,7 +404,7 @@ VITESS: Final[dict[str, Rule]] = {
     ),
     "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
     "max.batch.size": PROCESS,
-    "max.queue.size": taken("left out: `source.advanced.read_ahead_bytes` bounds what waits", _queue_size),
+    "max.queue.size": taken("`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size),
     "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
@@ -373,7 +419,10 @@ VITESS: Final[dict[str, Rule]] = {
     "event.processing.failure.handling.mode": taken(
         "`source.advanced.strict` and `warn_of_broken`; an import's default is fail, as Debezium's", _failures
     ),
-    "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
+    "heartbeat.interval.ms": taken(
+        "`source.stream.heartbeat_seconds` and `publish.vitess.heartbeats`; 0 leaves both as they are",
+        _heartbeat,
+    ),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.naming.strategy": taken(

@@ -161,6 +161,11 @@ class VitessPublishOptions:
         (),
         check=_patterns,
     )
+    heartbeats: bool = option(
+        "Events of a stream's HEARTBEATs too: the VGTID that was reached and the time "
+        "(heartbeat.interval.ms), on the topic that publish.heartbeat_prefix leads",
+        False,
+    )
     schema_changes_topic: str = option(
         "Topic of schema changes; default: publish.topic_prefix alone (override.schema.change.topic)",
         "",
@@ -169,6 +174,12 @@ class VitessPublishOptions:
     ordered_transactions: bool = option(
         "Transactions tell their epoch and rank, which order the changes of a shard "
         "(VitessOrderedTransactionMetadataFactory). Needs publish.transactions",
+        False,
+    )
+    inherit_epochs: bool = option(
+        "The epochs of a shard that a reshard made go on above those of its parents, so that events of a row "
+        "are ordered over the reshard too; false: from 0, as Debezium shows them by default "
+        "(vitess.inherit.epoch). Needs ordered_transactions",
         False,
     )
     local_vgtid: bool = option(
@@ -196,6 +207,11 @@ def refuse_clashing_vitess(transactions: bool, publish: VitessPublishOptions) ->
         raise ConfigurationError(
             "options publish.vitess.include_columns and publish.vitess.exclude_columns exclude each other",
             remedy="keep one",
+        )
+    if publish.inherit_epochs and not publish.ordered_transactions:
+        raise ConfigurationError(
+            "option publish.vitess.inherit_epochs says nothing without ordered transactions",
+            expected="publish.vitess.ordered_transactions: true",
         )
     if not transactions and (publish.ordered_transactions or not publish.transaction_records):
         name = "ordered_transactions" if publish.ordered_transactions else "transaction_records"

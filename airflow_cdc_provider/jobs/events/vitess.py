@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from airflow_cdc_provider.events import transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
+from airflow_cdc_provider.events.heartbeats import heartbeat_topic
 from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import topic_name
 from airflow_cdc_provider.events.transforms.fields import change_fields
@@ -33,6 +34,7 @@ from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
 from airflow_cdc_provider.sources.vitess.event_tables import EventForm
 from airflow_cdc_provider.sources.vitess.event_types import EventTypes
 from airflow_cdc_provider.sources.vitess.events import (
+    Heartbeat,
     Statement,
     Stream,
     StreamEvents,
@@ -58,14 +60,14 @@ class VitessRecords:
         now_ns: When records are made, ns since 1970.
         captured: Tells of a keyspace and table whether its events are wanted.
         skipped: Gets the number of events left out on purpose, by kind.
-        order: Epochs and ranks of shards' transactions, as far as they were read.
+        births: First epochs of the shards that a reshard made, where records tell them.
     """
 
     connector: Connector
     now_ns: int
     captured: Callable[[str, str], bool]
     skipped: Counter[str] = field(default_factory=Counter)
-    order: TransactionOrder = field(default_factory=TransactionOrder)
+    births: dict[str, set[int]] = field(default_factory=dict)
     _tables: dict[str, str] = field(default_factory=dict)
 
     def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -98,7 +100,7 @@ class VitessRecords:
         tables = [self._wanted(table) for table in decoded.tables]
         tables = [table for table in tables if table.rows.num_rows]
         texts = self._vgtids(told)
-        pieces = self._schema_changes(decoded.statements)
+        pieces = [*self._schema_changes(decoded.statements), *self._heartbeats(decoded.heartbeats)]
         blocks: list[pa.StructArray] = []
         if publish.transactions:
             bounded = self._bound(tables, told, texts)
@@ -115,6 +117,12 @@ class VitessRecords:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
         return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector))
+
+    @cached_property
+    def order(self) -> TransactionOrder:
+        """Epochs and ranks of shards' transactions, as far as they were read."""
+        inherits = self.connector.publish.vitess.inherit_epochs
+        return TransactionOrder(inherits=inherits, births=self.births)
 
     @cached_property
     def form(self) -> EventForm:
@@ -169,6 +177,24 @@ class VitessRecords:
         topic = topic_name(self.connector.publish.vitess.schema_changes_topic or self.connector.topic_prefix)
         envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
         return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in told]))]
+
+    def heartbeats(self, told: Sequence[Heartbeat]) -> pa.RecordBatch:
+        """Make the records of heartbeats alone; none if they aren't wanted."""
+        return encode_pieces(self._heartbeats(told), converters_of(self.connector))
+
+    def _heartbeats(self, told: Sequence[Heartbeat]) -> list[Piece]:
+        publish = self.connector.publish
+        if not told or not publish.vitess.heartbeats:
+            return []
+        topic = heartbeat_topic(
+            self.connector.topic_prefix,
+            publish.topic_delimiter,
+            publish.heartbeat_prefix,
+            publish.heartbeat_topic,
+        )
+        vgtids = pa.array([vgtid_text(one.vgtid) for one in told], pa.utf8())
+        envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options())
+        return [Piece(envelope, np.array([one.place for one in told]))]
 
     def _changed_fields(self, envelope: Envelope) -> Envelope:
         own = self.connector.publish.vitess

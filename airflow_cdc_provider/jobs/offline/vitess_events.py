@@ -19,7 +19,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.vitess import VitessRecords
 from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.events import Stream, stretches
+from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.recordings import read_recording
 
@@ -45,6 +45,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                 damage.add(f"{file} at byte {place}", reason)
             if records.num_rows:
                 yield to_lines(records, headers if connector.publish.headers else ())
+        silence = maker.heartbeats(heartbeats(events, last, len(events)))
+        if silence.num_rows:
+            yield to_lines(silence, headers if connector.publish.headers else ())
         open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
         if open_rows:
             damage.add(f"{file}, the last transaction", f"{open_rows} row changes that no COMMIT follows")

@@ -358,9 +358,11 @@ class Cutter:
         """Make records of a statement: its text, and what ends the life of a table's rows."""
         payload = events.body(number)
         position = place.key + bytes(4)
+        # No record of kind transaction has the VGTID of a statement, which its event is to tell.
+        vgtid = json.dumps(dict(self._told_shards or vgtid_shards(self._told)))
 
         def record(table: str | None, position: bytes, kind: str) -> dict[str, Any]:
-            return schema_record(
+            made = schema_record(
                 payload,
                 DDL,
                 table=table,
@@ -370,6 +372,7 @@ class Cutter:
                 captured_us=captured_us,
                 kind=kind,
             )
+            return {**made, "transaction": vgtid}
 
         self._records.append(record(None, position, SCHEMA))
         keyspace = shard.partition("/")[0]

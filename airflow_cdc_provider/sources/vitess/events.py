@@ -30,6 +30,8 @@ from airflow_cdc_provider.sources.vitess.event_tables import (
 )
 
 _PLACE_BITS: Final = 32
+_ENDS: Final = (wire.COMMIT, wire.DDL, wire.OTHER)
+"""Kinds of events with which a shard has reached the VGTID before them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +102,19 @@ class Statement:
     vgtid: bytes
 
 
+@dataclass(frozen=True)
+class Heartbeat:
+    """A word of VTGate's in the silence of a stream.
+
+    Args:
+        place: What it is sorted by.
+        vgtid: The ``VGtid`` message that was reached.
+    """
+
+    place: int
+    vgtid: bytes
+
+
 @dataclass(frozen=True, eq=False)
 class StreamEvents:
     """What a stretch of a stream holds.
@@ -109,12 +124,14 @@ class StreamEvents:
         transactions: All transactions, also those without an event.
         statements: DDL.
         unread: Byte of the data where a row change stands that can't be read, and why.
+        heartbeats: Heartbeats behind the first position.
     """
 
     tables: list[TableEvents]
     transactions: Transactions
     statements: list[Statement]
     unread: dict[int, str] = field(default_factory=dict)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +161,7 @@ def stretches(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
         First and last (not included) number of the events of a stretch. What no COMMIT, DDL or OTHER follows
         is in none.
     """
-    ends = np.flatnonzero(np.isin(events.types, (wire.COMMIT, wire.DDL, wire.OTHER))) + 1
+    ends = np.flatnonzero(np.isin(events.types, _ENDS)) + 1
     counts = np.searchsorted(events.changes.events, ends)
     begin, counted = 0, 0
     for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
@@ -187,7 +204,20 @@ def decode(
         for table, chosen in _by_form(stream, rows, of_event, form, captured, unread)
     ]
     statements = [_statement(events, int(first + n), vgtids) for n in np.flatnonzero(types == wire.DDL)]
-    return StreamEvents(tables, transactions, statements, unread)
+    return StreamEvents(tables, transactions, statements, unread, heartbeats(events, first, last))
+
+
+def heartbeats(events: wire.Events, first: int, last: int) -> list[Heartbeat]:
+    """Find the heartbeats of a stretch, also behind its last transaction; none before the first position."""
+    found = []
+    for number in (first + np.flatnonzero(events.types[first:last] == wire.HEARTBEAT)).tolist():
+        # A VGTID is reached with what follows it.
+        ended = np.flatnonzero(np.isin(events.types[:number], _ENDS))
+        told = np.flatnonzero(events.types[: ended[-1] if len(ended) else 0] == wire.VGTID)
+        if len(told):
+            # Inside of a transaction it comes before all that the transaction's COMMIT brings.
+            found.append(Heartbeat((int(ended[-1]) << _PLACE_BITS) + 1, events.body(int(told[-1]))))
+    return found
 
 
 class _Form(NamedTuple):

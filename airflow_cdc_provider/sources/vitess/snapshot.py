@@ -21,6 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -44,7 +45,7 @@ from airflow_cdc_provider.sources.vitess.position import (
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
-from airflow_cdc_provider.sources.vitess.requests import quoted, stream_request
+from airflow_cdc_provider.sources.vitess.requests import quoted, room_of, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -60,6 +61,7 @@ from airflow_cdc_provider.sources.vitess.wire import (
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
+_MOST_PAUSES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class RangeReader:
             ConfigurationError: The table is gone, or the filter is wrong.
         """
         progress = _Progress()
-        left = pauses(self.options.advanced)
+        left = self._pauses()
         with VtgateClient(self.values) as client:
             while True:
                 before = progress.entry
@@ -165,7 +167,7 @@ class RangeReader:
                     if self.lost is not None:
                         self.lost(1)
                     if progress.entry is not before:
-                        left = pauses(self.options.advanced)
+                        left = self._pauses()
                     pause = next(left, None)
                     if pause is None:
                         if isinstance(error, StreamEnded):
@@ -181,11 +183,15 @@ class RangeReader:
                     )
                     self.sleep(pause)
 
+    def _pauses(self) -> Iterator[float]:
+        """Give pauses; a task can't be asked to stop, so that it may not wait without a limit."""
+        return islice(pauses(self.options.advanced), _MOST_PAUSES)
+
     def _read_on(
         self, client: VtgateClient, part: SnapshotRange, progress: _Progress
     ) -> Iterator[pa.RecordBatch]:
         stream = client.vstream(self._request(part, progress).SerializeToString())
-        ahead = ReadAhead(stream, self.options.advanced.read_ahead_bytes)
+        ahead = ReadAhead(stream, room_of(self.options))
         copy = _Copy(part, progress)
         silent_seconds = _SILENT_INTERVALS * self.options.stream.heartbeat_seconds
         try:
@@ -274,7 +280,8 @@ class _Copy:
                 self._last_key = key
                 entry = None
                 done = number + 1
-            elif kind == COPY_COMPLETED:
+            elif kind == COPY_COMPLETED and not events.table(number).shard:
+                # Each shard's copy ends with one of its own; the last one, of no shard, ends them all.
                 self.completed = True
                 yield from self._tell_fields(self._progress.entry)
         self._data = self._data[int(events.ends[done - 1]) :] if done else self._data

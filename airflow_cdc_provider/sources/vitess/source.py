@@ -17,10 +17,10 @@ from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
-from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
+from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -35,6 +35,7 @@ from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRa
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
 from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
+from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
@@ -233,13 +234,15 @@ class VitessSource:
             ConfigurationError: ``start_at`` names other shards than there are.
             PositionLost: It names transactions that a shard doesn't have.
         """
-        now = self._head()
+        now = self._begun_at_head()
+        require_epochs_of((shard.partition("/")[2] for shard in now.shards), self._options.epochs)
         if self._options.start_at == CURRENT:
-            return now.to_offset()
+            vtctld = self._values.vtctld
+            return (self._told_by(vtctld, now) if vtctld else now).to_offset()
         entries = json.loads(self._options.start_at)
         chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
         places = {
-            shard: ShardPlace(CURRENT).moved(gtid if is_real(gtid) else now.shards[shard].gtid)
+            shard: self._first_place(shard, gtid, is_given=True) if is_real(gtid) else now.shards[shard]
             for shard, gtid in chosen.items()
             if is_real(gtid) or shard in now.shards
         }
@@ -262,13 +265,13 @@ class VitessSource:
         before = self._offset
         now = self._head()
         if before is None:
-            return now.to_offset()
+            return self._begun_at_head().to_offset()
         epoch = 1 + max(place.epoch for place in before.shards.values())
         places = {}
         for shard, place in now.shards.items():
             known = before.shards.get(shard)
             parents = known.parents if known is not None else before.ancestors_of(shard)
-            places[shard] = ShardPlace(place.gtid, epoch, parents)
+            places[shard] = ShardPlace(place.gtid, epoch, parents, self._options.generation)
         return Position(places).to_offset()
 
     def head(self) -> Offset:
@@ -304,7 +307,7 @@ class VitessSource:
 
     def stand_at(self, offset: Offset) -> None:
         """Take in the stored offset: snapshots are placed there."""
-        self._offset = Position.from_offset(offset)
+        self._offset = Position.from_offset(offset).of_generation(self._options.generation)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Take the next batch.
@@ -314,7 +317,10 @@ class VitessSource:
                 transactions that it has, so that its stream would stand still without a word.
             TransientError: The server can't be reached.
         """
-        position = Position.from_offset(start) if start is not None else self._head()
+        if start is None:
+            position = self._begun_at_head()
+        else:
+            position = Position.from_offset(start).of_generation(self._options.generation)
         target = Position.from_offset(head)
         self._offset = position
         _require_all_shards(position, target)
@@ -396,6 +402,22 @@ class VitessSource:
             self._client_made.close()
         self._stream_made = self._client_made = None
 
+    def _begun_at_head(self) -> Position:
+        """Return where shards stand now, with the epochs of a capture that begins there."""
+        shards = self._head().shards
+        return Position({shard: self._first_place(shard, place.gtid) for shard, place in shards.items()})
+
+    def _first_place(self, shard: str, gtid: str, *, is_given: bool = False) -> ShardPlace:
+        """Return where a capture begins in a shard.
+
+        The first position that the server tells begins an epoch, and so does one that is given without
+        epochs; one that is given with them is of the epoch that it is given.
+        """
+        options = self._options
+        epoch = options.epochs.get(shard.partition("/")[2], 0)
+        before = gtid if is_given and options.epochs else CURRENT
+        return ShardPlace(before, epoch, generation=options.generation).moved(gtid)
+
     def _head(self, tablet_type: str = "") -> Position:
         now = self._over_losses(
             lambda: current_position(
@@ -403,6 +425,20 @@ class VitessSource:
             )
         )
         return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
+
+    def _told_by(self, vtctld: Vtctld, now: Position) -> Position:
+        """Ask vtctld where the shards stand.
+
+        Raises:
+            PositionLost: It tells of another cluster.
+        """
+        options = self._options
+        seconds = options.advanced.call_seconds
+        told = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
+        position = Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in told.shards.items()})
+        # What it tells is newer than the head that was asked for before.
+        self._require_known(position, self._head())
+        return position
 
     def _require_known(self, position: Position, head: Position) -> None:
         """Refuse a position that a shard can't go on from; a replica may just be behind.

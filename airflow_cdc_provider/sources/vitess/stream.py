@@ -31,8 +31,8 @@ from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
-from airflow_cdc_provider.sources.vitess.requests import stream_request
+from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded, Waiting
+from airflow_cdc_provider.sources.vitess.requests import room_of, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, BrokenMessage
 
@@ -77,15 +77,24 @@ class ChangeStream:
         self._ahead: ReadAhead | None = None
         self._cutter: Cutter | None = None
         self._place = Position()
-        self._counts = StreamNumbers(queue_bytes_limit=options.advanced.read_ahead_bytes)
+        self._waiting = Waiting()
+        self._counts = StreamNumbers(
+            queue_bytes_limit=options.advanced.read_ahead_bytes,
+            queue_events_limit=options.advanced.read_ahead_events,
+        )
 
     @property
     def counts(self) -> StreamNumbers:
         """What the stream met so far."""
         position = {shard: place.gtid for shard, place in self._place.shards.items()}
-        waiting = self._ahead.waiting_bytes if self._ahead is not None else 0
         return replace(
-            self._counts, connected=self._ahead is not None, position=position, queue_bytes=waiting
+            self._counts,
+            connected=self._ahead is not None,
+            position=position,
+            queue_events=self._waiting.events,
+            queue_bytes=self._waiting.bytes,
+            queue_events_max=self._waiting.most_events,
+            queue_bytes_max=self._waiting.most_bytes,
         )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:
@@ -229,7 +238,7 @@ class ChangeStream:
     def _open(self) -> None:
         request = stream_request(self._place.to_vgtid(), self._filters(), self._options)
         self._ahead = ReadAhead(
-            self._client().vstream(request.SerializeToString()), self._options.advanced.read_ahead_bytes
+            self._client().vstream(request.SerializeToString()), room_of(self._options), self._waiting
         )
         self._cutter = Cutter(
             self._place,

@@ -39,6 +39,12 @@ def assert_mirror_equals_table(spark: SparkSession, server: VitessServer, table:
     return len(rows)
 
 
+def rows_of_shard(server: VitessServer, table: str, shard: str) -> int:
+    with server.connect(f"shop:{shard}").cursor() as cursor:
+        cursor.execute(f"select count(*) from {table}")
+        return int(cursor.fetchall()[0][0])
+
+
 @pytest.fixture
 def table(vitess_server: VitessServer, request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"t{abs(hash(request.node.name)) % 10**8}"
@@ -190,7 +196,14 @@ def test_a_statement_that_changes_values_brings_a_snapshot(
 
 
 @pytest.mark.covers(
-    "VIT-MET-02", "VIT-MET-03", "VIT-MET-07", "VIT-MET-08", "VIT-MET-09", "VIT-MET-10", "VIT-MET-11"
+    "VIT-MET-13",
+    "VIT-MET-02",
+    "VIT-MET-03",
+    "VIT-MET-07",
+    "VIT-MET-08",
+    "VIT-MET-09",
+    "VIT-MET-10",
+    "VIT-MET-11",
 )
 def test_metrics_bear_debeziums_names(run_stage: RunStage, vitess_server: VitessServer, table: str) -> None:
     run(vitess_server, table, 1, 20)
@@ -198,6 +211,10 @@ def test_metrics_bear_debeziums_names(run_stage: RunStage, vitess_server: Vitess
     rows = len(selected(vitess_server, table))
     shot = metrics_of(run_stage("sync", declaration(table), connection))["snapshot"]
     assert (shot["SnapshotCompleted"], shot["RowsScanned"]) == (True, {f"shop.{table}": rows})
+    by_shard = {shard: of[f"shop.{table}"] for shard, of in shot["RowsScannedByOrigin"].items()}
+    assert by_shard == {
+        f"shop/{shard}": rows_of_shard(vitess_server, table, shard) for shard in ("-80", "80-")
+    }
     with vitess_server.connect("shop").cursor() as cursor:
         for statement in (
             f"insert into {table} (id, name) values (7001, 'a'), (7002, 'b')",

@@ -11,7 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.connector.imported import Imported
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessTaskOffsets
 
 LEAST = {
     "connector.class": "io.debezium.connector.vitess.VitessConnector",
@@ -23,6 +23,7 @@ SET = (
     '{"keyspace":"shop","shard":"80-","gtid":"MySQL56/a:1-38"}]'
 )
 TYPES = "publish.vitess.source_types"
+BARE = "source.stream.exclude_keyspace_from_table_name"
 MASKS = "publish.vitess.masks"
 T = "(?i:shop.t)"
 A = "(?i:shop.t.a)"
@@ -107,25 +108,29 @@ def test_tables_are_chosen_by_anchored_expressions() -> None:
         imported({"table.include.list": "a", "table.exclude.list": "b"})
 
 
-def test_what_is_accepted_and_needs_nothing() -> None:
-    quiet = {
-        "skipped.operations": "t",
-        "vitess.exclude.keyspace.from.table.name": "true",
-    }
-    found = imported(quiet)
-    assert found.connector.publish.skipped_operations == ("t",)
-    assert sum("is left out" in note for note in found.notes) == 1
+def test_kinds_of_events_are_skipped() -> None:
+    """That the events have none without it, a test of them shows."""
+    assert connector("skipped.operations", "t").publish.skipped_operations == ("t",)
+    assert connector("skipped.operations", "d, t").publish.skipped_operations == ("d", "t")
+    assert connector("skipped.operations", "none").publish.skipped_operations == ()
+    with pytest.raises(ConfigurationError, match=r"skipped\.operations"):
+        imported({"skipped.operations": "x"})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "path", "expected"),
     [
         ("vitess.exclude.empty.shards", "true", "source.exclude_empty_shards", True),
+        ("vitess.exclude.keyspace.from.table.name", "true", BARE, True),
         ("vitess.stop_on_reshard", "true", "source.stream.stop_on_reshard", True),
         ("vitess.stream.keyspace.heartbeats", "true", "source.stream.keyspace_heartbeats", True),
         ("vitess.stream_keyspace_heartbeats", "true", "source.stream.keyspace_heartbeats", True),
         ("vitess.transaction.chunk.size.bytes", "1024", "source.stream.transaction_chunk_bytes", 1024),
         ("heartbeat.interval.ms", "9000", "source.stream.heartbeat_seconds", 9),
+        ("heartbeat.interval.ms", "9000", "publish.vitess.heartbeats", True),
+        ("heartbeat.interval.ms", "0", "publish.vitess.heartbeats", False),
+        ("heartbeat.topics.prefix", "beat", "publish.heartbeat_prefix", "beat"),
+        ("max.queue.size", "4096", "source.advanced.read_ahead_events", 4096),
         ("max.queue.size.in.bytes", "1024", "source.advanced.read_ahead_bytes", 1024),
         ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_pause_seconds", 2.5),
         ("snapshot.mode", "never", "snapshot.mode", "never"),
@@ -256,18 +261,93 @@ def test_decimal_handling_mode_is_said_to_have_no_effect() -> None:
     assert any("has no effect in Debezium" in note for note in found.notes)
 
 
+PER_TASK = {
+    "tasks.max": "2",
+    "vitess.offset.storage.per.task": "true",
+    "vitess.offset.storage.task.key.gen": "1",
+    "vitess.prev.num.tasks": "1",
+}
+
+
 @pytest.mark.covers("VIT-OFS-01")
 def test_several_tasks_need_offsets_per_task() -> None:
-    several = {"tasks.max": "2", "vitess.offset.storage.per.task": "true"}
-    assert any("positions are kept per shard" in note for note in imported(several).notes)
+    found = source(PER_TASK)
+    assert found.streams == 2
+    assert found.task_offsets == VitessTaskOffsets(per_task=True, generation=1, previous_tasks=1)
     with pytest.raises(ConfigurationError, match=r"vitess\.offset\.storage\.per\.task"):
         imported({"tasks.max": "2"})
+
+
+@pytest.mark.covers("VIT-OFS-03", "VIT-OFS-04")
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("vitess.offset.storage.task.key.gen", "-1", r"task\.key\.gen\) of 0 or more"),
+        ("vitess.offset.storage.task.key.gen", "one", "a whole number, or -1"),
+        ("vitess.prev.num.tasks", "-1", r"prev\.num\.tasks\) above 0"),
+        ("vitess.prev.num.tasks", "0", r"prev\.num\.tasks\) above 0"),
+    ],
+)
+def test_offsets_per_task_need_a_generation_and_what_was_before(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        imported({**PER_TASK, name: value})
+
+
+ORDERED = {
+    "provide.transaction.metadata": "true",
+    "transaction.metadata.factory": (
+        "io.debezium.connector.vitess.pipeline.txmetadata.VitessOrderedTransactionMetadataFactory"
+    ),
+}
+
+
+@pytest.mark.covers("VIT-TXN-09", "VIT-TXN-10", "VIT-TXN-11")
+def test_epochs_by_hand() -> None:
+    found = connector(
+        **{
+            **ORDERED,
+            "vitess.shard.epoch.map": '{"-80": 3, "80-": 4}',
+            "vitess.shard": "-80,80-",
+            "vitess.inherit.epoch": "true",
+            "vitess.connector.generation": "2",
+        }
+    )
+    assert option(found.source, "epochs") == {"-80": 3, "80-": 4}
+    assert option(found.source, "generation") == 2
+    assert found.publish.vitess.inherit_epochs
+    plain = connector(**{**ORDERED, "vitess.shard.epoch.map": ""})
+    assert (option(plain.source, "epochs"), option(plain.source, "generation")) == ({}, 0)
+    assert not plain.publish.vitess.inherit_epochs
+
+
+@pytest.mark.covers("VIT-TXN-09", "VIT-TXN-10")
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"vitess.inherit.epoch": "true"}, "VitessOrderedTransactionMetadataFactory beside it"),
+        ({"vitess.shard.epoch.map": "-80"}, "a JSON object of shards and epochs"),
+        ({"vitess.shard.epoch.map": '{"-80": "1"}'}, "a JSON object of shards and epochs"),
+        (
+            {"vitess.shard.epoch.map": '{"-80": 1}', "vitess.shard": "-80,80-"},
+            "names other shards than the capture begins with: expected -80, 80-, found -80",
+        ),
+    ],
+)
+def test_epochs_that_do_not_fit_are_refused(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        imported(properties)
+
+
+@pytest.mark.covers("VIT-TXN-11")
+def test_a_generation_says_nothing_without_ordered_transactions() -> None:
+    found = imported({"vitess.connector.generation": "2"})
+    assert option(found.connector.source, "generation") == 0
+    assert any("vitess.connector.generation is left out" in note for note in found.notes)
 
 
 @pytest.mark.covers("VIT-QUE-01")
 def test_queues() -> None:
     quiet = {
-        "max.queue.size": "4096",
         "max.batch.size": "2048",
         "poll.interval.ms": "500",
         "poll.dispatch.interval.ms": "0",
@@ -293,7 +373,6 @@ def test_queues() -> None:
         "vitess.grpc.max_inbound_message_size",
         "vitess.grpc.default.load.balancing.policy",
         "schema.history.internal",
-        "vitess.inherit.epoch",
     ],
 )
 def test_what_belongs_elsewhere_is_told_without_its_value(name: str) -> None:
