@@ -12,7 +12,7 @@ their CPU seconds are compared.
 
 It ends with an error if a ratio isn't what is asked for.
 
-Usage: python benchmarks/bench_vitess_reader.py [--rounds 5]
+Usage: python benchmarks/bench_vitess_reader.py [--rounds 5] [--streams copy single tens]
 """
 
 from __future__ import annotations
@@ -74,11 +74,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--streams", nargs="+", choices=_SHOWN, default=list(_SHOWN))
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     recorded = recording()
     wrong = []
     print(f"{'CPU us per row':40}{'plain reader':>14}{'ours':>10}{'ratio':>8}")
-    for stream, shown in _SHOWN.items():
+    for stream in arguments.streams:
+        shown = _SHOWN[stream]
         with recorded.served(stream) as port:
             compare(plain_table(recorded, port, stream), our_table(recorded, port, stream), shown)
             theirs = best(lambda: plain_rows(recorded, port, stream), rounds)  # noqa: B023  called at once
