@@ -53,6 +53,7 @@ from airflow_cdc_provider.sources.vitess.wire import (
     COMMIT,
     COPY_COMPLETED,
     FIELD,
+    ROW,
     VGTID,
     scan,
 )
@@ -255,8 +256,8 @@ class _Copy:
         done = 0
         entry = None
         rows_of = events.changes.events
-        for number in range(len(events)):
-            kind = int(events.types[number])
+        others = np.flatnonzero(events.types != ROW)  # a packet has a ROW event for each row
+        for number, kind in zip(others.tolist(), events.types[others].tolist(), strict=True):
             if kind == FIELD:
                 self._fields = events.body(number)
                 self._schema_id = schema_id(FieldEvent.FromString(self._fields))
