@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -11,7 +13,12 @@ from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, require_known
-from airflow_cdc_provider.sources.vitess.requests import current_position, list_tables, serving_shards
+from airflow_cdc_provider.sources.vitess.requests import (
+    current_position,
+    list_tables,
+    oldest_after,
+    serving_shards,
+)
 from airflow_cdc_provider.sources.vitess.tablets import (
     SERVING,
     Binlogs,
@@ -20,6 +27,7 @@ from airflow_cdc_provider.sources.vitess.tablets import (
     read_binlogs,
     require_kept,
 )
+from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 _TABLES_TO_COPY_SINCE: Final = 23
@@ -29,6 +37,9 @@ _CHUNKS_SINCE: Final = 24
 _SHORT_RETENTION_SECONDS: Final = 86_400
 _LATE_REPLICA_SECONDS: Final = 60
 _NAMES_SHOWN: Final = 10
+_OLDEST_SECONDS: Final = 3.0
+_FULL_LOAD: Final = 100
+_MINUTE_SECONDS: Final = 60
 
 
 def check_keyspace(
@@ -58,7 +69,23 @@ def check_keyspace(
         findings += _tables(client, options, selects)
         findings += _servers_behind(client, options, offset)
         findings += _stream(client, options, offset)
+        findings += _first_position(values, client, options)
     return findings
+
+
+def _first_position(
+    values: ConnectionValues, client: VtgateClient, options: VitessOptions
+) -> Iterator[Finding]:
+    """Ask vtctld, where the connection names one, as the first capture does."""
+    if values.vtctld is None:
+        return
+    try:
+        shards = [f"{options.keyspace}/{shard}" for shard in serving_shards(client, options)]
+        vtctld_position(values, values.vtctld, shards, options.tablet_type, _seconds(options))
+    except CdcError as error:
+        yield _failed("vtctld", error)
+        return
+    yield Finding("ok", "vtctld", f"tells where {len(shards)} shards stand")
 
 
 def _failed(subject: str, error: CdcError) -> Finding:
@@ -161,6 +188,36 @@ def _replication(client: VtgateClient, options: VitessOptions) -> Iterator[Findi
             f"tablets are behind their primaries, and so is what is captured: {', '.join(late)}",
             "see why replication is slow, or choose another source.tablet_type",
         )
+    throttled = [
+        f"{row[3]} ({why})"
+        for row in rows
+        if row[2] == options.tablet_type and len(row) > _THROTTLER and (why := _throttled(row[_THROTTLER]))
+    ]
+    if throttled:
+        yield Finding(
+            "warning",
+            "throttler",
+            f"tablets are throttled, and streams of them wait: {', '.join(throttled)}",
+            "see SHOW VITESS_THROTTLED_APPS and the throttler's threshold; or choose another "
+            "source.tablet_type",
+        )
+
+
+_THROTTLER: Final = 8
+"""Column of ``SHOW VITESS_REPLICATION_STATUS``: what the tablet's throttler says, as JSON."""
+
+
+def _throttled(status: str) -> str:
+    """Say why a tablet holds up its streams; empty if it doesn't, or where it doesn't tell."""
+    try:
+        told = json.loads(status)
+    except ValueError:
+        return ""
+    # Releases differ in what they call the state, and some leave it empty.
+    load, state, message = told.get("load") or 0, told.get("state") or "", told.get("message") or ""
+    if load < _FULL_LOAD and state in ("OK", ""):
+        return ""
+    return ", ".join(part for part in (f"load {load:g} %", state, message) if part)
 
 
 def _tables(
@@ -225,11 +282,29 @@ def _servers_behind(
         try:
             positions = {shard: place.gtid for shard, place in offset.shards.items()}
             require_kept(client, positions, options.tablet_type, seconds)
+            yield from _age_of_offset(client, options, offset, min(times, default=0))
         except PositionLost as error:
             yield _failed("stored offset", error)
         except CdcError as error:
             yield Finding("warning", "stored offset", str(error), "see that all its shards serve")
     yield from _schema_versions(client, options)
+
+
+def _age_of_offset(
+    client: VtgateClient, options: VitessOptions, offset: Position, kept_seconds: int
+) -> Iterator[Finding]:
+    """Compare how old the first transaction after the offset is with how long binlogs are kept."""
+    if not kept_seconds or not offset.is_real:
+        return
+    committed = oldest_after(client, options, offset, _OLDEST_SECONDS)
+    age = int(time.time() - committed) if committed is not None else 0
+    if age > kept_seconds / 2:
+        yield Finding(
+            "warning",
+            "stored offset",
+            f"what follows it is {_duration(age)} old, and binlogs are kept for {_duration(kept_seconds)}",
+            "capture now; then more often, or raise binlog_expire_logs_seconds",
+        )
 
 
 def _formats(binlogs: dict[str, Binlogs]) -> Iterator[Finding]:
@@ -310,6 +385,8 @@ def _seconds(options: VitessOptions) -> float:
 
 def _duration(seconds: int) -> str:
     days, rest = divmod(seconds, 86_400)
+    if not days and rest < _MINUTE_SECONDS:
+        return f"{rest} s"
     return f"{days} d {rest // 3600} h" if days else f"{rest // 3600} h {rest % 3600 // 60} min"
 
 

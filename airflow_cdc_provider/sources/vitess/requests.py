@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES, Filter, V
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, Room, StreamEnded
 from airflow_cdc_provider.sources.vitess.tablets import SERVING, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import VGTID, scan
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, VGTID, scan
 
 _INTERNAL: Final = re.compile(
     r"_vt.*|_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_\d{14}_(gho|ghc|del|new|vrepl)|_.*_old"
@@ -160,3 +161,36 @@ def current_position(
             "source.tablet_type",
         )
     return Position(known)
+
+
+def oldest_after(
+    client: VtgateClient, options: VitessOptions, position: Position, seconds: float
+) -> int | None:
+    """Tell when the first transaction after a position was committed, of whatever table.
+
+    Args:
+        client: The client.
+        options: The source's options.
+        position: The position.
+        seconds: When to give up.
+
+    Returns:
+        Seconds since 1970 by the server's clock; None if none came, or none that tells its time.
+    """
+    request = stream_request(position.to_vgtid(), filter_of(("_vt_no_table",)), options)
+    ahead = ReadAhead(client.vstream(request.SerializeToString()), room_of(options))
+    until = time.monotonic() + seconds
+    try:
+        while (left := until - time.monotonic()) > 0:
+            response = ahead.next(left)
+            if response is None:
+                return None
+            events = scan(response)
+            told = events.timestamps[(events.timestamps > 0) & (events.types != HEARTBEAT)]
+            if len(told):
+                return int(told.min())
+    except StreamEnded:
+        return None
+    finally:
+        ahead.close()
+    return None
