@@ -63,7 +63,19 @@ _IMPORTED = _argument(
     "--file",
     metavar="FILE",
     required=True,
-    help="File that holds the offset as JSON; for MongoDB also offsets that Debezium has stored",
+    help="File that holds the offset as JSON; for MongoDB and Vitess also offsets that Debezium has stored",
+)
+_TO = _argument(
+    "--to",
+    choices=("file", "debezium"),
+    default="file",
+    help="The form: our own, or for Vitess what PATCH /connectors/NAME/offsets of Kafka Connect takes",
+)
+_MOVED_FROM = _argument(
+    "--moved-from",
+    metavar="FILE",
+    default="",
+    help="Vitess: instead of the stored offset, offsets of Debezium's tasks, moved to the present generation",
 )
 _INVALIDATION = _argument(
     "--allow-offset-invalidation",
@@ -191,7 +203,14 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                             "Go on with what is stored under another connection, scope or topic prefix",
                             "adopt_offset",
                         ),
-                        _live("export", "Write the stored offset to a file", "export_offset", _FILE),
+                        _live(
+                            "export",
+                            "Write the stored offset to a file",
+                            "export_offset",
+                            _FILE,
+                            _TO,
+                            _MOVED_FROM,
+                        ),
                         _live(
                             "import", "Store the offset of a file", "import_offset", _IMPORTED, _INVALIDATION
                         ),

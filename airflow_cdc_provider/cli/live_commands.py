@@ -158,58 +158,43 @@ def adopt_offset(args: Namespace) -> None:
 
 @command
 def export_offset(args: Namespace) -> None:
-    """Write the stored offset to a file."""
-    offset = _offsets(read_connector(args.connector), {"action": "show"}).offset
-    if offset is None:
-        raise ConfigurationError("there is no offset to export", remedy="run a capture first")
-    Path(args.file).write_text(json.dumps(offset, sort_keys=True) + "\n")
+    """Write the stored offset to a file, as it is or as Debezium has it."""
+    from airflow_cdc_provider.cli.debezium_offsets import exported, moved_to_generation
+
+    connector = read_connector(args.connector)
+    if args.moved_from:
+        text = moved_to_generation(connector, _content(args.moved_from))
+    else:
+        offset = _offsets(connector, {"action": "show"}).offset
+        if offset is None:
+            raise ConfigurationError("there is no offset to export", remedy="run a capture first")
+        own = args.to != "debezium"
+        text = json.dumps(offset, sort_keys=True) if own else exported(connector, offset)
+    Path(args.file).write_text(f"{text}\n")
 
 
 @command
 def import_offset(args: Namespace) -> None:
     """Store the offset of a file: one of ours, or one that Debezium has stored."""
-    try:
-        content = Path(args.file).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{args.file} can't be read", found=error.strerror or str(error)) from error
+    from airflow_cdc_provider.cli.debezium_offsets import imported
+
+    content = _content(args.file)
     connector = read_connector(args.connector)
-    if connector.type == "mongodb":
-        from airflow_cdc_provider.sources.mongodb.debezium_offset import is_debeziums
-
-        if is_debeziums(content):
-            _import_debeziums(connector, content, allow_invalidation=args.allow_offset_invalidation)
-            return
-    _store(args, _parse(content.decode(errors="replace"), args.file))
-
-
-def _import_debeziums(connector: Connector, content: bytes, *, allow_invalidation: bool) -> None:
-    from airflow_cdc_provider.sources.mongodb.debezium_offset import place_of, read_offsets, remarks
-
-    offsets = read_offsets(content)
-    place = place_of(
-        offsets,
-        connector.topic_prefix,
-        shards=lambda: _shards(connector),
-        allow_invalidation=allow_invalidation,
-    )
-    for remark in remarks(offsets):
+    found = imported(connector, content, allow_invalidation=args.allow_offset_invalidation)
+    if found is None:
+        _store(args, _parse(content.decode(errors="replace"), args.file))
+        return
+    for remark in found.remarks:
         sys.stderr.write(f"{remark}\n")
-    if place is None:
-        sys.stderr.write("a shard has no offset: capture begins as at first, with a snapshot\n")
-        _print(_offsets(connector, {"action": "reset"}).offset)
-    else:
-        _print(_offsets(connector, {"action": "set", "offset": place.to_offset()}).offset)
+    options = {"action": "reset"} if found.offset is None else {"action": "set", "offset": found.offset}
+    _print(_offsets(connector, options).offset)
 
 
-def _shards(connector: Connector) -> list[str] | None:
-    from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
-    from airflow_cdc_provider.hooks.source import hook_for
-    from airflow_cdc_provider.sources.mongodb.shards import shard_names
-
-    hook = hook_for(connector)
-    assert isinstance(hook, MongodbCdcHook)
-    with hook as client:
-        return shard_names(client)
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path} can't be read", found=error.strerror or str(error)) from error
 
 
 def _store(args: Namespace, offset: dict[str, Any]) -> None:

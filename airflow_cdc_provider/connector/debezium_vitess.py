@@ -144,8 +144,7 @@ def _key_columns(draft: Draft, name: str, value: str) -> None:
 
 def _factory(draft: Draft, name: str, value: str) -> None:
     if value == _ORDERED:
-        # Without transactions a factory says nothing, also to Debezium.
-        if draft.properties.get("provide.transaction.metadata", "").strip().lower() == "true":
+        if _is_ordered(draft):  # without transactions a factory says nothing, also to Debezium
             draft.set("publish.vitess.ordered_transactions", True)
     elif value not in ("", _DEFAULT_FACTORY):
         raise refusal(name, value, f"It is a Java class; followed are {_ORDERED} and Debezium's default")
@@ -178,19 +177,99 @@ def _tasks(draft: Draft, name: str, value: str) -> None:
     per_task = draft.properties.get("vitess.offset.storage.per.task", "false").strip().lower()
     if int(value) > 1 and per_task != "true":
         raise wrong(name, "1, or vitess.offset.storage.per.task=true beside it", value)
-    draft.notes.append(f"property {name} is left out: Spark divides the work")
+    draft.set("source.streams", int(value))
 
 
-def _per_task(draft: Draft, name: str, value: str) -> None:
-    boolean(name, value)
-    draft.notes.append(
-        f"property {name} is left out: positions are kept per shard, whatever the number of tasks"
+def _whole_number(path: str) -> Rule:
+    """Take over a whole number; -1 stands for none."""
+
+    def apply(draft: Draft, name: str, value: str) -> None:
+        if not re.fullmatch(r"-1|\d+", value):
+            raise wrong(name, "a whole number, or -1 for none", value)
+        draft.set(path, int(value))
+
+    return taken(f"`{path}`", apply)
+
+
+def _is_ordered(draft: Draft) -> bool:
+    properties = draft.properties
+    return (
+        properties.get("transaction.metadata.factory", "").strip() == _ORDERED
+        and properties.get("provide.transaction.metadata", "").strip().lower() == "true"
     )
+
+
+def _connector_generation(draft: Draft, name: str, value: str) -> None:
+    if not re.fullmatch(r"\d+", value):
+        raise wrong(name, "a whole number", value)
+    if _is_ordered(draft):
+        draft.set("source.generation", int(value))
+    elif int(value):
+        draft.notes.append(f"property {name} is left out: it says nothing without ordered transactions")
+
+
+def _epoch_map(draft: Draft, name: str, value: str) -> None:
+    if not value:
+        return
+    try:
+        epochs = json.loads(value)
+    except ValueError:
+        epochs = None
+    if not isinstance(epochs, dict) or not all(type(epoch) is int for epoch in epochs.values()):
+        raise wrong(name, 'a JSON object of shards and epochs, such as {"-80": 1, "80-": 2}', value)
+    draft.set("source.epochs", epochs)
+
+
+def _inherit_epochs(draft: Draft, name: str, value: str) -> None:
+    inherits = boolean(name, value)
+    if inherits and draft.properties.get("transaction.metadata.factory", "").strip() != _ORDERED:
+        raise wrong(name, f"false, or transaction.metadata.factory={_ORDERED} beside it", value)
+    if inherits and _is_ordered(draft):
+        draft.set("publish.vitess.inherit_epochs", True)
 
 
 def _old_prefix(draft: Draft, name: str, value: str) -> None:
     if "topic.prefix" not in draft.properties:
         name_option("publish.topic_prefix").apply(draft, name, value)
+
+
+def _retries(draft: Draft, name: str, value: str) -> None:
+    """Take over how often a lost VTGate is asked again."""
+    if not re.fullmatch(r"-1|\d+", value):
+        raise wrong(name, "-1, or a whole number", value)
+    draft.set("source.advanced.connect_attempts", int(value))
+
+
+def _retry_pause(draft: Draft, name: str, value: str) -> None:
+    """Take over the pause between attempts, which is always the same in Debezium's connectors."""
+    if not re.fullmatch(r"\d+", value):
+        raise wrong(name, "a whole number", value)
+    _set_pauses(draft, int(value) / 1000)
+
+
+def _set_pauses(draft: Draft, seconds: float) -> None:
+    draft.set("source.advanced.connect_pause_seconds", seconds)
+    draft.set("source.advanced.connect_longest_pause_seconds", seconds)
+
+
+def _failures(draft: Draft, name: str, value: str) -> None:
+    """Take over what becomes of an event that can't be read."""
+    modes = {"fail": (True, True), "warn": (False, True), "skip": (False, False), "ignore": (False, False)}
+    if value.lower() not in modes:
+        raise wrong(name, f"one of {', '.join(modes)}", value)
+    strict, warns = modes[value.lower()]
+    draft.set("source.advanced.strict", strict)
+    draft.set("source.advanced.warn_of_broken", warns)
+
+
+def vitess_defaults(draft: Draft) -> None:
+    """Set what Debezium's connector for Vitess has other defaults for."""
+    if "errors.max.retries" not in draft.properties:
+        draft.set("source.advanced.connect_attempts", -1)
+    if "retriable.restart.connector.wait.ms" not in draft.properties:
+        _set_pauses(draft, 10.0)
+    if "event.processing.failure.handling.mode" not in draft.properties:
+        draft.set("source.advanced.strict", True)
 
 
 def _queue_size(draft: Draft, name: str, value: str) -> None:
@@ -235,9 +314,7 @@ VITESS: Final[dict[str, Rule]] = {
     "database.password": CONNECTION,
     "vitess.database.*": CONNECTION,
     "database.server.name": taken("`publish.topic_prefix`, where topic.prefix isn't set", _old_prefix),
-    "tasks.max": taken(
-        "left out: Spark divides the work. More than 1 needs vitess.offset.storage.per.task", _tasks
-    ),
+    "tasks.max": taken("`source.streams`. More than 1 needs vitess.offset.storage.per.task", _tasks),
     "vitess.vtctld.host": left_out(f"{_VTCTLD} vtctld_host"),
     "vitess.vtctld.port": left_out(f"{_VTCTLD} vtctld_port"),
     "vitess.vtctld.user": left_out(f"{_VTCTLD} vtctld_login"),
@@ -260,12 +337,16 @@ VITESS: Final[dict[str, Rule]] = {
     "vitess.stream.keyspace.heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.stream_keyspace_heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.transaction.chunk.size.bytes": number("source.stream.transaction_chunk_bytes"),
-    "vitess.offset.storage.per.task": taken("left out: positions are kept per shard", _per_task),
-    "vitess.offset.storage.task.key.gen": STATE,
-    "vitess.prev.num.tasks": STATE,
-    "vitess.connector.generation": refused("Epochs can't be raised by hand yet", "0"),
-    "vitess.shard.epoch.map": refused("Epochs can't be set by hand yet"),
-    "vitess.inherit.epoch": left_out("shards of a reshard always begin above their parents"),
+    "vitess.offset.storage.per.task": flag("source.task_offsets.per_task"),
+    "vitess.offset.storage.task.key.gen": _whole_number("source.task_offsets.generation"),
+    "vitess.prev.num.tasks": _whole_number("source.task_offsets.previous_tasks"),
+    "vitess.connector.generation": taken(
+        "`source.generation`, with VitessOrderedTransactionMetadataFactory", _connector_generation
+    ),
+    "vitess.shard.epoch.map": taken("`source.epochs`", _epoch_map),
+    "vitess.inherit.epoch": taken(
+        "`publish.vitess.inherit_epochs`; true needs VitessOrderedTransactionMetadataFactory", _inherit_epochs
+    ),
     "override.datetime.to.nullable": _OVERRIDE,
     "vitess.override.datetime.to.nullable": _OVERRIDE,
     "time.precision.mode": taken(
@@ -327,10 +408,17 @@ VITESS: Final[dict[str, Rule]] = {
     "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "errors.max.retries": left_out(
-        "`source.advanced.connect_attempts` and Airflow's retries of the task do this"
+    "errors.max.retries": taken(
+        "`source.advanced.connect_attempts`; -1, the default of an import, has no limit", _retries
     ),
-    "retriable.restart.connector.wait.ms": number("source.advanced.connect_pause_seconds", per=1000),
+    "retriable.restart.connector.wait.ms": taken(
+        "`source.advanced.connect_pause_seconds` and `connect_longest_pause_seconds`; an import's default is "
+        "10 s",
+        _retry_pause,
+    ),
+    "event.processing.failure.handling.mode": taken(
+        "`source.advanced.strict` and `warn_of_broken`; an import's default is fail, as Debezium's", _failures
+    ),
     "heartbeat.interval.ms": taken(
         "`source.stream.heartbeat_seconds` and `publish.vitess.heartbeats`; 0 leaves both as they are",
         _heartbeat,

@@ -176,6 +176,12 @@ class VitessPublishOptions:
         "(VitessOrderedTransactionMetadataFactory). Needs publish.transactions",
         False,
     )
+    inherit_epochs: bool = option(
+        "The epochs of a shard that a reshard made go on above those of its parents, so that events of a row "
+        "are ordered over the reshard too; false: from 0, as Debezium shows them by default "
+        "(vitess.inherit.epoch). Needs ordered_transactions",
+        False,
+    )
     local_vgtid: bool = option(
         "source.vgtid and ids of transactions tell the event's own shard alone (transform UseLocalVgtid)",
         False,
@@ -201,6 +207,11 @@ def refuse_clashing_vitess(transactions: bool, publish: VitessPublishOptions) ->
         raise ConfigurationError(
             "options publish.vitess.include_columns and publish.vitess.exclude_columns exclude each other",
             remedy="keep one",
+        )
+    if publish.inherit_epochs and not publish.ordered_transactions:
+        raise ConfigurationError(
+            "option publish.vitess.inherit_epochs says nothing without ordered transactions",
+            expected="publish.vitess.ordered_transactions: true",
         )
     if not transactions and (publish.ordered_transactions or not publish.transaction_records):
         name = "ordered_transactions" if publish.ordered_transactions else "transaction_records"

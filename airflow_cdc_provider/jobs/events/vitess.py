@@ -60,14 +60,14 @@ class VitessRecords:
         now_ns: When records are made, ns since 1970.
         captured: Tells of a keyspace and table whether its events are wanted.
         skipped: Gets the number of events left out on purpose, by kind.
-        order: Epochs and ranks of shards' transactions, as far as they were read.
+        births: First epochs of the shards that a reshard made, where records tell them.
     """
 
     connector: Connector
     now_ns: int
     captured: Callable[[str, str], bool]
     skipped: Counter[str] = field(default_factory=Counter)
-    order: TransactionOrder = field(default_factory=TransactionOrder)
+    births: dict[str, set[int]] = field(default_factory=dict)
     _tables: dict[str, str] = field(default_factory=dict)
 
     def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -117,6 +117,12 @@ class VitessRecords:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
         return encode_pieces([p for p in pieces if len(p.rows)], converters_of(self.connector))
+
+    @cached_property
+    def order(self) -> TransactionOrder:
+        """Epochs and ranks of shards' transactions, as far as they were read."""
+        inherits = self.connector.publish.vitess.inherit_epochs
+        return TransactionOrder(inherits=inherits, births=self.births)
 
     @cached_property
     def form(self) -> EventForm:

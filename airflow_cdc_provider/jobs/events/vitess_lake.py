@@ -22,8 +22,8 @@ from airflow_cdc_provider.jobs.offline.recordings import Damage
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.sources.vitess.event_records import decode_records, whole_transactions
 from airflow_cdc_provider.sources.vitess.events import Heartbeat
-from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.schema_ids import DDL
+from airflow_cdc_provider.sources.vitess.position import Position, epoch_of
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
 
 _SHOWN: Final = (record.CHANGE, record.SNAPSHOT, record.TRANSACTION)
 _ROWS_AT_ONCE: Final = 10_000
@@ -56,7 +56,7 @@ def captured_lines(
         name = f"{keyspace}.{table}"
         return connector.selects(name) and (not wanted or name in wanted)
 
-    known = _fields(context, through)
+    known, births = _schema(context, through)
 
     def fields(table: str, schema_id: str) -> bytes:
         if (table, schema_id) not in known:
@@ -64,7 +64,7 @@ def captured_lines(
         return known[table, schema_id]
 
     headers = context_headers(connector.topic_prefix, publish.task_id, "vitess", str(uuid.uuid4()))
-    maker = VitessRecords(connector, now_ns, captured, damage.skipped)
+    maker = VitessRecords(connector, now_ns, captured, damage.skipped, births)
     for rows in record_pieces(_batches(context, after, through)):
         decoded = decode_records(rows, fields, maker.form, captured)
         for number, reason in sorted(decoded.unread.items()):
@@ -108,11 +108,15 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _fields(context: JobContext, through: int) -> dict[tuple[str, str], bytes]:
-    """Read the fields that rows came with, by table and ``schema_id``."""
+def _schema(context: JobContext, through: int) -> tuple[dict[tuple[str, str], bytes], dict[str, set[int]]]:
+    """Read the fields that rows came with, by table and ``schema_id``, and the first epochs of shards."""
     rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
-    told = rows.select("source_table", "schema_id", "payload").collect()
-    return {(row["source_table"], row["schema_id"]): bytes(row["payload"]) for row in told}
+    told = rows.select("source_table", "schema_id", "payload", "origin", "position").collect()
+    births: dict[str, set[int]] = {}
+    for row in told:
+        if row["schema_id"] == LINEAGE:
+            births.setdefault(row["origin"], set()).add(epoch_of(bytes(row["position"])))
+    return {(row["source_table"], row["schema_id"]): bytes(row["payload"]) for row in told}, births
 
 
 def _batches(context: JobContext, after: int, through: int) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.recordings import read_recording
 
 _ROWS_AT_ONCE: Final = 10_000
 
@@ -36,7 +37,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
 
     maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):
-        events = recorded_events(file)
+        events = recorded_events(file, damage)
         stream, last = Stream(events), 0
         for first, last in stretches(events, _ROWS_AT_ONCE):
             records, unread = maker.records(stream, first, last)
@@ -70,11 +71,15 @@ def recorded_files(path: Path) -> list[Path]:
     return found
 
 
-def recorded_events(file: Path) -> wire.Events:
-    """Read a recording.
+def recorded_events(file: Path, damage: Damage) -> wire.Events:
+    """Read a recording, or what of it can be read.
+
+    Args:
+        file: The recording.
+        damage: Collects messages that are left out.
 
     Raises:
-        CorruptInput: It is broken; the message says where.
+        CorruptInput: It can't be read at all, or a message is broken and the source is strict.
     """
     opened = gzip.open if file.suffix == ".gz" else open
     try:
@@ -82,7 +87,10 @@ def recorded_events(file: Path) -> wire.Events:
             data = stream.read()
     except (OSError, EOFError) as error:
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
-    return wire.scan(*wire.split_recording(data))
+    recorded = read_recording(data)
+    for place, reason in recorded.broken:
+        damage.add(f"{file} at byte {place}", reason)
+    return recorded.events
 
 
 _ENDING: Final = re.compile(r"\.vstream(\.gz)?$")

@@ -1,26 +1,17 @@
 """Offsets that Debezium's connector for MongoDB has stored, as places of ours.
 
-They are kept by Kafka Connect, or by Debezium Engine and Server in a file, and come in four forms::
-
-    {"offsets": [{"partition": P, "offset": O}, ...]}     GET /connectors/NAME/offsets of Connect's REST API
-    ["NAME", P] O                                         a line per record of the topic connect-offsets
-    O                                                     one offset alone
-    aced0005...                                           the file of FileOffsetBackingStore: a Java HashMap,
-                                                          keys and values byte arrays with JSON as above
+The forms of files are :mod:`..connect_offsets`'; of an offset::
 
     P = {"server_id": topic.prefix}                       and "replicaSetName" up to Debezium 2.5
     O = {"sec": s, "ord": n, "resume_token": T, ...}      s and n are -1 where only a token is known
     T = base64 of the token's BSON                        earlier: its bare ``_data``
-
-Of several records with one key the last counts; a null takes a key away.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,12 +19,12 @@ import bson
 from bson.errors import BSONError
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.connect_offsets import is_stored_by_connect, read_stored
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace, token_time
 
 INVALIDATION: Final = "internal.mongodb.allow.offset.invalidation"
 """Debezium's property that allows to give up offsets of single shards."""
 
-_JAVA: Final = b"\xac\xed\x00\x05"
 _WHOLE_CLUSTER: Final = "cluster"
 """What Debezium calls the replica set of a cluster that it reads as one."""
 _HIGH_WATER: Final = "82"
@@ -56,15 +47,7 @@ class StoredOffset:
 
 def is_debeziums(content: bytes) -> bool:
     """Tell whether a file holds an offset of Debezium, and not one of ours."""
-    if content.startswith(_JAVA):
-        return True
-    try:
-        first, _ = json.JSONDecoder().raw_decode(content.decode().lstrip())
-    except ValueError:
-        return False
-    if isinstance(first, list):
-        return True
-    return isinstance(first, dict) and bool({"offsets", "partition", "resume_token", "sec"} & set(first))
+    return is_stored_by_connect(content, ("resume_token", "sec"))
 
 
 def read_offsets(content: bytes) -> list[StoredOffset]:
@@ -73,20 +56,10 @@ def read_offsets(content: bytes) -> list[StoredOffset]:
     Raises:
         ConfigurationError: It has none of the forms.
     """
-    try:
-        if content.startswith(_JAVA):
-            pairs = [(json.loads(key), json.loads(value)) for key, value in _java_map(content)]
-        else:
-            pairs = list(_pairs(content.decode()))
-        found = {json.dumps(key, sort_keys=True): _stored(key, value) for key, value in pairs}
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise ConfigurationError(
-            "this is no offset of Debezium's connector for MongoDB",
-            expected="what GET /connectors/NAME/offsets gives, records of connect-offsets with keys, or "
-            "the file of offset.storage.file.filename",
-            found=str(error)[:200],
-        ) from None
-    return [offset for offset in found.values() if offset is not None]
+    return [
+        StoredOffset(str(partition.get("server_id", "")), str(partition.get("replicaSetName", "")), offset)
+        for partition, offset in read_stored(content, "MongoDB")
+    ]
 
 
 def place_of(
@@ -197,68 +170,3 @@ def _token(text: Any) -> bytes:
 
 def _is_hexadecimal(text: str) -> bool:
     return len(text) % 2 == 0 and set(text) <= set("0123456789ABCDEFabcdef")
-
-
-def _stored(key: Any, value: Any) -> StoredOffset | None:
-    """Make an offset of a record; None if the record takes it away."""
-    partition = _payload(key)
-    if isinstance(partition, list):
-        partition = partition[-1]
-    members = _payload(value)
-    if members is None:
-        return None
-    return StoredOffset(
-        str(partition.get("server_id", "")), str(partition.get("replicaSetName", "")), dict(members)
-    )
-
-
-def _payload(value: Any) -> Any:
-    return value["payload"] if isinstance(value, dict) and set(value) == {"schema", "payload"} else value
-
-
-def _pairs(text: str) -> Iterator[tuple[Any, Any]]:
-    """Give partitions and offsets of the forms in JSON."""
-    decoder = json.JSONDecoder()
-    at = len(text) - len(text.lstrip())
-    first, end = decoder.raw_decode(text, at)
-    if isinstance(first, dict):
-        if text[end:].strip():
-            raise ValueError("something follows the first object")
-        entries = first.get("offsets", [first])
-        for entry in entries:
-            yield (entry["partition"], entry["offset"]) if "partition" in entry else ({}, entry)
-        return
-    for line in filter(str.strip, text.splitlines()):
-        key, end = decoder.raw_decode(line.strip())
-        rest = line.strip()[end:].lstrip("\t :=|,")
-        yield key, json.loads(rest)
-
-
-def _java_map(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Give keys and values of a serialised ``HashMap<byte[], byte[]>`` (Java Object Serialization, ch. 6).
-
-    After the class description of HashMap with its two fields stand their values, a block with capacity and
-    size, then keys and values in turn: arrays of bytes (TC_ARRAY), the first with its class description, the
-    others with a reference to it.
-    """
-    body = content.index(b"\x77\x08") + 2  # TC_BLOCKDATA of eight bytes
-    count = int.from_bytes(content[body + 4 : body + 8], "big")
-    at = body + 8
-    values: list[bytes] = []
-    for _ in range(2 * count):
-        if content[at] == 0x70:  # TC_NULL, a value that was taken away
-            values.append(b"null")
-            at += 1
-            continue
-        if content[at] != 0x75:
-            raise ValueError(f"no array of bytes at byte {at}")
-        if content[at + 1] == 0x72:  # TC_CLASSDESC
-            at = content.index(b"\x78\x70", at) + 2
-        elif content[at + 1] == 0x71:  # TC_REFERENCE
-            at += 6
-        else:
-            raise ValueError(f"no class of an array at byte {at}")
-        size = int.from_bytes(content[at : at + 4], "big")
-        values.append(content[at + 4 : at + 4 + size])
-        at += 4 + size
-    yield from zip(values[::2], values[1::2], strict=True)

@@ -121,6 +121,7 @@ def _decode(
     """Decode rows and transactions; ``places`` are the numbers that tell their order."""
     is_end = pc.equal(rows["kind"], record.TRANSACTION).to_numpy(zero_copy_only=False)
     copied = pc.equal(rows["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
+    unnamed = rows["schema_id"].is_null().to_numpy(zero_copy_only=False)
     transactions, numbers = _transactions(rows, places, is_end, copied)
     data, starts, ends = binary_buffer(rows["payload"])
     all_rows = RowChanges(
@@ -135,10 +136,14 @@ def _decode(
     unread: dict[int, str] = {}
     tables = [
         table_events(table, all_rows.take(chosen), unread)
-        for table, chosen in _by_form(rows, np.flatnonzero(~is_end), fields, form, captured)
+        for table, chosen in _by_form(rows, np.flatnonzero(~is_end & ~unnamed), fields, form, captured)
     ]
     by_start = {int(start): number for number, start in zip(places.tolist(), starts.tolist(), strict=True)}
-    return StreamEvents(tables, transactions, [], {by_start[at]: why for at, why in unread.items()})
+    by_number = {by_start[at]: why for at, why in unread.items()}
+    for number in np.flatnonzero(~is_end & unnamed).tolist():
+        if captured(*rows["source_table"][number].as_py().split(".", 1)):
+            by_number[int(places[number])] = "the fields that the row came with aren't known"
+    return StreamEvents(tables, transactions, [], by_number)
 
 
 def _transactions(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.sources.pauses import NO_LIMIT
 
 CURRENT: Final = "current"
 
@@ -57,6 +59,63 @@ def _vgtid(value: str) -> str:
     return "" if len(set(shards)) == len(shards) else expected
 
 
+def _json_object(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _epochs(values: Mapping[str, int]) -> str:
+    fit = all(_SHARD.fullmatch(shard) and 0 <= epoch < 1 << 31 for shard, epoch in values.items())
+    return "" if fit else "a whole number per shard, such as {'-80': 2, '80-': 1}"
+
+
+@dataclass(frozen=True)
+class VitessTaskOffsets:
+    """How Debezium's tasks keep their offsets.
+
+    Says nothing to a capture, whose offset has an entry per shard: only to ``airflow cdc offsets import`` and
+    ``export``. The number of tasks is ``source.streams``.
+    """
+
+    per_task: bool = option(
+        "Each task of Debezium keeps an offset of its own shards, under the key taskI_N_G "
+        "(vitess.offset.storage.per.task)",
+        False,
+    )
+    generation: int = option(
+        "G, which rises with each change of the number of tasks (vitess.offset.storage.task.key.gen); 0 is "
+        "also what an offset without a key counts as",
+        -1,
+        minimum=-1,
+    )
+    previous_tasks: int = option(
+        "How many tasks there really were in the generation before (vitess.prev.num.tasks)", -1, minimum=-1
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse tasks without a generation, and one without what was before.
+
+        Raises:
+            ConfigurationError: With what is missing.
+        """
+        if self.per_task and self.generation < 0:
+            raise ConfigurationError(
+                "offsets per task need a generation",
+                expected="source.task_offsets.generation (vitess.offset.storage.task.key.gen) of 0 or more",
+                found=str(self.generation),
+            )
+        if self.generation >= 0 and self.previous_tasks <= 0:
+            raise ConfigurationError(
+                "a generation of tasks needs the number of tasks before it",
+                expected="source.task_offsets.previous_tasks (vitess.prev.num.tasks) above 0",
+                found=str(self.previous_tasks),
+            )
+
+
 @dataclass(frozen=True)
 class VitessStream:
     """What is asked of VTGate's stream."""
@@ -73,12 +132,13 @@ class VitessStream:
         False,
     )
     stop_on_reshard: bool = option(
-        "Have VTGate stop the streams of shards that are split or merged; the capture then goes on with the "
-        "new shards where the journal says. false: VTGate goes on with them by itself",
+        "Stop where shards are split or merged: the run fails with the new shards and the offset to go on "
+        "from, which a person stores. false: VTGate goes on with the new shards by itself",
         False,
     )
     journals: bool = option(
-        "Have a reshard's journal sent (21; older servers pass over it), so that the log tells of it", True
+        "Have a reshard's journal sent (21; older servers pass over it), so that log and metrics tell of it",
+        True,
     )
     minimize_skew: bool = option("Hold back shards that are ahead of others by more than 2 seconds", False)
     transaction_chunk_bytes: int = option(
@@ -119,6 +179,9 @@ class VitessAdvanced:
     """Options that few users need."""
 
     strict: bool = option("Fail on the first broken or undecodable event instead of setting it apart", False)
+    warn_of_broken: bool = option(
+        "Log where each broken event stands that is set apart; false: they are counted alone", True
+    )
     slice_bytes: int = option("Bytes of the stream that one task turns into records", 4 << 20, minimum=1)
     read_ahead_bytes: int = option(
         "Bytes of changes fetched while those before are worked on, about; 0: no such limit",
@@ -137,10 +200,10 @@ class VitessAdvanced:
         minimum=1.0,
     )
     connect_attempts: int = option(
-        "How many failed attempts to read the stream are followed by a pause and another one. With the "
-        "default pauses a run fails after 20 min 7 s of them; 0: at once",
+        "How many failed attempts to reach VTGate, once it was reached, are followed by a pause and another "
+        "one. With the default pauses a run fails after 20 min 7 s of them; 0: at once; -1: never",
         16,
-        minimum=0,
+        minimum=NO_LIMIT,
     )
     connect_pause_seconds: float = option(
         "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0
@@ -168,6 +231,25 @@ class VitessOptions:
         read=_start_at,
         check=_vgtid,
     )
+    streams: int = option(
+        "VStreams that are read at once, each of its share of the shards (tasks.max)", 1, minimum=1
+    )
+    epochs: Mapping[str, int] = option(
+        "Epochs that shards have before the first run, instead of 0 (vitess.shard.epoch.map): all shards, or "
+        "none. Says nothing once there is an offset",
+        {},
+        read=_json_object,
+        check=_epochs,
+    )
+    generation: int = option(
+        "The connector's generation (vitess.connector.generation): with another one than the offset's the "
+        "epochs of all shards rise by one",
+        0,
+        minimum=0,
+    )
+    task_offsets: VitessTaskOffsets = option(
+        "How Debezium's tasks keep their offsets, for their import and export", VitessTaskOffsets
+    )
     batch_seconds: float = option(
         "How long after the begin of one reading of a table without a key, which each run reads in full, the "
         "next one may begin, for runs that follow closely",
@@ -183,9 +265,12 @@ class VitessOptions:
         Raises:
             ConfigurationError: With what fits.
         """
+        if self.shards:
+            require_epochs_of(self.shards, self.epochs)
         if self.start_at == CURRENT:
             return
         named = {(entry["keyspace"], entry["shard"]) for entry in json.loads(self.start_at)}
+        require_epochs_of((shard for _, shard in named), self.epochs)
         if any(keyspace != self.keyspace for keyspace, _ in named) or (
             self.shards and {shard for _, shard in named} != set(self.shards)
         ):
@@ -194,3 +279,18 @@ class VitessOptions:
                 expected=f"keyspace {self.keyspace}, {', '.join(self.shards) or 'all its shards'}",
                 found=", ".join(sorted("/".join(pair) for pair in named)),
             )
+
+
+def require_epochs_of(shards: Iterable[str], epochs: Mapping[str, int]) -> None:
+    """Refuse epochs of other shards than those that a capture begins with.
+
+    Raises:
+        ConfigurationError: With both.
+    """
+    names = sorted(shards)
+    if epochs and set(epochs) != set(names):
+        raise ConfigurationError(
+            "option source.epochs names other shards than the capture begins with",
+            expected=", ".join(names),
+            found=", ".join(sorted(epochs)),
+        )

@@ -9,7 +9,9 @@ Inside a shard, transactions are ordered by epoch and by how many transactions t
 
 * by one when the first real position comes, after ``current`` or none: it is 1 then;
 * by one when the new set lacks a server that the old one had, so that counts can fall;
-* above those of all parents, for a shard that a reshard made.
+* above those of all parents, for a shard that a reshard made;
+* by one in all shards when ``source.generation`` is another one than the offset's: it is a member
+  ``generation`` of each entry then, where it isn't 0.
 
 Shards are named by key ranges, ``-80`` or ``40-80``: a new shard's parents are the shards that it overlaps.
 """
@@ -17,7 +19,7 @@ Shards are named by key ranges, ``-80`` or ``40-80``: a new shard's parents are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
@@ -25,7 +27,7 @@ from airflow_cdc_provider.sources.vitess.gtid import CURRENT, GtidSet, is_real
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
 
 _FORMAT: Final = 1
-_MEMBERS: Final = {"v", "gtid", "epoch", "parents"}
+_MEMBERS: Final = {"v", "gtid", "epoch", "parents", "generation"}
 LAST_ROW: Final = 0xFFFF_FFFF
 """Number of what comes behind all rows of a transaction."""
 
@@ -41,11 +43,13 @@ class ShardPlace:
         gtid: Its GTID set as VTGate wrote it; ``current`` where the server is to tell.
         epoch: Its epoch, 0 before the first real position.
         parents: The shards (``keyspace/shard``) that a reshard made it of, and theirs.
+        generation: The connector's generation (``source.generation``) that the epoch is of.
     """
 
     gtid: str
     epoch: int = 0
     parents: tuple[str, ...] = ()
+    generation: int = 0
 
     @property
     def set(self) -> GtidSet:
@@ -63,12 +67,17 @@ class ShardPlace:
         Raises:
             CorruptInput: The new position is none, where there was one before.
         """
-        return ShardPlace(gtid, next_epoch(self.epoch, self.gtid, gtid), self.parents)
+        return replace(self, gtid=gtid, epoch=next_epoch(self.epoch, self.gtid, gtid))
 
 
 def place_key(epoch: int, count: int) -> bytes:
     """Write epoch and count of transactions as 12 bytes that sort."""
     return epoch.to_bytes(4, "big") + count.to_bytes(8, "big")
+
+
+def epoch_of(position: bytes) -> int:
+    """Return the epoch of a record's position."""
+    return int.from_bytes(position[:4], "big")
 
 
 def copy_key(place: bytes, planned_us: int) -> bytes:
@@ -107,10 +116,29 @@ class Position:
         return bool(self.shards) and all(is_real(place.gtid) for place in self.shards.values())
 
     def has(self, head: Position) -> bool:
-        """Tell whether each shard of a head is here and has all its transactions."""
+        """Tell whether each shard of a head is here and has all its transactions.
+
+        One that has turned into others since the head was taken has had all of them before it did.
+        """
+        ended = {parent for place in self.shards.values() for parent in place.parents}
         return all(
-            shard in self.shards and self.shards[shard].set.contains(place.set)
+            self.shards[shard].set.contains(place.set) if shard in self.shards else shard in ended
             for shard, place in head.shards.items()
+        )
+
+    def of_shards(self, shards: Iterable[str]) -> Position:
+        """Return the places of some shards."""
+        return Position({shard: self.shards[shard] for shard in shards})
+
+    def of_generation(self, generation: int) -> Position:
+        """Return the position under a generation of the connector: in another one each epoch is one more."""
+        return Position(
+            {
+                shard: place
+                if place.generation == generation
+                else replace(place, epoch=place.epoch + 1, generation=generation)
+                for shard, place in self.shards.items()
+            }
         )
 
     def to_offset(self) -> dict[str, Any]:
@@ -121,6 +149,7 @@ class Position:
                 "gtid": place.gtid,
                 "epoch": place.epoch,
                 "parents": list(place.parents),
+                **({"generation": place.generation} if place.generation else {}),
             }
             for shard, place in sorted(self.shards.items())
         }
@@ -139,8 +168,10 @@ class Position:
             if unknown := set(value) - _MEMBERS:
                 raise _wrong(f"unknown members {sorted(unknown)} of {shard}")
             gtid, epoch, parents = value.get("gtid"), value.get("epoch", 0), value.get("parents", ())
-            if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch < 1 << 32:
-                raise _wrong(f"epoch {epoch!r} of {shard}")
+            generation = value.get("generation", 0)
+            for name, number in (("epoch", epoch), ("generation", generation)):
+                if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 32:
+                    raise _wrong(f"{name} {number!r} of {shard}")
             if not isinstance(parents, list | tuple) or not all(isinstance(p, str) for p in parents):
                 raise _wrong(f"parents {parents!r} of {shard}")
             if not isinstance(gtid, str) or not gtid:
@@ -150,7 +181,7 @@ class Position:
                     GtidSet.parse(gtid)
                 except CorruptInput as error:
                     raise _wrong(f"gtid {error.found} of {shard}") from error
-            shards[shard] = ShardPlace(gtid, epoch, tuple(parents))
+            shards[shard] = ShardPlace(gtid, epoch, tuple(parents), generation)
         if not shards:
             raise _wrong("no shard")
         return cls(shards)
@@ -210,7 +241,8 @@ class Position:
                 found=shard,
             )
         epoch = 1 + max(self.shards[parent].epoch for parent in parents)
-        return ShardPlace(gtid, epoch, self.ancestors_of(shard))
+        generation = max(self.shards[parent].generation for parent in parents)
+        return ShardPlace(gtid, epoch, self.ancestors_of(shard), generation)
 
 
 def vgtid_shards(message: bytes) -> dict[str, str]:

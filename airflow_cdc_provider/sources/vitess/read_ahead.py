@@ -101,7 +101,16 @@ class ReadAhead:
         self._thread.start()
 
     def next(self, timeout_seconds: float) -> bytes | None:
-        """Return the next response; None if none came in time.
+        """Return the next response; None if none came in time (see :meth:`take`)."""
+        responses = self.take(timeout_seconds, 0)
+        return responses[0] if responses else None
+
+    def take(self, timeout_seconds: float, most_bytes: int) -> list[bytes]:
+        """Return the responses that wait, or the next one; none if none came in time.
+
+        Args:
+            timeout_seconds: How long to wait for the first.
+            most_bytes: Of several: of so many bytes at most.
 
         Raises:
             StreamEnded: The server has ended the stream.
@@ -112,15 +121,21 @@ class ReadAhead:
             while not self._fetched and self._failure is None:
                 left = until - time.monotonic()
                 if left <= 0:
-                    return None
+                    return []
                 self._changed.wait(left)
             if not self._fetched:
                 assert self._failure is not None
                 raise self._failure
             response, events = self._fetched.popleft()
-            self._waiting.add(-events, -len(response))
+            responses, taken = [response], len(response)
+            while self._fetched and taken + len(self._fetched[0][0]) <= most_bytes:
+                response, more = self._fetched.popleft()
+                responses.append(response)
+                taken += len(response)
+                events += more
+            self._waiting.add(-events, -taken)
             self._changed.notify_all()
-            return response
+            return responses
 
     def close(self) -> None:
         """End the stream; what waits is dropped."""

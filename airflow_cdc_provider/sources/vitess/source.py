@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
-from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions
+from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -39,6 +41,9 @@ log = logging.getLogger(__name__)
 
 _PRIMARY = "PRIMARY"
 _SECOND_US = 1_000_000
+_STOP_CHECK_SECONDS = 0.2
+
+Answer = TypeVar("Answer")
 
 
 class VitessSource:
@@ -68,6 +73,12 @@ class VitessSource:
         self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
         self._checked: Position | None = None
+        self._stopping: Callable[[], bool] = lambda: False
+        self._reached = False
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Take what tells whether a clean stop was asked for: pauses for a lost VTGate then end."""
+        self._stopping = stopping
 
     @property
     def _values(self) -> ConnectionValues:
@@ -88,8 +99,39 @@ class VitessSource:
                 lambda: filter_of(wanted_tables(self._client, self._options, self._selects)),
                 self._selects,
                 self._knows,
+                self._sleep,
+                self._is_stopping,
             )
         return self._stream_made
+
+    def _over_losses(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask VTGate again where it was lost; who has never reached it is told at once.
+
+        Raises:
+            TransientError: It was tried often enough, or the job is asked to stop.
+        """
+        left = pauses(self._options.advanced)
+        while True:
+            try:
+                answer = ask()
+            except TransientError as error:
+                pause = next(left, None) if self._reached else None
+                if pause is None or self._stopping():
+                    raise
+                log.warning("VTGate is lost, asked again in %.1f s: %s", pause, error)
+                self._sleep(pause)
+            else:
+                self._reached = True
+                return answer
+
+    def _is_stopping(self) -> bool:
+        return self._stopping()
+
+    def _sleep(self, seconds: float) -> None:
+        """Pause, or until the job is asked to stop."""
+        until = time.monotonic() + seconds
+        while not self._stopping() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _STOP_CHECK_SECONDS))
 
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
@@ -102,7 +144,8 @@ class VitessSource:
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
         keyspace = self._options.keyspace
-        return [f"{keyspace}.{name}" for name in list_tables(self._client, self._options, self._selects)]
+        names = self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
+        return [f"{keyspace}.{name}" for name in names]
 
     def in_batches(self, table: str) -> bool:
         """Tell whether a table is read in full at each run: its rows can't be told apart."""
@@ -190,14 +233,15 @@ class VitessSource:
             ConfigurationError: ``start_at`` names other shards than there are.
             PositionLost: It names transactions that a shard doesn't have.
         """
-        now = self._head()
+        now = self._begun_at_head()
+        require_epochs_of((shard.partition("/")[2] for shard in now.shards), self._options.epochs)
         if self._options.start_at == CURRENT:
             vtctld = self._values.vtctld
             return (self._told_by(vtctld, now) if vtctld else now).to_offset()
         entries = json.loads(self._options.start_at)
         chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
         places = {
-            shard: ShardPlace(CURRENT).moved(gtid if is_real(gtid) else now.shards[shard].gtid)
+            shard: self._first_place(shard, gtid, is_given=True) if is_real(gtid) else now.shards[shard]
             for shard, gtid in chosen.items()
             if is_real(gtid) or shard in now.shards
         }
@@ -220,13 +264,13 @@ class VitessSource:
         before = self._offset
         now = self._head()
         if before is None:
-            return now.to_offset()
+            return self._begun_at_head().to_offset()
         epoch = 1 + max(place.epoch for place in before.shards.values())
         places = {}
         for shard, place in now.shards.items():
             known = before.shards.get(shard)
             parents = known.parents if known is not None else before.ancestors_of(shard)
-            places[shard] = ShardPlace(place.gtid, epoch, parents)
+            places[shard] = ShardPlace(place.gtid, epoch, parents, self._options.generation)
         return Position(places).to_offset()
 
     def head(self) -> Offset:
@@ -262,7 +306,7 @@ class VitessSource:
 
     def stand_at(self, offset: Offset) -> None:
         """Take in the stored offset: snapshots are placed there."""
-        self._offset = Position.from_offset(offset)
+        self._offset = Position.from_offset(offset).of_generation(self._options.generation)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Take the next batch.
@@ -272,7 +316,10 @@ class VitessSource:
                 transactions that it has, so that its stream would stand still without a word.
             TransientError: The server can't be reached.
         """
-        position = Position.from_offset(start) if start is not None else self._head()
+        if start is None:
+            position = self._begun_at_head()
+        else:
+            position = Position.from_offset(start).of_generation(self._options.generation)
         target = Position.from_offset(head)
         self._offset = position
         _require_all_shards(position, target)
@@ -295,7 +342,13 @@ class VitessSource:
 
     def reader(self) -> SliceReader:
         """Return the picklable function that turns slices into records."""
-        return SliceReader(self._selects, self._options.stream.empty_transactions)
+        options = self._options
+        return SliceReader(
+            self._selects,
+            options.stream.empty_transactions,
+            options.advanced.strict,
+            options.advanced.warn_of_broken,
+        )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Plan a copy of a table, a range per shard.
@@ -339,9 +392,28 @@ class VitessSource:
             self._client_made.close()
         self._stream_made = self._client_made = None
 
+    def _begun_at_head(self) -> Position:
+        """Return where shards stand now, with the epochs of a capture that begins there."""
+        shards = self._head().shards
+        return Position({shard: self._first_place(shard, place.gtid) for shard, place in shards.items()})
+
+    def _first_place(self, shard: str, gtid: str, *, is_given: bool = False) -> ShardPlace:
+        """Return where a capture begins in a shard.
+
+        The first position that the server tells begins an epoch, and so does one that is given without
+        epochs; one that is given with them is of the epoch that it is given.
+        """
+        options = self._options
+        epoch = options.epochs.get(shard.partition("/")[2], 0)
+        before = gtid if is_given and options.epochs else CURRENT
+        return ShardPlace(before, epoch, generation=options.generation).moved(gtid)
+
     def _head(self, tablet_type: str = "") -> Position:
-        shards = serving_shards(self._client, self._options)
-        now = current_position(self._client, self._options, shards, tablet_type)
+        now = self._over_losses(
+            lambda: current_position(
+                self._client, self._options, serving_shards(self._client, self._options), tablet_type
+            )
+        )
         return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
 
     def _told_by(self, vtctld: Vtctld, now: Position) -> Position:
@@ -371,7 +443,8 @@ class VitessSource:
                 raise
             require_known(position, self._head(_PRIMARY))
         positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
-        require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
+        seconds = self._options.advanced.call_seconds
+        self._over_losses(lambda: require_kept(self._client, positions, self._options.tablet_type, seconds))
 
 
 def _require_all_shards(position: Position, head: Position) -> None:

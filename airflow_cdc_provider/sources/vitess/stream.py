@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, TransientError
+import numpy as np
+
+from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
@@ -32,11 +34,14 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded, Waiting
 from airflow_cdc_provider.sources.vitess.requests import room_of, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, BrokenMessage
 
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
+_MOST_AT_ONCE: Final = 1 << 20
+_LEAST_CHANGE_BYTES: Final = 64
+"""What a transaction of one change takes in a stream at least, about."""
 
 
 class ChangeStream:
@@ -48,7 +53,8 @@ class ChangeStream:
         filters: Gives the filter (``binlogdata.Filter``) when the stream is opened.
         selects: Tells whether ``keyspace.table`` is captured.
         knows: Tells whether the fields of a table, by name and ``schema_id``, are recorded already.
-        sleep: Pauses for some seconds.
+        sleep: Pauses for some seconds, or until the job is asked to stop.
+        stopping: Tells whether it is: a plan then ends with what was read.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class ChangeStream:
         selects: Callable[[str], bool],
         knows: Callable[[str, str], bool],
         sleep: Callable[[float], None] = time.sleep,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._options = options
@@ -66,6 +73,7 @@ class ChangeStream:
         self._selects = selects
         self._knows = knows
         self._sleep = sleep
+        self._stopping = stopping
         self._ahead: ReadAhead | None = None
         self._cutter: Cutter | None = None
         self._place = Position()
@@ -115,10 +123,10 @@ class ChangeStream:
         left = pauses(self._options.advanced)
         moved_at = time.monotonic()
         while not (at_head := self._place.has(head)):
-            if read_bytes >= limit.bytes or changes >= limit.changes:
+            if read_bytes >= limit.bytes or changes >= limit.changes or self._stopping():
                 break
             try:
-                cutter = self._take_next()
+                cutter = self._take_next(_at_once(limit, read_bytes, changes))
             except (TransientError, StreamEnded) as error:
                 given, beside = self._give()
                 slices += given
@@ -147,8 +155,11 @@ class ChangeStream:
         self._place = self._cutter.place
         return self._cutter.give(_now_us())
 
-    def _take_next(self) -> Cutter:
-        """Take the next response, opening the stream if it isn't.
+    def _take_next(self, most_bytes: int) -> Cutter:
+        """Take the responses that wait, or the next one, opening the stream if it isn't.
+
+        Args:
+            most_bytes: How many bytes to take of several.
 
         Raises:
             TransientError: The stream is lost, or silent.
@@ -160,29 +171,69 @@ class ChangeStream:
         assert self._cutter is not None
         silent_seconds = _SILENT_INTERVALS * self._options.stream.heartbeat_seconds
         began = time.perf_counter()
-        response = self._ahead.next(silent_seconds)
+        responses = self._ahead.take(silent_seconds, most_bytes)
         taken = time.perf_counter()
         self._counts.waited_seconds += taken - began
-        if response is None:
+        if not responses:
             raise TransientError(
                 "VTGate's stream is silent",
                 expected=f"a word after {self._options.stream.heartbeat_seconds} s at the latest",
                 found=f"none for {silent_seconds} s",
             )
-        events = self._cutter.take(response, _now_us())
+        self._take(self._cutter, responses)
         self._counts.parsed_seconds += time.perf_counter() - taken
-        self._counts.replies += 1
-        if len(events) == 0 or (events.types == HEARTBEAT).all():
-            self._counts.empty_replies += 1
+        return self._cutter
+
+    def _take(self, cutter: Cutter, responses: Sequence[bytes]) -> None:
+        """Hand responses to the cutter; where one can't be read, one by one."""
+        try:
+            events = cutter.take_all(responses, _now_us())
+        except BrokenMessage as error:
+            if len(responses) == 1:
+                self._pass_over(responses[0], error)
+                return
+            for response in responses:
+                if not cutter.reopen:
+                    self._take(cutter, [response])
+            return
+        told = len(np.unique(events.messages[events.types != HEARTBEAT]))
+        self._counts.replies += len(responses)
+        if told < len(responses):
+            self._counts.empty_replies += len(responses) - told
             self._counts.last_empty_reply_at = time.time()
-        else:
+        if told:
             now = time.time()
             self._counts.events += len(events.changes)
-            self._counts.bytes += len(response)
+            self._counts.bytes += sum(map(len, responses))
             self._counts.last_event_at = now
             if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
                 self._counts.behind_seconds = max(now - committed, 0.0)
-        return self._cutter
+
+    def _pass_over(self, response: bytes, error: BrokenMessage) -> None:
+        """Set a message apart that can't be read.
+
+        Raises:
+            CorruptInput: With ``strict``.
+        """
+        assert self._cutter is not None
+        places = self._cutter.place.shards.items()
+        behind = ", ".join(f"{shard} at {place.gtid}" for shard, place in places)
+        if self._options.advanced.strict:
+            raise CorruptInput(
+                f"a message of VTGate's stream behind {behind} can't be read",
+                found=error.found,
+                remedy="without the option source.advanced.strict it is set apart and the rest goes on; the "
+                "tables need a new snapshot then",
+            ) from error
+        self._cutter.set_apart(response, error.found, _now_us())
+        if self._options.advanced.warn_of_broken:
+            log.warning(
+                "a message of VTGate's stream (%d bytes) behind %s can't be read and is set apart, with what "
+                "it held, perhaps a whole transaction: %s",
+                len(response),
+                behind,
+                error.found,
+            )
 
     def _open(self) -> None:
         request = stream_request(self._place.to_vgtid(), self._filters(), self._options)
@@ -232,6 +283,12 @@ class ChangeStream:
             self._ahead.close()
         self._ahead = None
         self._cutter = None
+
+
+def _at_once(limit: ReadLimit, read_bytes: int, changes: int) -> int:
+    """Return how many bytes of responses to take together without going far beyond a limit."""
+    left = min(limit.bytes - read_bytes, (limit.changes - changes) * _LEAST_CHANGE_BYTES)
+    return min(left, _MOST_AT_ONCE)
 
 
 def _now_us() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced
 from server_kit import VitessServer
-from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.sources.vitess.workload import create, run, selected
 
 if TYPE_CHECKING:
@@ -116,6 +117,49 @@ def test_a_table_that_is_new_or_altered_between_runs_is_followed(
     assert_mirror_equals_table(spark, vitess_server, table)
     mores = spark.table(f"lake.vt_{table}.shop_{table}").select("more").distinct().collect()
     assert [row[0] for row in mores] == [7]
+
+
+def _kill_and_recover(
+    spark: SparkSession, application: Application, server: VitessServer, table: str, kills: int
+) -> None:
+    shop = declaration(table)
+    shop["lake"]["catalog_options"] = {
+        "type": "hadoop",
+        "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
+    }
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
+        run(server, table, 100 + number, 40)
+        return application.start("sync", shop, server.connection, batch_changes=40)
+
+    application.kill_often(kills, begin)
+    outcome = application.wait(application.start("sync", shop, server.connection))
+    assert outcome.ok, outcome.error
+    assert assert_mirror_equals_table(spark, server, table)
+    captured = spark.table(f"lake.vt_{table}.vt_{table}_changes").where("kind = 'change'")
+    places = captured.select("origin", "position")
+    assert places.distinct().count() == places.count() > 100, "what was committed is not captured again"
+
+
+@pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
+def test_killed_sync_is_made_good_by_the_next_run(
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    vitess_server: VitessServer,
+    table: str,
+) -> None:
+    run(vitess_server, table, 1, 40)
+    run_stage("sync", declaration(table), vitess_server.connection)  # so that kills hit captures and merges
+    _kill_and_recover(spark, application, vitess_server, table, kills=3)
+
+
+@pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
+@pytest.mark.faults
+def test_sync_killed_twenty_times_loses_and_doubles_nothing(
+    spark: SparkSession, application: Application, vitess_server: VitessServer, table: str
+) -> None:
+    _kill_and_recover(spark, application, vitess_server, table, kills=20)
 
 
 def test_a_table_without_a_key_is_read_in_full_at_each_run(

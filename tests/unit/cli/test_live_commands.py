@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.cli import live_commands, offline_commands
+from airflow_cdc_provider.cli import debezium_offsets, live_commands, offline_commands
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, TableStatus
 from airflow_cdc_provider.jobs.stream import StreamState
 from airflow_cdc_provider.sources.base import Finding
@@ -72,7 +72,7 @@ def test_set_and_import_store_the_same_offset(
 ) -> None:
     recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET))
     file = tmp_path / "offset.json"
-    live_commands.export_offset(Namespace(connector=connector, file=str(file)))
+    live_commands.export_offset(Namespace(connector=connector, file=str(file), to="file", moved_from=""))
     live_commands.import_offset(
         Namespace(connector=connector, file=str(file), allow_offset_invalidation=False)
     )
@@ -85,7 +85,7 @@ def test_an_offset_of_debezium_is_imported(
     connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET))
-    monkeypatch.setattr(live_commands, "_shards", lambda _: ["s1", "s2"])
+    monkeypatch.setattr(debezium_offsets, "_mongodb_shards", lambda _: ["s1", "s2"])
     file = tmp_path / "connect-offsets.json"
 
     def store(*replica_sets: str, allow: bool = False) -> None:
@@ -110,6 +110,71 @@ def test_an_offset_of_debezium_is_imported(
     store("s1", "s3", allow=True)
     assert recorded.specs[-1].options == {"action": "reset"}
     assert "a shard has no offset" in capsys.readouterr().err
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> str:
+    """Properties of Debezium's connector for Vitess, with two tasks."""
+    file = tmp_path / "cdc.properties"
+    file.write_text(
+        "name=shop\nconnector.class=io.debezium.connector.vitess.VitessConnector\ntopic.prefix=pre\n"
+        "vitess.keyspace=shop\nvitess.shard=-80,80-\ntasks.max=2\nvitess.offset.storage.per.task=true\n"
+        "vitess.offset.storage.task.key.gen=1\nvitess.prev.num.tasks=1\n"
+    )
+    return str(file)
+
+
+SETS = [f"MySQL56/ef0f6879-e57f-11f1-9c08-02fc0000000{n}:1-{n}" for n in (1, 2)]
+SHARDS = {
+    f"shop/{shard}": {"v": 1, "gtid": gtid, "epoch": 1, "parents": []}
+    for shard, gtid in zip(("-80", "80-"), SETS, strict=True)
+}
+
+
+@pytest.mark.covers("VIT-OFS-02", "VIT-OFS-08")
+def test_offsets_of_debezium_for_vitess_go_in_and_out(
+    tasks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = application(monkeypatch, JobResult(ok=True, offset=SHARDS))
+    key = {"fields": [{"name": "id", "type": "INT64"}], "rows": [{"lengths": ["1"], "values": "7"}]}
+    vgtid = [
+        {"keyspace": "shop", "shard": shard, "gtid": gtid, "table_p_ks": copying}
+        for shard, gtid, copying in zip(
+            ("-80", "80-"), SETS, ([], [{"table_name": "orders", "lastpk": key}]), strict=True
+        )
+    ]
+    file, written = tmp_path / "connect-offsets.json", tmp_path / "written.json"
+    entry = {"partition": {"server": "pre"}, "offset": {"vgtid": json.dumps(vgtid)}}
+    file.write_text(json.dumps({"offsets": [entry]}))
+
+    live_commands.import_offset(Namespace(connector=tasks, file=str(file), allow_offset_invalidation=False))
+    assert recorded.specs[-1].options == {"action": "set", "offset": SHARDS}
+    assert "copy of shard shop/80- was not finished (orders)" in capsys.readouterr().err
+
+    def exported(**more: str) -> dict[str, Any]:
+        arguments = {"to": "debezium", "moved_from": "", **more}
+        live_commands.export_offset(Namespace(connector=tasks, file=str(written), **arguments))
+        entries = json.loads(written.read_text())["offsets"]
+        return {e["partition"].get("task_key", ""): json.loads(e["offset"]["vgtid"]) for e in entries}
+
+    places = [vgtid[0], {**vgtid[1], "table_p_ks": []}]
+    assert exported() == {"": places, "task0_2_1": places[:1], "task1_2_1": places[1:]}
+    live_commands.import_offset(
+        Namespace(connector=tasks, file=str(written), allow_offset_invalidation=False)
+    )
+    assert recorded.specs[-1].options == {"action": "set", "offset": SHARDS}
+    assert exported(moved_from=str(file)) == {"task0_2_1": [vgtid[0]], "task1_2_1": [vgtid[1]]}
+
+
+def test_debeziums_form_is_not_written_for_others(
+    connector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application(monkeypatch, JobResult(ok=True, offset=OFFSET))
+    with pytest.raises(SystemExit):
+        live_commands.export_offset(
+            Namespace(connector=connector, file=str(tmp_path / "o.json"), to="debezium", moved_from="")
+        )
+    assert "Debezium's connector for Vitess alone" in capsys.readouterr().err
 
 
 @pytest.mark.covers("CAS-FAULT-09")
@@ -155,7 +220,9 @@ def test_an_offset_that_is_not_there_is_not_exported(
 ) -> None:
     application(monkeypatch, JobResult(ok=True))
     with pytest.raises(SystemExit):
-        live_commands.export_offset(Namespace(connector=connector, file=str(tmp_path / "offset.json")))
+        live_commands.export_offset(
+            Namespace(connector=connector, file=str(tmp_path / "offset.json"), to="file", moved_from="")
+        )
     assert not (tmp_path / "offset.json").exists()
 
 

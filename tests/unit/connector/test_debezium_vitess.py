@@ -11,7 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.connector.imported import Imported
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessTaskOffsets
 
 LEAST = {
     "connector.class": "io.debezium.connector.vitess.VitessConnector",
@@ -133,7 +133,6 @@ def test_kinds_of_events_are_skipped() -> None:
         ("max.queue.size", "4096", "source.advanced.read_ahead_events", 4096),
         ("max.queue.size.in.bytes", "1024", "source.advanced.read_ahead_bytes", 1024),
         ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_pause_seconds", 2.5),
-        ("event.processing.failure.handling.mode", "fail", "source.advanced.strict", True),
         ("snapshot.mode", "never", "snapshot.mode", "never"),
         ("snapshot.mode", "no_data", "snapshot.mode", "never"),
         ("snapshot.include.collection.list", "shop.item", "snapshot.include", ("(?i:shop.item)",)),
@@ -161,6 +160,33 @@ def test_kinds_of_events_are_skipped() -> None:
 )  # fmt: skip
 def test_properties_become_options(name: str, value: str, path: str, expected: Any) -> None:
     assert option(connector(name, value), path) == expected
+
+
+@pytest.mark.covers("VIT-FLT-04")
+def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
+    def retries(properties: dict[str, str]) -> tuple[int, float, float]:
+        found = source(properties).advanced
+        return found.connect_attempts, found.connect_pause_seconds, found.connect_longest_pause_seconds
+
+    assert retries({}) == (-1, 10.0, 10.0)
+    assert retries({"errors.max.retries": "-1"}) == (-1, 10.0, 10.0)
+    assert retries({"errors.max.retries": "0"}) == (0, 10.0, 10.0)
+    chosen = {"errors.max.retries": "7", "retriable.restart.connector.wait.ms": "2500"}
+    assert retries(chosen) == (7, 2.5, 2.5)
+    for name, value in (("errors.max.retries", "-2"), ("retriable.restart.connector.wait.ms", "soon")):
+        with pytest.raises(ConfigurationError, match=name):
+            imported({name: value})
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("", (True, True)), ("fail", (True, True)), ("warn", (False, True)),
+                           ("skip", (False, False)), ("ignore", (False, False))],
+)  # fmt: skip
+def test_what_a_broken_event_does_is_taken_over(mode: str, expected: tuple[bool, bool]) -> None:
+    found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
+    assert (found.strict, found.warn_of_broken) == expected
+    with pytest.raises(ConfigurationError, match="fail, warn, skip"):
+        imported({"event.processing.failure.handling.mode": "explode"})
 
 
 @pytest.mark.covers("VIT-TOP-03", "VIT-TOP-05")
@@ -235,12 +261,88 @@ def test_decimal_handling_mode_is_said_to_have_no_effect() -> None:
     assert any("has no effect in Debezium" in note for note in found.notes)
 
 
+PER_TASK = {
+    "tasks.max": "2",
+    "vitess.offset.storage.per.task": "true",
+    "vitess.offset.storage.task.key.gen": "1",
+    "vitess.prev.num.tasks": "1",
+}
+
+
 @pytest.mark.covers("VIT-OFS-01")
 def test_several_tasks_need_offsets_per_task() -> None:
-    several = {"tasks.max": "2", "vitess.offset.storage.per.task": "true"}
-    assert any("positions are kept per shard" in note for note in imported(several).notes)
+    found = source(PER_TASK)
+    assert found.streams == 2
+    assert found.task_offsets == VitessTaskOffsets(per_task=True, generation=1, previous_tasks=1)
     with pytest.raises(ConfigurationError, match=r"vitess\.offset\.storage\.per\.task"):
         imported({"tasks.max": "2"})
+
+
+@pytest.mark.covers("VIT-OFS-03", "VIT-OFS-04")
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("vitess.offset.storage.task.key.gen", "-1", r"task\.key\.gen\) of 0 or more"),
+        ("vitess.offset.storage.task.key.gen", "one", "a whole number, or -1"),
+        ("vitess.prev.num.tasks", "-1", r"prev\.num\.tasks\) above 0"),
+        ("vitess.prev.num.tasks", "0", r"prev\.num\.tasks\) above 0"),
+    ],
+)
+def test_offsets_per_task_need_a_generation_and_what_was_before(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        imported({**PER_TASK, name: value})
+
+
+ORDERED = {
+    "provide.transaction.metadata": "true",
+    "transaction.metadata.factory": (
+        "io.debezium.connector.vitess.pipeline.txmetadata.VitessOrderedTransactionMetadataFactory"
+    ),
+}
+
+
+@pytest.mark.covers("VIT-TXN-09", "VIT-TXN-10", "VIT-TXN-11")
+def test_epochs_by_hand() -> None:
+    found = connector(
+        **{
+            **ORDERED,
+            "vitess.shard.epoch.map": '{"-80": 3, "80-": 4}',
+            "vitess.shard": "-80,80-",
+            "vitess.inherit.epoch": "true",
+            "vitess.connector.generation": "2",
+        }
+    )
+    assert option(found.source, "epochs") == {"-80": 3, "80-": 4}
+    assert option(found.source, "generation") == 2
+    assert found.publish.vitess.inherit_epochs
+    plain = connector(**{**ORDERED, "vitess.shard.epoch.map": ""})
+    assert (option(plain.source, "epochs"), option(plain.source, "generation")) == ({}, 0)
+    assert not plain.publish.vitess.inherit_epochs
+
+
+@pytest.mark.covers("VIT-TXN-09", "VIT-TXN-10")
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"vitess.inherit.epoch": "true"}, "VitessOrderedTransactionMetadataFactory beside it"),
+        ({"vitess.shard.epoch.map": "-80"}, "a JSON object of shards and epochs"),
+        ({"vitess.shard.epoch.map": '{"-80": "1"}'}, "a JSON object of shards and epochs"),
+        (
+            {"vitess.shard.epoch.map": '{"-80": 1}', "vitess.shard": "-80,80-"},
+            "names other shards than the capture begins with: expected -80, 80-, found -80",
+        ),
+    ],
+)
+def test_epochs_that_do_not_fit_are_refused(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        imported(properties)
+
+
+@pytest.mark.covers("VIT-TXN-11")
+def test_a_generation_says_nothing_without_ordered_transactions() -> None:
+    found = imported({"vitess.connector.generation": "2"})
+    assert option(found.connector.source, "generation") == 0
+    assert any("vitess.connector.generation is left out" in note for note in found.notes)
 
 
 @pytest.mark.covers("VIT-QUE-01")
@@ -271,7 +373,6 @@ def test_queues() -> None:
         "vitess.grpc.max_inbound_message_size",
         "vitess.grpc.default.load.balancing.policy",
         "schema.history.internal",
-        "vitess.inherit.epoch",
     ],
 )
 def test_what_belongs_elsewhere_is_told_without_its_value(name: str) -> None:

@@ -16,7 +16,7 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.events.vitess import VitessRecords
 from airflow_cdc_provider.jobs.events.vitess_lake import record_pieces
-from airflow_cdc_provider.jobs.offline.recordings import text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, text_of
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
@@ -40,7 +40,7 @@ def captured(
         return (table, schema_id) in fields
 
     fields: dict[tuple[str, str], bytes] = {}
-    events = recorded_events(path)
+    events = recorded_events(path, Damage(strict=True))
     place = Position({f"{keyspace}/{shard}": ShardPlace("current") for shard in shards})
     cutter = Cutter(place, selects, knows, slice_bytes=4096, keep_empty=True, stops_at_journals=False)
     spans = zip(events.keys, events.ends, strict=True)

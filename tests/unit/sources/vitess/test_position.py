@@ -8,12 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
-from airflow_cdc_provider.sources.vitess.debezium_offset import (
-    is_debeziums,
-    position_of,
-    read_offsets,
-    to_debezium,
-)
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, GtidSet
 from airflow_cdc_provider.sources.vitess.position import (
     Position,
@@ -69,6 +63,7 @@ def test_what_is_no_position_is_refused(text: str) -> None:
         GtidSet.parse(text)
 
 
+@pytest.mark.covers("VIT-TXN-07")
 @pytest.mark.parametrize(
     ("before", "after", "rises"),
     [
@@ -85,6 +80,7 @@ def test_an_epoch_rises_with_a_lost_server_and_the_first_place(before: str, afte
     assert next_epoch(3, before, after) == 3 + rises
 
 
+@pytest.mark.covers("VIT-TXN-07")
 @pytest.mark.parametrize("after", ["", CURRENT])
 def test_a_place_never_turns_into_none(after: str) -> None:
     with pytest.raises(CorruptInput, match="went back"):
@@ -137,6 +133,7 @@ def test_an_offset_is_read_as_it_was_written(numbers: dict[str, list[int]], epoc
         {"shop/-80": {"v": 1, "gtid": "rubbish"}},
         {"shop/-80": {"v": 1, "gtid": CURRENT, "epoch": -1}},
         {"shop/-80": {"v": 1, "gtid": CURRENT, "epoch": True}},
+        {"shop/-80": {"v": 1, "gtid": CURRENT, "generation": -1}},
         {"shop/-80": {"v": 1, "gtid": CURRENT, "more": 1}},
         {"shop/-80": {"v": 1, "gtid": CURRENT, "parents": "x"}},
     ],
@@ -154,75 +151,36 @@ def test_a_place_that_a_shard_lacks_is_lost() -> None:
         require_known(Position({"shop/0": ShardPlace(f"MySQL56/{A}:1-6", 1)}), head)
 
 
-VGTID: list[dict[str, Any]] = [
-    {"keyspace": "shop", "shard": "-80", "gtid": f"MySQL56/{A}:1-41", "table_p_ks": []},
-    {"keyspace": "shop", "shard": "80-", "gtid": f"MySQL56/{B}:1-38"},
-]
-STORED = {"vgtid": json.dumps(VGTID), "transaction_epoch": '{"-80":2,"80-":1}'}
+@pytest.mark.covers("VIT-TXN-11")
+def test_another_generation_of_the_connector_raises_all_epochs_once() -> None:
+    place = f"MySQL56/{A}:1-5"
+    stored = Position({"shop/-80": ShardPlace(place, 1), "shop/80-": ShardPlace(place, 4)})
+
+    raised = stored.of_generation(1)
+
+    assert {s: p.epoch for s, p in raised.shards.items()} == {"shop/-80": 2, "shop/80-": 5}
+    assert Position.from_offset(json.loads(json.dumps(raised.to_offset()))) == raised
+    assert raised.of_generation(1) == raised
+    assert stored.of_generation(0) == stored
+    assert "generation" not in stored.to_offset()["shop/-80"]
+    assert {p.epoch for p in raised.of_generation(3).shards.values()} == {3, 6}
+    moved, _ = raised.after({"shop/-80": f"MySQL56/{A}:1-6", "shop/80-": place})
+    assert moved.shards["shop/-80"] == ShardPlace(f"MySQL56/{A}:1-6", 2, (), 1)
+    children, _ = raised.after({"shop/-40": place, "shop/40-80": place, "shop/80-": place})
+    assert children.shards["shop/-40"] == ShardPlace(place, 3, ("shop/-80",), 1)
 
 
-@pytest.mark.covers("VIT-OFS-13")
-@pytest.mark.parametrize(
-    "content",
-    [
-        json.dumps({"offsets": [{"partition": {"server": "pre"}, "offset": STORED}]}),
-        json.dumps(["name", {"server": "pre"}]) + "\t" + json.dumps(STORED),
-        json.dumps(STORED),
-    ],
-)
-def test_debeziums_offset_is_taken_over_with_its_epochs(content: str) -> None:
-    assert is_debeziums(content.encode())
+def test_a_shard_that_turned_into_others_has_reached_its_head() -> None:
+    head = Position(
+        {"shop/-80": ShardPlace(f"MySQL56/{A}:1-9", 1), "shop/80-": ShardPlace(f"MySQL56/{B}:1", 1)}
+    )
+    before = Position(
+        {"shop/-80": ShardPlace(f"MySQL56/{A}:1-8", 1), "shop/80-": ShardPlace(f"MySQL56/{B}:1", 1)}
+    )
 
-    position, remarks = position_of(read_offsets(content.encode()), "pre")
+    after, _ = before.after(
+        {"shop/-40": f"MySQL56/{A}:1", "shop/40-80": f"MySQL56/{A}:1", "shop/80-": f"MySQL56/{B}:1"}
+    )
 
-    assert position.shards == {
-        "shop/-80": ShardPlace(f"MySQL56/{A}:1-41", 2),
-        "shop/80-": ShardPlace(f"MySQL56/{B}:1-38", 1),
-    }
-    assert remarks == ()
-    again, _ = position_of(read_offsets(json.dumps(to_debezium(position)).encode()), "pre")
-    assert again == position
-
-
-def test_offsets_of_tasks_are_put_together() -> None:
-    entries = [
-        {
-            "partition": {"server": "pre", "task_key": f"task{n}_2_1"},
-            "offset": {"vgtid": json.dumps([entry])},
-        }
-        for n, entry in enumerate(VGTID)
-    ]
-    plain = {"partition": {"server": "pre"}, "offset": STORED}
-    content = json.dumps({"offsets": [plain, *entries]}).encode()
-
-    position, _ = position_of(read_offsets(content), "pre")
-
-    assert set(position.shards) == {"shop/-80", "shop/80-"}
-    older = {
-        "partition": {"server": "pre", "task_key": "task0_1_1"},
-        "offset": {"vgtid": json.dumps(VGTID)},
-    }
-    with pytest.raises(ConfigurationError, match="two offsets tell"):
-        position_of(read_offsets(json.dumps({"offsets": [older, *entries]}).encode()), "pre")
-
-
-def test_an_unfinished_copy_of_debezium_is_told() -> None:
-    copying = [{**VGTID[0], "table_p_ks": [{"table_name": "orders", "lastpk": None}]}]
-
-    _, remarks = position_of(read_offsets(json.dumps({"vgtid": json.dumps(copying)}).encode()), "pre")
-
-    assert remarks == ("Debezium's copy of shard shop/-80 was not finished (orders): take a snapshot",)
-
-
-@pytest.mark.parametrize("gtid", ["", CURRENT, "rubbish"])
-def test_an_offset_without_a_place_is_refused(gtid: str) -> None:
-    nowhere = json.dumps({"vgtid": json.dumps([{**VGTID[0], "gtid": gtid}])}).encode()
-
-    with pytest.raises(ConfigurationError, match="shop/-80"):
-        position_of(read_offsets(nowhere), "pre")
-
-
-def test_our_own_offset_is_not_taken_for_debeziums() -> None:
-    own = Position({"shop/0": ShardPlace(f"MySQL56/{A}:1-5", 1)}).to_offset()
-
-    assert not is_debeziums(json.dumps(own).encode())
+    assert not before.has(head)
+    assert after.has(head)

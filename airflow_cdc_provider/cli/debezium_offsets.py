@@ -1,0 +1,145 @@
+"""Offsets that Debezium has stored, read and written for ``airflow cdc offsets import`` and ``export``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What becomes of offsets of Debezium.
+
+    Args:
+        offset: The connector's; None: its capture begins as at first.
+        remarks: What a person should know, in sentences.
+    """
+
+    offset: dict[str, Any] | None
+    remarks: tuple[str, ...] = ()
+
+
+def imported(connector: Connector, content: bytes, *, allow_invalidation: bool) -> Imported | None:
+    """Read a file's offset for a connector; None if it is none of Debezium's.
+
+    Args:
+        connector: The declaration.
+        content: The file's bytes.
+        allow_invalidation: MongoDB: whether offsets of single shards may be given up for the oldest's time.
+
+    Raises:
+        ConfigurationError: The file has no offset of this connector, or one that can't be gone on from.
+    """
+    if connector.type == "mongodb":
+        return _of_mongodb(connector, content, allow_invalidation=allow_invalidation)
+    if connector.type == "vitess":
+        return _of_vitess(connector, content)
+    return None
+
+
+def exported(connector: Connector, offset: Mapping[str, Any]) -> str:
+    """Write a connector's offset as ``PATCH /connectors/NAME/offsets`` of Kafka Connect takes it.
+
+    Raises:
+        ConfigurationError: It isn't of Vitess, or a shard has no place yet.
+    """
+    from airflow_cdc_provider.sources.connect_offsets import to_rest
+    from airflow_cdc_provider.sources.vitess.debezium_offset import layout_of, to_debezium
+    from airflow_cdc_provider.sources.vitess.position import Position
+
+    options = _vitess_options(connector)
+    position = Position.from_offset(offset)
+    if not position.is_real:
+        raise ConfigurationError("shards have no place yet", remedy="run a capture first")
+    return to_rest(to_debezium(position, connector.topic_prefix, layout_of(options)))
+
+
+def moved_to_generation(connector: Connector, content: bytes) -> str:
+    """Write offsets of Debezium's tasks for the generation that the declaration tells, copies kept.
+
+    Raises:
+        ConfigurationError: They don't fit what the declaration says of tasks.
+    """
+    from airflow_cdc_provider.sources.connect_offsets import to_rest
+    from airflow_cdc_provider.sources.vitess.debezium_offset import moved, read_offsets
+
+    options = _vitess_options(connector)
+    return to_rest(
+        moved(read_offsets(content), connector.topic_prefix, options, _vitess_shards(connector, options))
+    )
+
+
+def _vitess_options(connector: Connector) -> VitessOptions:
+    if not isinstance(connector.source, VitessOptions):
+        raise ConfigurationError(
+            "offsets are written for Debezium's connector for Vitess alone",
+            expected="a connector of type vitess",
+            found=connector.type,
+        )
+    return connector.source
+
+
+def _of_vitess(connector: Connector, content: bytes) -> Imported | None:
+    from airflow_cdc_provider.sources.vitess.debezium_offset import is_debeziums, position_of, read_offsets
+
+    if not is_debeziums(content):
+        return None
+    options = _vitess_options(connector)
+    position, remarks = position_of(
+        read_offsets(content), connector.topic_prefix, options, lambda: _vitess_shards(connector, options)
+    )
+    return Imported(position.to_offset(), remarks)
+
+
+def _vitess_shards(connector: Connector, options: VitessOptions) -> list[str]:
+    """List the shards that are read, ``keyspace/shard``: those of the options, else all that serve."""
+    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.hooks.vitess import VitessCdcHook
+    from airflow_cdc_provider.sources.vitess.requests import serving_shards
+
+    shards = list(options.shards)
+    if not shards:
+        hook = hook_for(connector)
+        assert isinstance(hook, VitessCdcHook)
+        with hook as client:
+            shards = serving_shards(client, options)
+    return [f"{options.keyspace}/{shard}" for shard in shards]
+
+
+def _of_mongodb(connector: Connector, content: bytes, *, allow_invalidation: bool) -> Imported | None:
+    from airflow_cdc_provider.sources.mongodb.debezium_offset import (
+        is_debeziums,
+        place_of,
+        read_offsets,
+        remarks,
+    )
+
+    if not is_debeziums(content):
+        return None
+    offsets = read_offsets(content)
+    place = place_of(
+        offsets,
+        connector.topic_prefix,
+        shards=lambda: _mongodb_shards(connector),
+        allow_invalidation=allow_invalidation,
+    )
+    told = tuple(remarks(offsets))
+    if place is None:
+        return Imported(None, (*told, "a shard has no offset: capture begins as at first, with a snapshot"))
+    return Imported(place.to_offset(), told)
+
+
+def _mongodb_shards(connector: Connector) -> list[str] | None:
+    from airflow_cdc_provider.hooks.mongodb import MongodbCdcHook
+    from airflow_cdc_provider.hooks.source import hook_for
+    from airflow_cdc_provider.sources.mongodb.shards import shard_names
+
+    hook = hook_for(connector)
+    assert isinstance(hook, MongodbCdcHook)
+    with hook as client:
+        return shard_names(client)
