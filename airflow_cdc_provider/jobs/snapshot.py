@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import (
+from airflow_cdc_provider.sources.abilities import (
     CountsDisconnects,
     LearnsSchemas,
     ReadsInBatches,
