@@ -365,7 +365,7 @@ class Cutter:
         payload = events.body(number)
         position = place.key + bytes(4)
         # No record of kind transaction has the VGTID of a statement, which its event is to tell.
-        vgtid = json.dumps(vgtid_shards(self._told))
+        vgtid = json.dumps(dict(self._told_shards or vgtid_shards(self._told)))
 
         def record(table: str | None, position: bytes, kind: str) -> dict[str, Any]:
             made = schema_record(
