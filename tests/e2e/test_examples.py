@@ -103,7 +103,11 @@ def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     }
     assert set(synced["offset"]) == {"shop/-80", "shop/80-"}
     assert outcome.value("near")["lag_seconds"] is not None, "the stored offset reached the sensor"
-    assert outcome.value("settled") == {"serving": ["-80", "80-"], "resharding": [], "missing": []}
+    assert outcome.value("settled") == {
+        "serving": ["shop/-80", "shop/80-"],
+        "resharding": [],
+        "missing": [],
+    }
     assert list(outcome.value("snapshot")["tables"]) == ["shop.items"]
     assert outcome.value("copied") == {"done": ["shop.items"], "left": []}
     assert not list(airflow.work.rglob("connection.json"))

@@ -15,6 +15,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, require_known
 from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
+    each_keyspace,
     list_tables,
     oldest_after,
     serving_shards,
@@ -62,15 +63,34 @@ def check_keyspace(
         return [_failed("connection", error)]
     findings: list[Finding] = []
     with client:
-        for look in (_server, _shards):
-            findings += look(client, options)
-            if any(finding.level == "error" for finding in findings):
-                return findings
-        findings += _tables(client, options, selects)
-        findings += _servers_behind(client, options, offset)
+        findings += _server(client, options)
+        if _failed_already(findings):
+            return findings
+        try:
+            keyspaces = each_keyspace(client, options)
+        except CdcError as error:
+            return [*findings, _failed("keyspace", error)]
+        for one in keyspaces:
+            findings += _shards(client, one)
+        if _failed_already(findings):
+            return findings
+        for one in keyspaces:
+            findings += _tables(client, one, selects)
+            findings += _servers_behind(client, one, _of_keyspace(offset, one))
         findings += _stream(client, options, offset)
         findings += _first_position(values, client, options)
     return findings
+
+
+def _failed_already(findings: Sequence[Finding]) -> bool:
+    return any(finding.level == "error" for finding in findings)
+
+
+def _of_keyspace(offset: Position | None, options: VitessOptions) -> Position | None:
+    """Return what an offset has of a keyspace, None for nothing."""
+    shards = {} if offset is None else offset.shards
+    own = {s: place for s, place in shards.items() if s.partition("/")[0] == options.keyspace}
+    return Position(own) if own else None
 
 
 def _first_position(
@@ -80,7 +100,7 @@ def _first_position(
     if values.vtctld is None:
         return
     try:
-        shards = [f"{options.keyspace}/{shard}" for shard in serving_shards(client, options)]
+        shards = serving_shards(client, options)
         vtctld_position(values, values.vtctld, shards, options.tablet_type, _seconds(options))
     except CdcError as error:
         yield _failed("vtctld", error)
@@ -137,7 +157,7 @@ def _server(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
 
 def _shards(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
     try:
-        shards = serving_shards(client, options)
+        shards = [shard.partition("/")[2] for shard in serving_shards(client, options)]
         tablets = list_tablets(client, options.keyspace, _seconds(options))
     except CdcError as error:
         yield _failed("keyspace", error)
@@ -224,7 +244,7 @@ def _tables(
     client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
 ) -> Iterator[Finding]:
     try:
-        tables = list_tables(client, options, selects)
+        tables = [table.partition(".")[2] for table in list_tables(client, options, selects)]
         keyless = keyless_tables(
             client, _target(options, _first_shard(client, options)), tables, _seconds(options)
         )
@@ -257,7 +277,7 @@ def _servers_behind(
     try:
         binlogs = {
             shard: read_binlogs(client, _target(options, shard), seconds)
-            for shard in serving_shards(client, options)
+            for shard in (name.partition("/")[2] for name in serving_shards(client, options))
         }
     except CdcError as error:
         yield Finding(
@@ -372,7 +392,7 @@ def _stream(client: VtgateClient, options: VitessOptions, offset: Position | Non
 
 
 def _first_shard(client: VtgateClient, options: VitessOptions) -> str:
-    return serving_shards(client, options)[0]
+    return serving_shards(client, options)[0].partition("/")[2]
 
 
 def _target(options: VitessOptions, shard: str) -> str:

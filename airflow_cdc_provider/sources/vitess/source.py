@@ -20,12 +20,19 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
-from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
+from airflow_cdc_provider.sources.vitess.options import (
+    CURRENT,
+    VitessOptions,
+    has_keyspace,
+    require_epochs_of,
+)
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
+    each_keyspace,
     filter_of,
+    list_keyless,
     list_tables,
     quoted,
     serving_shards,
@@ -33,7 +40,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 )
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
-from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
+from airflow_cdc_provider.sources.vitess.tablets import require_kept
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
@@ -47,7 +54,7 @@ Answer = TypeVar("Answer")
 
 
 class VitessSource:
-    """A keyspace of a Vitess cluster, or some of its shards.
+    """A keyspace of a Vitess cluster, some of its shards, or several keyspaces.
 
     Connections are made when first needed, so decoding works without any.
 
@@ -143,9 +150,7 @@ class VitessSource:
 
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
-        keyspace = self._options.keyspace
-        names = self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
-        return [f"{keyspace}.{name}" for name in names]
+        return self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
 
     def in_batches(self, table: str) -> bool:
         """Tell whether a table is read in full at each run: its rows can't be told apart."""
@@ -153,12 +158,11 @@ class VitessSource:
         if history.shapes:
             return not history.newest.key
         if self._keyless is None:
-            options = self._options
-            (shard, *_) = serving_shards(self._client, options)
-            target = f"{options.keyspace}:{shard}@{options.tablet_type.lower()}"
-            names = list_tables(self._client, options, self._selects)
-            found = keyless_tables(self._client, target, names, options.advanced.call_seconds)
-            self._keyless = frozenset(f"{options.keyspace}.{name}" for name in found)
+            self._keyless = frozenset(
+                table
+                for one in each_keyspace(self._client, self._options)
+                for table in list_keyless(self._client, one, self._selects)
+            )
         return table in self._keyless
 
     @property
@@ -425,7 +429,7 @@ class VitessSource:
         options = self._options
         seconds = options.advanced.call_seconds
         told = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
-        position = Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in told.shards.items()})
+        position = Position({s: self._first_place(s, p.gtid) for s, p in told.shards.items()})
         # What it tells is newer than the head that was asked for before.
         self._require_known(position, self._head())
         return position
@@ -469,7 +473,7 @@ class Selects:
     """Tells whether ``keyspace.table`` belongs to the capture. Picklable, if what it asks is.
 
     Args:
-        keyspace: The keyspace that is read.
+        keyspace: Option ``keyspace``.
         selects: The declaration's patterns.
     """
 
@@ -478,7 +482,7 @@ class Selects:
 
     def __call__(self, table: str) -> bool:
         """Tell it."""
-        return table.startswith(f"{self.keyspace}.") and self.selects(table)
+        return has_keyspace(self.keyspace, table.partition(".")[0]) and self.selects(table)
 
 
 def _as_they_are(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

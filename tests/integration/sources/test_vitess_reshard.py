@@ -82,9 +82,9 @@ def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_de
 
     with cluster.client() as client:
         seen = look_at_shards(client, Feed("shop"), start)
-        assert list(seen.serving) == ["-40", "40-80", "80-"]
-        assert list(seen.resharding) == ["-40", "-80", "40-80"]
-        assert list(seen.missing) == ["-40", "40-80"]
+        assert list(seen.serving) == ["shop/-40", "shop/40-80", "shop/80-"]
+        assert list(seen.resharding) == ["shop/-40", "shop/-80", "shop/40-80"]
+        assert list(seen.missing) == ["shop/-40", "shop/40-80"]
         assert not look_at_shards(client, Feed("shop"), offset).missing
         assert not look_at_shards(client, Feed("shop"), None).missing
         assert list(look(client, Feed("shop"), offset).resharding or ()) == list(seen.resharding)

@@ -255,3 +255,43 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
     found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=told),)))["streaming"]
     assert (found["NumberOfEventsFiltered"], found["TotalNumberOfCreateEventsSeen"]) == (2, 1)
     assert found["TotalNumberOfEventsSeen"] == 3
+
+
+def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
+    tables: list[tuple[str, ...]] = [("item", "BASE TABLE"), ("secret", "BASE TABLE")]
+    answers = {
+        "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",), ("shop_archive/0",), ("lookup/0",)],
+        "SHOW FULL TABLES": tables,
+    }
+
+    def standing(request: Any) -> list[bytes | Waits]:
+        given = [
+            event("VGTID", s.shard, s.keyspace, vgtid=vgtid({s.shard: 5}, s.keyspace))
+            for s in request.vgtid.shard_gtids
+        ]
+        return [response(*given), Waits()]
+
+    connector = Connector.from_dict(
+        {"name": "s", "source": {"type": "vitess", "keyspace": "/^shop"}, "tables": [r".*\.item"]}
+    )
+    assert isinstance(connector.source, VitessOptions)
+    with FakeVtgate([standing], answers) as vtgate:
+        source = VitessSource(connector.source, vtgate.connection, connector.selects)
+        assert set(source.start()) == {"shop/-80", "shop/80-", "shop_archive/0"}
+        assert source.tables() == ["shop.item", "shop_archive.item"]
+        with pytest.raises(ConfigurationError, match="no keyspace in which /nothing is found"):
+            VitessSource(VitessOptions("/nothing"), vtgate.connection, str.isascii).start()
+        source.close()
+    asked = [(s.keyspace, s.shard) for s in vtgate.requests[0].vgtid.shard_gtids]
+    assert asked == [("shop", "-80"), ("shop", "80-"), ("shop_archive", "0")]
+    for wrong in ({"keyspace": "/"}, {"keyspace": "/("}, {"keyspace": "/shop", "shards": ("0",)}):
+        with pytest.raises(ConfigurationError, match="keyspace"):
+            Connector.from_dict({"name": "s", "source": {"type": "vitess", **wrong}})
+
+
+def test_a_place_to_start_at_may_name_several_keyspaces() -> None:
+    places = [{"keyspace": keyspace, "shard": "0", "gtid": gtid(5)} for keyspace in ("shop", "shop_archive")]
+    declared = {"type": "vitess", "keyspace": "/^shop", "start_at": places}
+    assert isinstance(Connector.from_dict({"name": "s", "source": declared}).source, VitessOptions)
+    with pytest.raises(ConfigurationError, match="other shards than are read"):
+        Connector.from_dict({"name": "s", "source": {**declared, "keyspace": "/^lookup"}})
