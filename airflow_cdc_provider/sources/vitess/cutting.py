@@ -64,8 +64,8 @@ class Cutter:
         stops_at_journals: bool,
     ) -> None:
         self.place = place
-        self.reopen = False
-        """Whether the stream is to be opened again, at :attr:`place`: shards have turned into others."""
+        self.resharded: Position | None = None
+        """Where the stream stands behind a reshard that ends it; :attr:`place` is before it."""
         self._bytes = 0
         self._changes = 0
         self._selects = selects
@@ -125,7 +125,7 @@ class Cutter:
             elif boundary(kind) and self._vgtid >= 0:
                 self._end_step(events, number, base, captured_us)
                 self._end = place + int(events.ends[number])
-                if self.reopen:
+                if self.resharded is not None:
                     self._drop_rest()
                     break
         if self._end >= self._slice_bytes:
@@ -186,7 +186,7 @@ class Cutter:
         before = self.place
         self.place, new = before.after(self._told)
         for child in new:
-            self._tell_of_child(child, captured_us)
+            self._tell_of_child(child, self.place.shards[child], captured_us)
         place = self.place.shards.get(shard)
         if place is not None:
             count = place.set.count
@@ -237,20 +237,17 @@ class Cutter:
         log.warning("%s turn into %s", ", ".join(participants), ", ".join(targets))
         if not self._stops_at_journals:
             return
-        # The journal of each participant ends its stream. Until all came, a stream that is opened again must
-        # give this one again: its shard stands before it.
+        # The journal of each participant ends its stream. A stream that is opened again must give it again,
+        # so its shard stands before it.
         arrived = self._journals.setdefault(journal.id, set())
         arrived.add(shard)
         self._held[shard] = before.shards[shard]
         if arrived >= set(participants) & set(self.place.shards):
-            self._held = {s: p for s, p in self._held.items() if s not in participants}
-            self.place = self.place.resharded(participants, targets)
+            self.resharded = self.place.resharded(participants, targets)
             for child in targets:
-                self._tell_of_child(child, captured_us)
-            self.reopen = True
+                self._tell_of_child(child, self.resharded.shards[child], captured_us)
 
-    def _tell_of_child(self, shard: str, captured_us: int) -> None:
-        place = self.place.shards[shard]
+    def _tell_of_child(self, shard: str, place: ShardPlace, captured_us: int) -> None:
         log.warning("%s is read now; it was made of %s", shard, ", ".join(place.parents))
         self._records.append(
             schema_record(

@@ -19,6 +19,7 @@ from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -60,7 +61,7 @@ class VitessSource:
         self._connection = connection
         self._selects = Selects(options.keyspace, selects)
         self._client_made: VtgateClient | None = None
-        self._stream_made: ChangeStream | None = None
+        self._stream_made: ParallelStreams | None = None
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
@@ -79,16 +80,20 @@ class VitessSource:
         return self._client_made
 
     @property
-    def _stream(self) -> ChangeStream:
+    def _stream(self) -> ParallelStreams:
         if self._stream_made is None:
-            self._stream_made = ChangeStream(
-                lambda: self._client,
-                self._options,
-                lambda: filter_of(wanted_tables(self._client, self._options, self._selects)),
-                self._selects,
-                self._knows,
-            )
+            self._stream_made = ParallelStreams(self._new_stream, self._options)
         return self._stream_made
+
+    def _new_stream(self, options: VitessOptions) -> ChangeStream:
+        client = self._client
+        return ChangeStream(
+            lambda: client,
+            options,
+            lambda: filter_of(wanted_tables(client, options, self._selects)),
+            self._selects,
+            self._knows,
+        )
 
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known

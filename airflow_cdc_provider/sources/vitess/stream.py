@@ -17,6 +17,7 @@ lives, while its head is ahead, is given ``stall_seconds``.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,7 +33,7 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.requests import stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ChangeStream:
         filters: Gives the filter (``binlogdata.Filter``) when the stream is opened.
         selects: Tells whether ``keyspace.table`` is captured.
         knows: Tells whether the fields of a table, by name and ``schema_id``, are recorded already.
-        sleep: Pauses for some seconds.
+        sleep: Pauses for some seconds; by default until :meth:`stop`.
     """
 
     def __init__(
@@ -58,14 +59,17 @@ class ChangeStream:
         filters: Callable[[], Any],
         selects: Callable[[str], bool],
         knows: Callable[[str, str], bool],
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._client = client
         self._options = options
         self._filters = filters
         self._selects = selects
         self._knows = knows
-        self._sleep = sleep
+        self._stopping = threading.Event()
+        self._sleep = sleep or self._stopping.wait
+        self.resharded: Position | None = None
+        """Where the stream would go on behind the reshard at which it has ended."""
         self._ahead: ReadAhead | None = None
         self._cutter: Cutter | None = None
         self._place = Position()
@@ -87,6 +91,7 @@ class ChangeStream:
             PositionLost: The server no longer has the transactions after ``start``.
             TransientError: The server can't be reached; nothing is changed.
         """
+        self.resharded = None
         if self._place != start or self._cutter is None:
             self._leave()
             self._place = start
@@ -95,6 +100,10 @@ class ChangeStream:
         except CdcError:
             self._leave()  # the stream is ahead of what was taken
             raise
+
+    def stop(self) -> None:
+        """Have a plan that another thread reads end soon, for good."""
+        self._stopping.set()
 
     def close(self) -> None:
         """End the stream."""
@@ -105,7 +114,7 @@ class ChangeStream:
         read_bytes = changes = 0
         left = pauses(self._options.advanced)
         moved_at = time.monotonic()
-        while not (at_head := self._place.has(head)):
+        while not (at_head := self._place.has(head)) and not self._stopping.is_set():
             if read_bytes >= limit.bytes or changes >= limit.changes:
                 break
             try:
@@ -123,12 +132,12 @@ class ChangeStream:
             elif time.monotonic() - moved_at > self._options.advanced.stall_seconds:
                 raise self._stalled(head)
             read_bytes, changes = cutter.size, cutter.changes
-            if cutter.reopen:
-                given, beside = self._give()
-                slices += given
-                records += beside
-                self._leave()
+            if cutter.resharded is not None:
+                self.resharded = cutter.resharded
+                break
         given, beside = self._give()
+        if self.resharded is not None:
+            self._leave()
         return Plan(self._place.to_offset(), [*slices, *given], at_head, [*records, *beside])
 
     def _give(self) -> tuple[list[Any], list[Any]]:
@@ -169,6 +178,7 @@ class ChangeStream:
         else:
             now = time.time()
             self._counts.events += len(events.changes)
+            self._counts.journals += int((events.types == JOURNAL).sum())
             self._counts.bytes += len(response)
             self._counts.last_event_at = now
             if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
