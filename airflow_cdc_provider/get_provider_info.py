@@ -39,8 +39,24 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.transfer",
             )
         ],
-        "sensors": [_modules("sensors.cassandra", "sensors.mongodb", "sensors.stream", "sensors.vitess")],
-        "triggers": [_modules("triggers.cdc_raw", "triggers.mongodb", "triggers.stream", "triggers.vitess")],
+        "sensors": [
+            _modules(
+                "sensors.cassandra",
+                "sensors.mongodb",
+                "sensors.snapshots",
+                "sensors.stream",
+                "sensors.vitess",
+            )
+        ],
+        "triggers": [
+            _modules(
+                "triggers.cdc_raw",
+                "triggers.mongodb",
+                "triggers.snapshots",
+                "triggers.stream",
+                "triggers.vitess",
+            )
+        ],
         "connection-types": [_CASSANDRA, _MONGODB, _VITESS],
         "extra-links": [f"{_PACKAGE}.links.connector.ConnectorAssetsLink"],
         "asset-uris": [
@@ -243,6 +259,26 @@ _VITESS = {
             "label": "Caller id",
             "description": "Principal that VTGate's logs and access lists see.",
             "schema": _TEXT,
+        },
+        "vtctld_host": {
+            "label": "vtctld",
+            "description": "Host of a vtctld that tells the first position; empty: VTGate tells it.",
+            "schema": _TEXT,
+        },
+        "vtctld_port": {
+            "label": "vtctld's port",
+            "description": "Of its gRPC; empty for 15999.",
+            "schema": _TEXT,
+        },
+        "vtctld_login": {
+            "label": "vtctld's login",
+            "description": "Where vtctld asks for one.",
+            "schema": _TEXT,
+        },
+        "vtctld_password": {
+            "label": "vtctld's password",
+            "description": "Of that login.",
+            "schema": _SECRET,
         },
     },
 }

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -43,17 +42,15 @@ from airflow_cdc_provider.sources.mongodb.position import StreamPlace
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 from airflow_cdc_provider.sources.mongodb.time_slices import TimeSlice
+from benchmarks.debezium_engine import DebeziumEngine, compare, record_texts
 from server_kit import MongoServer
 from server_kit.jars import DEBEZIUM_MONGODB_VERSION, debezium_mongodb_jars
-from server_kit.programs import find_java, run_program
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-_SOURCE = Path(__file__).with_name("DebeziumMongodbEvents.java")
 _DATABASE, _COLLECTION = "bench", "events"
 _AT_A_TIME = 5_000
-_STARTED = 3
 _MADE_AT = re.compile(r'(?<="op":"[rcud]"),"ts_ms":\d+(,"ts_us":\d+,"ts_ns":\d+)?')
 _READ_AT = re.compile(r'"source":{[^}]*}')
 
@@ -72,13 +69,13 @@ def main() -> None:
         with closing(OurEvents(server)) as ours:
             client = server.client()
             part = rival.stream(events, lambda: write(client, events))
-            compare(ours.streamed(part), rival.texts, _streamed)
+            compare_sorted(ours.streamed(part), rival.engine.texts, _streamed)
             part = rival.stream(events, lambda: write(client, events), keep=False)
             streamed = rival.per_second, events / best(lambda: ours.streamed(part), rounds)
             rows = client[_DATABASE][_COLLECTION].count_documents({})
             ranges = ours.ranges()
             rival.snapshot(rows)
-            compare(ours.read(ranges), rival.texts, _read)
+            compare_sorted(ours.read(ranges), rival.engine.texts, _read)
             rival.snapshot(rows, keep=False)
             read = rival.per_second, rows / best(lambda: ours.read(ranges), rounds)
     print(f"{events} streamed events and {rows} rows of a snapshot, the same texts from both")
@@ -187,35 +184,16 @@ class Debezium:
     Args:
         server: What it captures.
         folder: For its files.
-
-    Attributes:
-        texts: Key and value of each event of the newest run that kept them, with a tab between.
-        per_second: Events per CPU second of the newest run.
     """
 
     def __init__(self, server: MongoServer, folder: Path) -> None:
-        self.texts = folder / "events"
-        self.per_second = 0.0
+        self.engine = DebeziumEngine(debezium_mongodb_jars(), folder)
         self._server = server
-        self._folder = folder
-        jars = debezium_mongodb_jars()
-        self._classes = f"{folder / 'classes'}:{jars}/*"
-        java = find_java()
-        run_program(
-            [
-                *(
-                    java,
-                    "-m",
-                    "jdk.compiler/com.sun.tools.javac.Main",
-                    "-nowarn",
-                    "-d",
-                    str(folder / "classes"),
-                ),
-                *("-cp", ":".join(map(str, jars.glob("*.jar"))), str(_SOURCE)),
-            ],
-            f"compiling {_SOURCE.name}",
-        )
-        self._command = [java, "-Xms1g", "-Xmx1g", "-XX:+UseSerialGC", "-cp", self._classes, _SOURCE.stem]
+
+    @property
+    def per_second(self) -> float:
+        """Events per CPU second of the newest run."""
+        return self.engine.per_second
 
     def stream(self, events: int, write: Callable[[], TimeSlice], *, keep: bool = True) -> TimeSlice:
         """Let it stream what is written once it does."""
@@ -229,58 +207,30 @@ class Debezium:
                 client[_DATABASE]["marker"].insert_one({})
                 waiting.join(0.2)
             part = write()
-            self._finish(process)
+            self.engine.finish(process)
         return part
 
     def snapshot(self, rows: int, *, keep: bool = True) -> None:
         """Let it take a snapshot."""
         with self._start("initial_only", rows, keep=keep) as process:
-            self._finish(process)
+            self.engine.finish(process)
 
     def _start(self, mode: str, events: int, *, keep: bool) -> subprocess.Popen[str]:
         properties = {
-            "name": "bench",
             "connector.class": "io.debezium.connector.mongodb.MongoDbConnector",
             "mongodb.connection.string": self._server.uri,
             "topic.prefix": "cdc",
             "collection.include.list": rf"{_DATABASE}\\.({_COLLECTION}|marker)",
             "snapshot.mode": mode,
-            "tombstones.on.delete": "false",
-            "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
-            "offset.flush.interval.ms": "60000",
-            "key.converter.schemas.enable": "false",
-            "value.converter.schemas.enable": "false",
         }
-        file = self._folder / "cdc.properties"
-        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        topic = f"cdc.{_DATABASE}.{_COLLECTION}"
-        output = str(self.texts) if keep else "-"
-        return subprocess.Popen(
-            [*self._command, str(file), topic, str(events), str(events // _STARTED), output],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def _finish(self, process: subprocess.Popen[str]) -> None:
-        printed, _ = process.communicate(timeout=600)
-        if process.returncode:
-            sys.exit(f"Debezium ended with {process.returncode}")
-        marks = [line.split() for line in printed.splitlines() if line.startswith("cpu_ns ")]
-        counts, cpu = [int(mark[1]) for mark in marks], [int(mark[2]) / 1e9 for mark in marks]
-        self.per_second = (counts[-1] - counts[0]) / (cpu[-1] - cpu[0])
+        return self.engine.start(properties, f"cdc.{_DATABASE}.{_COLLECTION}", events, keep=keep)
 
 
-def compare(ours: Iterator[pa.RecordBatch], theirs: Path, comparable: Callable[[str], str]) -> None:
+def compare_sorted(ours: Iterator[pa.RecordBatch], theirs: Path, comparable: Callable[[str], str]) -> None:
     """End with an error unless both made the same events; of one key they stand in the same order."""
-    our = [
-        comparable(f"{key}\t{value}")
-        for batch in ours
-        for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
-    ]
+    our = [comparable(text) for text in record_texts(ours)]
     their = [comparable(line) for line in theirs.read_text().splitlines()]
-    for number, (one, other) in enumerate(zip(sorted(our), sorted(their), strict=True)):
-        if one != other:
-            sys.exit(f"event {number} differs:\nours    {one}\nDebezium {other}")
+    compare(sorted(our), sorted(their))
 
 
 def _streamed(text: str) -> str:

@@ -15,6 +15,7 @@ from server_kit.programs import find_java, find_program, run_program
 CASSANDRA_VERSION = "5.0.9"
 DEBEZIUM_VERSION = "3.4.1.Final"
 DEBEZIUM_MONGODB_VERSION = "3.6.1.Final"
+DEBEZIUM_VITESS_VERSION = "3.5.0.Final"
 ICEBERG_VERSION = "1.12.0"
 SPARK_JARS = (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",)
 
@@ -56,7 +57,15 @@ def debezium_jars() -> Path:
 def debezium_mongodb_jars() -> Path:
     """Return the folder with Debezium's engine and its connector for MongoDB, downloaded first if need be."""
     what = f"Debezium {DEBEZIUM_MONGODB_VERSION} for MongoDB (40 MB)"
-    return cached("debezium-mongodb", DEBEZIUM_MONGODB_VERSION, _copy_debezium_mongodb, what)
+    copy = partial(_copy_engine, DEBEZIUM_MONGODB_VERSION, "mongodb")
+    return cached("debezium-mongodb", DEBEZIUM_MONGODB_VERSION, copy, what)
+
+
+def debezium_vitess_jars() -> Path:
+    """Return the folder with Debezium's engine and its connector for Vitess, downloaded first if need be."""
+    what = f"Debezium {DEBEZIUM_VITESS_VERSION} for Vitess (60 MB)"
+    copy = partial(_copy_engine, DEBEZIUM_VITESS_VERSION, "vitess")
+    return cached("debezium-vitess", DEBEZIUM_VITESS_VERSION, copy, what)
 
 
 def _copy_spark_jars(folder: Path) -> None:
@@ -101,10 +110,10 @@ def _copy_debezium(folder: Path) -> None:
     )
 
 
-def _copy_debezium_mongodb(folder: Path) -> None:
+def _copy_engine(version: str, source: str, folder: Path) -> None:
+    """Copy Debezium's engine with the connector of a source."""
     parts = [
-        _coordinates(f"io.debezium:debezium-{name}:{DEBEZIUM_MONGODB_VERSION}")
-        for name in ("embedded", "connector-mongodb")
+        _coordinates(f"io.debezium:debezium-{name}:{version}") for name in ("embedded", f"connector-{source}")
     ]
     _maven(
         "copy-dependencies",

@@ -18,7 +18,7 @@ from typing import Final
 from airflow_cdc_provider.connector.datastax import from_datastax, is_datastax
 from airflow_cdc_provider.connector.debezium_cassandra import CASSANDRA
 from airflow_cdc_provider.connector.debezium_mongodb import MONGODB
-from airflow_cdc_provider.connector.debezium_vitess import VITESS
+from airflow_cdc_provider.connector.debezium_vitess import VITESS, vitess_defaults
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, split_list, wrong
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
@@ -118,6 +118,8 @@ def _finish(draft: Draft) -> None:
         _note_what_the_server_cannot_apply(draft)
     elif draft.type == "cassandra":
         _cassandras_defaults(draft)
+    else:
+        vitess_defaults(draft)
 
 
 def _cassandras_defaults(draft: Draft) -> None:

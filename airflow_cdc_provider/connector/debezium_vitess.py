@@ -233,11 +233,50 @@ def _old_prefix(draft: Draft, name: str, value: str) -> None:
         name_option("publish.topic_prefix").apply(draft, name, value)
 
 
+def _retries(draft: Draft, name: str, value: str) -> None:
+    """Take over how often a lost VTGate is asked again."""
+    if not re.fullmatch(r"-1|\d+", value):
+        raise wrong(name, "-1, or a whole number", value)
+    draft.set("source.advanced.connect_attempts", int(value))
+
+
+def _retry_pause(draft: Draft, name: str, value: str) -> None:
+    """Take over the pause between attempts, which is always the same in Debezium's connectors."""
+    if not re.fullmatch(r"\d+", value):
+        raise wrong(name, "a whole number", value)
+    _set_pauses(draft, int(value) / 1000)
+
+
+def _set_pauses(draft: Draft, seconds: float) -> None:
+    draft.set("source.advanced.connect_pause_seconds", seconds)
+    draft.set("source.advanced.connect_longest_pause_seconds", seconds)
+
+
+def _failures(draft: Draft, name: str, value: str) -> None:
+    """Take over what becomes of an event that can't be read."""
+    modes = {"fail": (True, True), "warn": (False, True), "skip": (False, False), "ignore": (False, False)}
+    if value.lower() not in modes:
+        raise wrong(name, f"one of {', '.join(modes)}", value)
+    strict, warns = modes[value.lower()]
+    draft.set("source.advanced.strict", strict)
+    draft.set("source.advanced.warn_of_broken", warns)
+
+
+def vitess_defaults(draft: Draft) -> None:
+    """Set what Debezium's connector for Vitess has other defaults for."""
+    if "errors.max.retries" not in draft.properties:
+        draft.set("source.advanced.connect_attempts", -1)
+    if "retriable.restart.connector.wait.ms" not in draft.properties:
+        _set_pauses(draft, 10.0)
+    if "event.processing.failure.handling.mode" not in draft.properties:
+        draft.set("source.advanced.strict", True)
+
+
 def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
     if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
         raise wrong(name, f"a whole number above max.batch.size, {batch}", value)
-    draft.notes.append(f"property {name} is left out: source.advanced.read_ahead_bytes bounds what waits")
+    draft.set("source.advanced.read_ahead_events", int(value))
 
 
 def _heartbeat(draft: Draft, name: str, value: str) -> None:
@@ -246,6 +285,7 @@ def _heartbeat(draft: Draft, name: str, value: str) -> None:
         raise wrong(name, "a whole number", value)
     if int(value):
         draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
+        draft.set("publish.vitess.heartbeats", True)
 
 
 def _own_converters(draft: Draft, name: str, value: str) -> None:
@@ -263,8 +303,8 @@ _UNSIGNED: Final = choice(
     "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
 )
 _KEYSPACE_HEARTBEATS: Final = flag("source.stream.keyspace_heartbeats")
-_VTCTLD: Final = left_out("VTGate itself tells the first position, so vtctld isn't asked")
-_EXCLUDE_KEYSPACE: Final = left_out("names of tables are read with their keyspace and without")
+_VTCTLD: Final = "VTGate itself tells the first position; to have vtctld asked, put it into the extra as"
+_EXCLUDE_KEYSPACE: Final = flag("source.stream.exclude_keyspace_from_table_name")
 
 VITESS: Final[dict[str, Rule]] = {
     **COMMON,
@@ -275,7 +315,10 @@ VITESS: Final[dict[str, Rule]] = {
     "vitess.database.*": CONNECTION,
     "database.server.name": taken("`publish.topic_prefix`, where topic.prefix isn't set", _old_prefix),
     "tasks.max": taken("`source.streams`. More than 1 needs vitess.offset.storage.per.task", _tasks),
-    "vitess.vtctld.*": _VTCTLD,
+    "vitess.vtctld.host": left_out(f"{_VTCTLD} vtctld_host"),
+    "vitess.vtctld.port": left_out(f"{_VTCTLD} vtctld_port"),
+    "vitess.vtctld.user": left_out(f"{_VTCTLD} vtctld_login"),
+    "vitess.vtctld.password": left_out(f"{_VTCTLD} vtctld_password"),
     "vitess.keepalive.interval.ms": left_out(f"{_EXTRA} keepalive_seconds"),
     "vitess.grpc.headers": left_out(f"{_EXTRA} headers"),
     "vitess.grpc.max_inbound_message_size": left_out(f"{_EXTRA} max_message_bytes"),
@@ -361,15 +404,25 @@ VITESS: Final[dict[str, Rule]] = {
     ),
     "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
     "max.batch.size": PROCESS,
-    "max.queue.size": taken("left out: `source.advanced.read_ahead_bytes` bounds what waits", _queue_size),
+    "max.queue.size": taken("`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size),
     "max.queue.size.in.bytes": number("source.advanced.read_ahead_bytes", default="0"),
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "errors.max.retries": left_out(
-        "`source.advanced.connect_attempts` and Airflow's retries of the task do this"
+    "errors.max.retries": taken(
+        "`source.advanced.connect_attempts`; -1, the default of an import, has no limit", _retries
     ),
-    "retriable.restart.connector.wait.ms": number("source.advanced.connect_pause_seconds", per=1000),
-    "heartbeat.interval.ms": taken("`source.stream.heartbeat_seconds`; 0 leaves the default", _heartbeat),
+    "retriable.restart.connector.wait.ms": taken(
+        "`source.advanced.connect_pause_seconds` and `connect_longest_pause_seconds`; an import's default is "
+        "10 s",
+        _retry_pause,
+    ),
+    "event.processing.failure.handling.mode": taken(
+        "`source.advanced.strict` and `warn_of_broken`; an import's default is fail, as Debezium's", _failures
+    ),
+    "heartbeat.interval.ms": taken(
+        "`source.stream.heartbeat_seconds` and `publish.vitess.heartbeats`; 0 leaves both as they are",
+        _heartbeat,
+    ),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
     "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.naming.strategy": taken(

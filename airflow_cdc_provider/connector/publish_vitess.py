@@ -161,6 +161,11 @@ class VitessPublishOptions:
         (),
         check=_patterns,
     )
+    heartbeats: bool = option(
+        "Events of a stream's HEARTBEATs too: the VGTID that was reached and the time "
+        "(heartbeat.interval.ms), on the topic that publish.heartbeat_prefix leads",
+        False,
+    )
     schema_changes_topic: str = option(
         "Topic of schema changes; default: publish.topic_prefix alone (override.schema.change.topic)",
         "",

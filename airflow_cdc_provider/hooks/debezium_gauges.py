@@ -27,3 +27,8 @@ def emit_debeziums(connector: Connector, metrics: Mapping[str, Metrics]) -> None
             elif name == "RowsScanned":
                 for table, rows in value.items():
                     Stats.gauge(f"cdc.debezium.{context}.{name}", rows, tags={**tags, "table": table})
+            elif name == "RowsScannedByOrigin":
+                for origin, tables in value.items():
+                    for table, rows in tables.items():
+                        of = {**tags, "table": table, "origin": origin}
+                        Stats.gauge(f"cdc.debezium.{context}.{name}", rows, tags=of)

@@ -7,6 +7,8 @@ It stands in the state store of the connector's changes asset, one JSON value pe
             last run; of one that failed before it reached anything ``{"ok", "error", "stage", "at"}`` beside
             what the run before it told.
 ``tables``  per table, the numbers of the last run that touched it.
+``snapshots``  ``{"tables": {table: {"done", "began_at"}}, "remaining", "at"}``: which tables are read in
+            full, by snapshots that began when, and how many the last snapshot left.
 
 Lost, it is written again by the next run. It is never ahead of the lake: a run writes it after its commit.
 """
@@ -69,14 +71,44 @@ async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
     Args:
         connector: The connector's name.
     """
+    value = await _stored_async(connector, "offset")
+    return value.get("offset") if value is not None else None
+
+
+def stored_snapshots(context: Context, connector: Connector) -> Mapping[str, Any] | None:
+    """Read what a connector's runs told of snapshots.
+
+    Args:
+        context: As for :func:`stored_offset`.
+        connector: The connector.
+
+    Returns:
+        ``snapshots`` of the state store; None if no run has stored it.
+    """
+    store = _store(context, connector)
+    value = None if store is None else store.get("snapshots")
+    return value if isinstance(value, dict) else None
+
+
+async def stored_snapshots_async(connector: str) -> Mapping[str, Any] | None:
+    """Do as :func:`stored_snapshots`, for triggers.
+
+    Args:
+        connector: The connector's name.
+    """
+    return await _stored_async(connector, "snapshots")
+
+
+async def _stored_async(connector: str, key: str) -> Mapping[str, Any] | None:
     from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 
     store = AssetStateStoreAccessors([changes_asset(connector)])
+    value: Any
     try:
-        value = await store.aget("offset")
+        value = await store.aget(key)
     except AttributeError:  # dag.test() runs triggers where there is no asynchronous way to Airflow
-        value = await asyncio.to_thread(store.get, "offset")
-    return value.get("offset") if isinstance(value, dict) else None  # type: ignore[return-value]  # JSON
+        value = await asyncio.to_thread(store.get, key)
+    return value if isinstance(value, dict) else None
 
 
 def store_result(context: Context, connector: Connector, stage: str, result: JobResult) -> None:
@@ -94,6 +126,8 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
     committed = {"committed_at": result.committed_at}
     status = {**lag, **counts, **committed, "stage": stage, "ok": result.ok, "at": at}
     _set(store, "status", status if result.ok else {**status, "error": result.error})
+    if result.copies is not None:
+        _set(store, "snapshots", _snapshots(store.get("snapshots"), result, at))
     if result.tables:
         known = store.get("tables")
         tables = dict(known) if isinstance(known, dict) else {}
@@ -101,6 +135,17 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
             tables.pop(table.table, None)
             tables[table.table] = {**table_numbers(table), "stage": stage, "at": at}
         _set(store, "tables", dict(list(tables.items())[-_TABLES_SHOWN:]))
+
+
+def _snapshots(known: Any, result: JobResult, at: str) -> dict[str, Any]:
+    """Return what a run tells of snapshots; how many are left it tells only if it looked."""
+    remaining = known.get("remaining") if isinstance(known, dict) else None
+    if result.snapshot is not None:
+        remaining = result.snapshot.remaining
+    elif result.snapshot_skipped:
+        remaining = 0
+    copies = {table: dict(copy) for table, copy in (result.copies or {}).items()}
+    return {"tables": dict(list(copies.items())[:_TABLES_SHOWN]), "remaining": remaining, "at": at}
 
 
 def store_failure(context: Context, connector: Connector, stage: str, error: Exception) -> None:

@@ -21,7 +21,8 @@ class VitessCdcHook(CdcHook):
         vitess_conn_id: The connection: host (several with commas, each with its port if it needs one), port
             (15991), login and password (static authentication of gRPC); as extra ``tls``, ``tls_ca_file``,
             ``tls_cert_file``, ``tls_key_file``, ``tls_server_name``, ``headers``, ``keepalive_seconds``,
-            ``max_message_bytes``, ``load_balancing`` and ``caller_id``.
+            ``max_message_bytes``, ``load_balancing``, ``caller_id``, and ``vtctld_host``, ``vtctld_port``,
+            ``vtctld_login`` and ``vtctld_password``.
 
     Example::
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
@@ -39,6 +39,8 @@ class Pending:
         shards: How many transactions each shard has after the offset, those of other tables and of tablets'
             own heartbeats included.
         lost: Whether the source no longer has what follows the offset, and the next run is to make that good.
+        resharding: Shards that are turning into others, and those that they turn into; None where nobody
+            looked.
     """
 
     news: bool
@@ -46,6 +48,22 @@ class Pending:
     table: str = ""
     shards: Mapping[str, int] = field(default_factory=dict)
     lost: bool = False
+    resharding: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a keyspace, by name.
+
+    Args:
+        serving: Those that serve, of those that are read.
+        resharding: Those that have tablets and share keys with others that do, sorted.
+        missing: Those of the serving ones that the offset has no place of; none before the first capture.
+    """
+
+    serving: Sequence[str]
+    resharding: Sequence[str]
+    missing: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ def look(
     from airflow_cdc_provider.sources.vitess.gtid import is_real
     from airflow_cdc_provider.sources.vitess.position import Position, require_known
     from airflow_cdc_provider.sources.vitess.requests import current_position, serving_shards
-    from airflow_cdc_provider.sources.vitess.tablets import require_kept
+    from airflow_cdc_provider.sources.vitess.tablets import list_tablets, require_kept, shards_in_reshard
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
@@ -133,13 +151,38 @@ def look(
             for shard, place in head.shards.items()
             if shard in position.shards and is_real(position.shards[shard].gtid)
         }
+        turning = shards_in_reshard(list_tablets(client, feed.keyspace, _CALL_SECONDS))
         if position.is_real and position.has(head):
-            return Pending(news=False, lag_seconds=0.0, shards=ahead)
-        return _first_change(client, feed, position, head, ahead, patience_seconds)
+            return Pending(news=False, lag_seconds=0.0, shards=ahead, resharding=turning)
+        found = _first_change(client, feed, position, head, ahead, patience_seconds)
+        return replace(found, resharding=turning)
     except PositionLost:
         if not feed.mends_loss:
             raise
         return Pending(news=True, lag_seconds=None, lost=True)
+
+
+def look_at_shards(client: VtgateClient, feed: Feed, offset: Mapping[str, Any] | None) -> Shards:
+    """Look which shards there are.
+
+    Args:
+        client: The cluster.
+        feed: What to watch.
+        offset: The Vitess source's offset, None before the first capture.
+
+    Raises:
+        ConfigurationError: The login is refused, or the keyspace isn't there.
+        TransientError: The server does not answer.
+    """
+    from airflow_cdc_provider.sources.vitess.position import Position
+    from airflow_cdc_provider.sources.vitess.requests import serving_shards
+    from airflow_cdc_provider.sources.vitess.tablets import list_tablets, shards_in_reshard
+
+    serving = serving_shards(client, feed.options)
+    known = Position.from_offset(offset).shards if offset is not None else None
+    missing = [] if known is None else [s for s in serving if f"{feed.keyspace}/{s}" not in known]
+    turning = shards_in_reshard(list_tablets(client, feed.keyspace, _CALL_SECONDS))
+    return Shards(serving, turning, missing)
 
 
 def _first_change(

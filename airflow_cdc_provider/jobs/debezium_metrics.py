@@ -110,6 +110,7 @@ def _snapshot(shot: SnapshotResult, selected: Sequence[str], now: float) -> Metr
         "SnapshotDurationInSeconds": int(shot.seconds),
         "SnapshotPausedDurationInSeconds": int(shot.paused_seconds),
         "RowsScanned": dict(shot.rows_by_table),
+        **({"RowsScannedByOrigin": dict(shot.rows_by_origin)} if shot.rows_by_origin else {}),
         "NumberOfDisconnects": shot.disconnects,
     }
 

@@ -120,6 +120,10 @@ def _report(
         passed_over=_by_why(captured.passed_over) if captured else {},
         selected=selected,
         committed_at=state.committed_at,
+        copies={
+            name: {"done": taken.done and not taken.outdated, "began_at": taken.began_us / 1e6}
+            for name, taken in sorted(progress.snapshots.items())
+        },
     )
 
 

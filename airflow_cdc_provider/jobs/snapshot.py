@@ -141,8 +141,14 @@ def snapshot(
         context.learn(state.batch)  # its readers of tables tell of schemas too
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
+    by_origin: dict[str, dict[str, int]] = {}
+    for part in found:
+        if part.kind == record.SNAPSHOT and part.source_table is not None:
+            for origin, count in sorted(part.origins.items()):
+                by_origin.setdefault(origin, {})[part.source_table] = count
     context.snapshot = replace(
         shot,
+        rows_by_origin=by_origin,
         rows_by_table={table: rows.get(table, 0) for table in due},
         erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
     )

@@ -174,6 +174,8 @@ class SnapshotResult:
         disconnects: Connections that its reads lost.
         last_event: The last row that a task told of, in words.
         last_event_at: When that was, epoch seconds; None before the first.
+        rows_by_origin: Rows committed, by feed (a shard) and table; when it has ended, of sources whose
+            snapshots tell feeds.
     """
 
     tables: int = 0
@@ -188,6 +190,7 @@ class SnapshotResult:
     disconnects: int = 0
     last_event: str = ""
     last_event_at: float | None = None
+    rows_by_origin: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def joined(self, other: SnapshotResult) -> SnapshotResult:
         """Return both as one: they are of different tables."""
@@ -204,6 +207,10 @@ class SnapshotResult:
             self.disconnects + other.disconnects,
             self.last_event or other.last_event,
             self.last_event_at or other.last_event_at,
+            {
+                origin: {**other.rows_by_origin.get(origin, {}), **self.rows_by_origin.get(origin, {})}
+                for origin in sorted({*self.rows_by_origin, *other.rows_by_origin})
+            },
         )
 
     @property
@@ -383,6 +390,8 @@ class JobResult:
         committed_at: When the newest batch of the changes table was committed, epoch seconds.
         snapshot_skipped: Whether no snapshot was due.
         incremental: How far the newest snapshot beside the stream came, if there was one.
+        copies: Per table whose snapshot has begun, ``done`` (whether it was read in full and no changes were
+            lost since) and ``began_at`` (epoch seconds); None of a job that failed.
     """
 
     ok: bool
@@ -405,6 +414,7 @@ class JobResult:
     committed_at: float | None = None
     snapshot_skipped: bool = False
     incremental: IncrementalResult | None = None
+    copies: Mapping[str, Mapping[str, Any]] | None = None
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""

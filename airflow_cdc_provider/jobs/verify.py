@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,14 @@ from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import compare_tables
 from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, STATICS, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, spark_schema
+from airflow_cdc_provider.sources.base import InheritsRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Families = Callable[[pa.Array], pa.Array | None]
+
+_FAMILY = "_cdc_family"
 _ROWS_PER_PARTITION = 50_000
 _SAMPLES = 20
 _OUTCOME_DDL = "equal bigint, only_source bigint, only_mirror bigint, different bigint, samples array<string>"
@@ -89,7 +93,8 @@ def _verify_table(context: JobContext, table: str) -> TableResult:
         # No row has the id of another one's statics, so they can be compared together.
         statics = _shown(mirror.statics.read(state.statics.head), apart)
         shown = shown.unionByName(statics, allowMissingColumns=True)
-    counts = _compare(source, shown, kernel.columns, partitions)
+    families = codec.families if isinstance(codec, InheritsRows) else None
+    counts = _compare(source, shown, kernel.columns, partitions, families)
     differences = counts["only_source"] + counts["only_mirror"] + counts["different"]
     for sample in counts["samples"]:
         log.warning("%s differs: %s", table, sample)
@@ -117,16 +122,27 @@ def _shown(rows: DataFrame, columns: pa.Schema) -> DataFrame:
     return rows.selectExpr(f"{CDC_COLUMN}.id _cdc_id", *quoted)
 
 
-def _compare(source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int) -> dict[str, Any]:
-    """Compare rows of the source, as the kernel gives them, with those that are shown, by ``_cdc_id``."""
+def _compare(
+    source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int, families: Families | None
+) -> dict[str, Any]:
+    """Compare rows of the source, as the kernel gives them, with those that are shown, by ``_cdc_id``.
+
+    A row that stands in the mirror under another id of its family is compared with it, if each side has one.
+    """
     from pyspark.sql.functions import lit
+    from pyspark.sql.types import BinaryType, StructField, StructType
 
     both = (
         _shown(source, columns)
         .withColumn("_cdc_source", lit(True))
         .unionByName(mirror.withColumn("_cdc_source", lit(False)))
     )
-    shuffled = both.repartition(partitions, "_cdc_id")
+    by = "_cdc_id"
+    if families is not None and families(pa.array([], pa.binary())) is not None:
+        by = _FAMILY
+        wider = StructType([*both.schema.fields, StructField(_FAMILY, BinaryType())])
+        both = map_in_arrow(both, _WithFamilies(families), wider)
+    shuffled = both.repartition(partitions, by)
     outcome = map_in_arrow(shuffled, _Compare(columns), _OUTCOME_DDL).collect()
     totals = {
         name: sum(int(row[name]) for row in outcome)
@@ -134,6 +150,34 @@ def _compare(source: DataFrame, mirror: DataFrame, columns: pa.Schema, partition
     }
     samples = [text for row in outcome for text in row["samples"]][:_SAMPLES]
     return {**totals, "samples": samples}
+
+
+@dataclass(frozen=True)
+class _WithFamilies:
+    families: Families
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column(_FAMILY, self.families(batch.column("_cdc_id")))
+
+
+def _under_ids_of(source: pa.Table, mirror: pa.Table) -> pa.Table:
+    """Return the mirror's rows, those whose id the source doesn't have under the id of their family's row."""
+    missing = source.filter(pc.invert(pc.is_in(source["_cdc_id"], mirror["_cdc_id"])))
+    left = pc.invert(pc.is_in(mirror["_cdc_id"], source["_cdc_id"]))
+    alone = [_alone(table[_FAMILY]) for table in (missing, mirror.filter(left))]
+    place = pc.index_in(mirror[_FAMILY], missing[_FAMILY].combine_chunks())
+    heirs = pc.and_(left, pc.and_(*(pc.is_in(mirror[_FAMILY], one) for one in alone)))
+    ids = pc.if_else(
+        heirs, missing["_cdc_id"].combine_chunks().take(place.combine_chunks()), mirror["_cdc_id"]
+    )
+    return mirror.set_column(mirror.column_names.index("_cdc_id"), "_cdc_id", ids)
+
+
+def _alone(families: pa.ChunkedArray) -> pa.Array:
+    """Return the families that stand there once."""
+    counted = pc.value_counts(families.combine_chunks())
+    return counted.field("values").filter(pc.equal(counted.field("counts"), 1))
 
 
 @dataclass(frozen=True)
@@ -146,9 +190,11 @@ class _Compare:
             return
         table = pa.Table.from_batches(found)
         own = ["_cdc_id", *self.columns.names]
-        source = table.filter(table["_cdc_source"]).select(own)
-        mirror = table.filter(pc.invert(table["_cdc_source"])).select(own)
-        outcome = compare_tables(source, mirror, "_cdc_id")
+        source = table.filter(table["_cdc_source"])
+        mirror = table.filter(pc.invert(table["_cdc_source"]))
+        if _FAMILY in table.column_names:
+            mirror = _under_ids_of(source, mirror)
+        outcome = compare_tables(source.select(own), mirror.select(own), "_cdc_id")
         samples = [json.dumps(sample, default=str) for sample in outcome.samples]
         yield pa.RecordBatch.from_arrays(
             [

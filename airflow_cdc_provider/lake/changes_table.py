@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -132,6 +132,7 @@ class PendingChanges:
         count: Their number.
         captured_at: When the oldest of them was captured.
         through_batch: The newest batch that has one.
+        origins: Their number by feed, of those that tell theirs.
     """
 
     source_table: str | None
@@ -139,6 +140,7 @@ class PendingChanges:
     count: int
     captured_at: datetime | None
     through_batch: int
+    origins: Mapping[str, int] = field(default_factory=dict)
 
 
 class Names(Protocol):
@@ -289,7 +291,7 @@ class ChangesTable:
         return rows.where(kind.isin(list(kinds)) if kinds is not None else kind != record.OFFSET)
 
     def summary(self, after: int, through: int | None = None) -> list[PendingChanges]:
-        """Count pending changes per table and kind; reads three narrow columns.
+        """Count pending changes per table and kind; reads four narrow columns.
 
         Args:
             after: Batches up to this one are left out.
@@ -300,15 +302,25 @@ class ChangesTable:
         through = self.state().batch if through is None else through
         if through <= after:
             return []
-        rows = self.pending(after, through).groupBy("source_table", "kind")
+        rows = self.pending(after, through).groupBy("source_table", "kind", "origin")
         found = rows.agg(
             functions.count("*").alias("n"),
             functions.unix_micros(functions.min("captured_at")).alias("captured_us"),
             functions.max("batch").alias("through"),
         ).collect()
+        parts: dict[tuple[str | None, str], list[Any]] = {}
+        for row in found:
+            parts.setdefault((row["source_table"], row["kind"]), []).append(row)
         summaries = [
-            PendingChanges(r["source_table"], r["kind"], r["n"], _moment(r["captured_us"]), r["through"])
-            for r in found
+            PendingChanges(
+                table,
+                kind,
+                sum(row["n"] for row in rows),
+                _moment(min((row["captured_us"] for row in rows if row["captured_us"]), default=None)),
+                max(row["through"] for row in rows),
+                {row["origin"]: row["n"] for row in rows if row["origin"]},
+            )
+            for (table, kind), rows in parts.items()
         ]
         return sorted(summaries, key=lambda s: (s.source_table or "", s.kind))
 

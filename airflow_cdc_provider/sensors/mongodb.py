@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
-from airflow_cdc_provider.hooks.state import stored_offset
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.feed import FeedSensor
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 if TYPE_CHECKING:
@@ -19,73 +15,43 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.triggers.mongodb import MongodbLagTrigger, MongodbNewsTrigger
-    from airflow_cdc_provider.triggers.observing import Given
 
 
-class _FeedSensor(ObservingSensor):
+class _ChangeStreamSensor(FeedSensor):
     """Looks at the change stream after the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "mongo_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
+    source_type = "mongodb"
+    feed_name = "change stream"
 
-    def __init__(
-        self,
-        *,
-        connector: ConnectorLike,
-        mongo_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**with_state(connector, kwargs))
-        self.connector = connector
+    def __init__(self, *, mongo_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.mongo_conn_id = mongo_conn_id
 
-    def given(self, context: Context) -> Given:
-        """Look up the connection and the stored offset."""
-        from airflow_cdc_provider.triggers.observing import Given
+    @property
+    def own_conn_id(self) -> str | None:
+        """Connection in place of the declared one."""
+        return self.mongo_conn_id
 
-        connector = self._mongodb()
-        values = hook_for(connector, self.mongo_conn_id).connection_values()
-        return Given(values, stored_offset(context, connector))
-
-    def seen(self, value: Mapping[str, Any]) -> None:
-        """Emit gauges."""
-        tags = self._mongodb().tags
-        if value.get("lag_seconds") is not None:
-            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=tags)
-        if value.get("window_seconds") is not None:
-            Stats.gauge("cdc.oplog_window_seconds", value["window_seconds"], tags=tags)
-
-    def _mongodb(self) -> Connector:
-        connector = to_connector(self.connector)
-        if connector.type != "mongodb":
-            raise ConfigurationError(
-                f"connector {connector.name} has no change stream",
-                expected="source.type mongodb",
-                found=connector.type,
-            )
-        return connector
-
-    def _question(self) -> dict[str, Any]:
-        connector = self._mongodb()
+    def feed(self, connector: Connector) -> dict[str, Any]:
+        """Return what is looked at."""
         options = connector.source
         assert isinstance(options, MongodbOptions)
         return {
-            "source_conn_id": hook_for(connector, self.mongo_conn_id).source_conn_id,
-            "connector": connector.name,
-            "feed": {
-                "scope": options.scope,
-                "target": options.target,
-                "tables": list(connector.tables),
-                "exclude_tables": list(connector.exclude_tables),
-                "mends_loss": connector.when_lost(hole=False) != "fail",
-                "authentication_class": options.authentication_class,
-            },
-            "poll_seconds": self.poke_interval,
+            "scope": options.scope,
+            "target": options.target,
+            "authentication_class": options.authentication_class,
         }
 
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag, and how far the oplog reaches back."""
+        super().seen(value)
+        if value.get("window_seconds") is not None:
+            window, tags = value["window_seconds"], self.own_connector().tags
+            Stats.gauge("cdc.oplog_window_seconds", window, tags=tags)
 
-class MongodbNewsSensor(_FeedSensor):
+
+class MongodbNewsSensor(_ChangeStreamSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
     XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (where it is), ``window_seconds``
@@ -105,10 +71,10 @@ class MongodbNewsSensor(_FeedSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.mongodb import MongodbNewsTrigger
 
-        return MongodbNewsTrigger(**self._question())
+        return MongodbNewsTrigger(**self.question())
 
 
-class MongodbLagSensor(_FeedSensor):
+class MongodbLagSensor(_ChangeStreamSensor):
     """Waits until the oldest change not captured is at most some seconds old.
 
     XCom: as for :class:`MongodbNewsSensor`.
@@ -128,4 +94,4 @@ class MongodbLagSensor(_FeedSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.mongodb import MongodbLagTrigger
 
-        return MongodbLagTrigger(max_lag_seconds=self.max_lag_seconds, **self._question())
+        return MongodbLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.question())

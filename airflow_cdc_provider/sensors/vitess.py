@@ -1,98 +1,71 @@
-"""Sensors on a Vitess keyspace's changes. Each look takes one change at most, never the data."""
+"""Sensors on a Vitess keyspace's changes and shards. Each look takes one change at most, never the data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
-from airflow_cdc_provider.hooks.state import stored_offset
-from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+from airflow_cdc_provider.sensors.feed import FeedSensor
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.triggers.observing import Given
-    from airflow_cdc_provider.triggers.vitess import VitessLagTrigger, VitessNewsTrigger
+    from airflow_cdc_provider.triggers.vitess import (
+        VitessLagTrigger,
+        VitessNewsTrigger,
+        VitessReshardTrigger,
+    )
 
 
-class _FeedSensor(ObservingSensor):
+class _VStreamSensor(FeedSensor):
     """Looks at the stream after the connector's stored offset."""
 
     template_fields: Sequence[str] = ("connector", "vitess_conn_id")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
-    operator_extra_links = (ConnectorAssetsLink(),)
+    source_type = "vitess"
+    feed_name = "VStream"
 
-    def __init__(
-        self,
-        *,
-        connector: ConnectorLike,
-        vitess_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**with_state(connector, kwargs))
-        self.connector = connector
+    def __init__(self, *, vitess_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.vitess_conn_id = vitess_conn_id
 
-    def given(self, context: Context) -> Given:
-        """Look up the connection and the stored offset."""
-        from airflow_cdc_provider.triggers.observing import Given
+    @property
+    def own_conn_id(self) -> str | None:
+        """Connection in place of the declared one."""
+        return self.vitess_conn_id
 
-        connector = self._vitess()
-        values = hook_for(connector, self.vitess_conn_id).connection_values()
-        return Given(values, stored_offset(context, connector))
-
-    def seen(self, value: Mapping[str, Any]) -> None:
-        """Emit gauges."""
-        tags = self._vitess().tags
-        if value.get("lag_seconds") is not None:
-            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=tags)
-        for shard, transactions in (value.get("shards") or {}).items():
-            Stats.gauge("cdc.transactions_behind", transactions, tags={**tags, "shard": shard})
-
-    def _vitess(self) -> Connector:
-        connector = to_connector(self.connector)
-        if connector.type != "vitess":
-            raise ConfigurationError(
-                f"connector {connector.name} has no VStream",
-                expected="source.type vitess",
-                found=connector.type,
-            )
-        return connector
-
-    def _question(self) -> dict[str, Any]:
-        connector = self._vitess()
+    def feed(self, connector: Connector) -> dict[str, Any]:
+        """Return what is looked at."""
         options = connector.source
         assert isinstance(options, VitessOptions)
         return {
-            "source_conn_id": hook_for(connector, self.vitess_conn_id).source_conn_id,
-            "connector": connector.name,
-            "feed": {
-                "keyspace": options.keyspace,
-                "shards": list(options.shards),
-                "tablet_type": options.tablet_type,
-                "exclude_empty_shards": options.exclude_empty_shards,
-                "cells": list(options.stream.cells),
-                "tables": list(connector.tables),
-                "exclude_tables": list(connector.exclude_tables),
-                "mends_loss": connector.when_lost(hole=False) != "fail",
-            },
-            "poll_seconds": self.poke_interval,
+            "keyspace": options.keyspace,
+            "shards": list(options.shards),
+            "tablet_type": options.tablet_type,
+            "exclude_empty_shards": options.exclude_empty_shards,
+            "cells": list(options.stream.cells),
         }
 
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag, and by how many transactions each shard is behind."""
+        super().seen(value)
+        tags = self.own_connector().tags
+        for shard, transactions in (value.get("shards") or {}).items():
+            Stats.gauge("cdc.transactions_behind", transactions, tags={**tags, "shard": shard})
+        if value.get("resharding") is not None:
+            Stats.gauge("cdc.resharding", int(bool(value["resharding"])), tags=tags)
 
-class VitessNewsSensor(_FeedSensor):
+
+class VitessNewsSensor(_VStreamSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
     XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (where it is), ``shards`` (how many
-    transactions each shard has after the offset), ``lost`` (whether the source no longer has what follows the
-    offset; the sensor fails then, unless the connector's runs make it good by themselves).
+    transactions each shard has after the offset), ``resharding`` (shards that are turning into others, or
+    that others turn into), ``lost`` (whether the source no longer has what follows the offset; the sensor
+    fails then, unless the connector's runs make it good by themselves).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -107,10 +80,10 @@ class VitessNewsSensor(_FeedSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.vitess import VitessNewsTrigger
 
-        return VitessNewsTrigger(**self._question())
+        return VitessNewsTrigger(**self.question())
 
 
-class VitessLagSensor(_FeedSensor):
+class VitessLagSensor(_VStreamSensor):
     """Waits until the oldest change not captured is at most some seconds old, in all shards.
 
     XCom: as for :class:`VitessNewsSensor`.
@@ -130,4 +103,30 @@ class VitessLagSensor(_FeedSensor):
         """Return the trigger."""
         from airflow_cdc_provider.triggers.vitess import VitessLagTrigger
 
-        return VitessLagTrigger(max_lag_seconds=self.max_lag_seconds, **self._question())
+        return VitessLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.question())
+
+
+class VitessReshardSensor(_VStreamSensor):
+    """Waits until no reshard is under way and the capture has gone over to the shards that serve.
+
+    So what compares or copies whole tables doesn't meet rows that stand in two shards, and the old shards may
+    be deleted. Before the first capture there is nothing to go over.
+
+    XCom: ``resharding`` (shards that have tablets and share keys: those that are split or merged, and what
+    they become), ``serving`` (the shards that serve), ``missing`` (those of them that the stored offset has
+    no place of).
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        vitess_conn_id: Connection in place of the declared one (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    def __init__(self, *, poke_interval: float = 30.0, **kwargs: Any) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+
+    def trigger(self, context: Context) -> VitessReshardTrigger:
+        """Return the trigger."""
+        from airflow_cdc_provider.triggers.vitess import VitessReshardTrigger
+
+        return VitessReshardTrigger(**self.question())

@@ -390,6 +390,15 @@ class NamesRows(Protocol):
 
 
 @runtime_checkable
+class InheritsRows(Protocol):
+    """What a codec adds whose rows keep the names of feeds that others have taken the place of."""
+
+    def families(self, ids: pa.Array) -> pa.Array | None:
+        """Return ids that are equal for a row under whichever of those names; None if no feed has an heir."""
+        ...
+
+
+@runtime_checkable
 class CountsDisconnects(Protocol):
     """What a reader of snapshots adds that gets over lost connections."""
 
@@ -404,6 +413,15 @@ class CountsStreams(Protocol):
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell, per origin, what this process met on its stream so far."""
+        ...
+
+
+@runtime_checkable
+class HearsStop(Protocol):
+    """A source that may wait long for its server, and less long when the job is asked to stop."""
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Take what tells whether a clean stop was asked for."""
         ...
 
 

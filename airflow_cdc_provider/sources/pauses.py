@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from itertools import repeat
+from typing import Final, Protocol
+
+NO_LIMIT: Final = -1
+"""As ``connect_attempts``: a server is tried until it answers."""
 
 
 class Attempts(Protocol):
@@ -11,7 +15,7 @@ class Attempts(Protocol):
 
     @property
     def connect_attempts(self) -> int:
-        """How many failed attempts are followed by another one."""
+        """How many failed attempts are followed by another one; :data:`NO_LIMIT` for all."""
         ...
 
     @property
@@ -28,6 +32,7 @@ class Attempts(Protocol):
 def pauses(attempts: Attempts) -> Iterator[float]:
     """Give the pauses in seconds after failed attempts to reach a server; one more follows the last pause."""
     pause = attempts.connect_pause_seconds
-    for _ in range(attempts.connect_attempts):
+    unlimited = attempts.connect_attempts == NO_LIMIT
+    for _ in repeat(None) if unlimited else range(attempts.connect_attempts):
         yield min(pause, attempts.connect_longest_pause_seconds)
-        pause *= 2
+        pause = min(2 * pause, attempts.connect_longest_pause_seconds)

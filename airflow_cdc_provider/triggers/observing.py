@@ -38,10 +38,13 @@ class Given:
     Args:
         connection: Values of the source's connection.
         offset: The stored offset, None before the first run.
+        snapshots: What runs told of snapshots (:mod:`airflow_cdc_provider.hooks.state`), None before the
+            first.
     """
 
     connection: Mapping[str, Any] = field(default_factory=dict)
     offset: Mapping[str, Any] | None = None
+    snapshots: Mapping[str, Any] | None = None
 
 
 class ObservingTrigger(BaseTrigger):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook, client_of
-from airflow_cdc_provider.hooks.vitess_feed import Feed, Pending, look
+from airflow_cdc_provider.hooks.vitess_feed import Feed, Pending, look, look_at_shards
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger, NewsTrigger
-from airflow_cdc_provider.triggers.observing import Given
+from airflow_cdc_provider.triggers.observing import Given, Observation
 
 
 class _VStreamTrigger(FeedTrigger):
@@ -30,3 +30,17 @@ class VitessNewsTrigger(_VStreamTrigger, NewsTrigger):
 
 class VitessLagTrigger(_VStreamTrigger, LagTrigger):
     """Fires when the oldest change not captured is young enough; see :class:`.feed.LagTrigger`."""
+
+
+class VitessReshardTrigger(_VStreamTrigger):
+    """Fires when no reshard is under way and the stored offset has a place of each shard that serves."""
+
+    async def observe(self, given: Given) -> Observation:
+        """Look which shards have tablets, which of them serve, and which the offset has."""
+        return await asyncio.to_thread(self._observe_blocking, given)
+
+    def _observe_blocking(self, given: Given) -> Observation:
+        with client_of(dict(given.connection)) as client:
+            found = look_at_shards(client, Feed(**self.feed), given.offset)
+        done = not found.resharding and not found.missing
+        return Observation(done, {name: list(value) for name, value in vars(found).items()})

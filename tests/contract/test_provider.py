@@ -122,6 +122,7 @@ def test_operators_and_sensors_are_found() -> None:
         "CdcRawSpaceSensor",
         "CdcSignalOperator",
         "CdcSnapshotOperator",
+        "CdcSnapshotSensor",
         "CdcStreamHealthSensor",
         "CdcStreamOperator",
         "CdcSyncOperator",
@@ -131,6 +132,7 @@ def test_operators_and_sensors_are_found() -> None:
         "MongodbNewsSensor",
         "VitessLagSensor",
         "VitessNewsSensor",
+        "VitessReshardSensor",
     }
 
 

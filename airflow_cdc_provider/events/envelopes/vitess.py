@@ -22,6 +22,7 @@ from airflow_cdc_provider.events.connect import (
     struct,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
+from airflow_cdc_provider.events.heartbeats import KEY_SCHEMA as HEARTBEAT_KEY
 from airflow_cdc_provider.events.json_converter import to_json
 
 NEW_KEY_HEADER: Final = "__debezium.newkey"
@@ -63,6 +64,10 @@ ORDERED_TRANSACTION: Final = replace(
     ),
 )
 """The field ``transaction`` with what orders the transactions of a shard."""
+
+HEARTBEAT_VALUE: Final = struct(
+    "io.debezium.connector.vitess.Heartbeat", ("vgtid", STRING), ("ts_ms", INT64), version=1
+)
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,28 @@ def build_schema_changes(statements: pa.RecordBatch, topic: str, options: Envelo
         pa.StructArray.from_arrays([statements["keyspace"]], ["databaseName"]),
         value,
         np.zeros(count, np.bool_),
+        bare=True,
+    )
+
+
+def build_heartbeats(vgtids: pa.Array, topic: str, options: EnvelopeOptions) -> Envelope:
+    """Make heartbeats: of partition 0, without headers.
+
+    Args:
+        vgtids: Of each, the VGTID that was reached, as text.
+        topic: Their topic.
+        options: As for :func:`build`.
+    """
+    count = len(vgtids)
+    return Envelope(
+        [Destination(topic, HEARTBEAT_KEY, HEARTBEAT_VALUE)],
+        np.zeros(count, np.int64),
+        pa.StructArray.from_arrays([pa.repeat(options.name, count)], ["serverName"]),
+        pa.StructArray.from_arrays(
+            [vgtids, pa.repeat(options.now_ns // 1_000_000, count)], ["vgtid", "ts_ms"]
+        ),
+        np.zeros(count, np.bool_),
+        partition=pa.repeat(pa.scalar(0, pa.int32()), count),
         bare=True,
     )
 

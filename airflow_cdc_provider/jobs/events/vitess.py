@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from airflow_cdc_provider.events import transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
+from airflow_cdc_provider.events.heartbeats import heartbeat_topic
 from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import topic_name
 from airflow_cdc_provider.events.transforms.fields import change_fields
@@ -33,6 +34,7 @@ from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
 from airflow_cdc_provider.sources.vitess.event_tables import EventForm
 from airflow_cdc_provider.sources.vitess.event_types import EventTypes
 from airflow_cdc_provider.sources.vitess.events import (
+    Heartbeat,
     Statement,
     Stream,
     StreamEvents,
@@ -98,7 +100,7 @@ class VitessRecords:
         tables = [self._wanted(table) for table in decoded.tables]
         tables = [table for table in tables if table.rows.num_rows]
         texts = self._vgtids(told)
-        pieces = self._schema_changes(decoded.statements)
+        pieces = [*self._schema_changes(decoded.statements), *self._heartbeats(decoded.heartbeats)]
         blocks: list[pa.StructArray] = []
         if publish.transactions:
             bounded = self._bound(tables, told, texts)
@@ -175,6 +177,24 @@ class VitessRecords:
         topic = topic_name(self.connector.publish.vitess.schema_changes_topic or self.connector.topic_prefix)
         envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
         return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in told]))]
+
+    def heartbeats(self, told: Sequence[Heartbeat]) -> pa.RecordBatch:
+        """Make the records of heartbeats alone; none if they aren't wanted."""
+        return encode_pieces(self._heartbeats(told), converters_of(self.connector))
+
+    def _heartbeats(self, told: Sequence[Heartbeat]) -> list[Piece]:
+        publish = self.connector.publish
+        if not told or not publish.vitess.heartbeats:
+            return []
+        topic = heartbeat_topic(
+            self.connector.topic_prefix,
+            publish.topic_delimiter,
+            publish.heartbeat_prefix,
+            publish.heartbeat_topic,
+        )
+        vgtids = pa.array([vgtid_text(one.vgtid) for one in told], pa.utf8())
+        envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options())
+        return [Piece(envelope, np.array([one.place for one in told]))]
 
     def _changed_fields(self, envelope: Envelope) -> Envelope:
         own = self.connector.publish.vitess

@@ -15,13 +15,15 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.events.headers import context_headers
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.vitess import VitessRecords
 from airflow_cdc_provider.jobs.offline.recordings import Damage
+from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.sources.vitess.event_records import decode_records, whole_transactions
-from airflow_cdc_provider.sources.vitess.position import epoch_of
-from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE
+from airflow_cdc_provider.sources.vitess.events import Heartbeat
+from airflow_cdc_provider.sources.vitess.position import Position, epoch_of
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
 
 _SHOWN: Final = (record.CHANGE, record.SNAPSHOT, record.TRANSACTION)
 _ROWS_AT_ONCE: Final = 10_000
@@ -44,16 +46,10 @@ def captured_lines(
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
-        ConfigurationError: Schema changes are asked for.
+        ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
     """
     connector = context.connector
     publish = connector.publish
-    if publish.schema_changes:
-        raise ConfigurationError(
-            "events of schema changes of Vitess are not told from the lake",
-            expected="publish.schema_changes: false",
-            remedy="leave it out here, or print the events of a recording",
-        )
     wanted = set(context.spec.tables)
 
     def captured(keyspace: str, table: str) -> bool:
@@ -77,6 +73,17 @@ def captured_lines(
         records = maker.made(decoded)
         if records.num_rows:
             yield to_lines(records, headers if publish.headers else ())
+    reached = maker.heartbeats(_reached(context))
+    if reached.num_rows:
+        yield to_lines(reached, headers if publish.headers else ())
+
+
+def _reached(context: JobContext) -> list[Heartbeat]:
+    """Return the stored offset as a heartbeat: what stands for those of the stream, which nothing keeps."""
+    progress = Progress.from_offset(context.changes.state().offset)
+    if progress.source is None:
+        return []
+    return [Heartbeat(0, Position.from_offset(progress.source).to_vgtid().SerializeToString())]
 
 
 def record_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -116,7 +123,9 @@ def _batches(context: JobContext, after: int, through: int) -> Iterator[pa.Recor
     """Read batch after batch of the changes table."""
     from pyspark.sql import functions as f
 
-    rows = context.changes.pending(after, through, kinds=_SHOWN)
+    rows = context.changes.pending(after, through, kinds=(*_SHOWN, record.SCHEMA))
+    told = f.col("schema_id") == DDL if context.connector.publish.schema_changes else f.lit(False)
+    rows = rows.where((f.col("kind") != record.SCHEMA) | told)
     numbers = sorted(row["batch"] for row in rows.select("batch").distinct().collect())
     is_change = f.col("kind") != record.SNAPSHOT
     for number in numbers:

@@ -19,8 +19,9 @@ from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.vitess import VitessRecords
 from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.events import Stream, stretches
+from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.recordings import read_recording
 
 _ROWS_AT_ONCE: Final = 10_000
 
@@ -36,7 +37,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
 
     maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):
-        events = recorded_events(file)
+        events = recorded_events(file, damage)
         stream, last = Stream(events), 0
         for first, last in stretches(events, _ROWS_AT_ONCE):
             records, unread = maker.records(stream, first, last)
@@ -44,6 +45,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
                 damage.add(f"{file} at byte {place}", reason)
             if records.num_rows:
                 yield to_lines(records, headers if connector.publish.headers else ())
+        silence = maker.heartbeats(heartbeats(events, last, len(events)))
+        if silence.num_rows:
+            yield to_lines(silence, headers if connector.publish.headers else ())
         open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
         if open_rows:
             damage.add(f"{file}, the last transaction", f"{open_rows} row changes that no COMMIT follows")
@@ -67,11 +71,15 @@ def recorded_files(path: Path) -> list[Path]:
     return found
 
 
-def recorded_events(file: Path) -> wire.Events:
-    """Read a recording.
+def recorded_events(file: Path, damage: Damage) -> wire.Events:
+    """Read a recording, or what of it can be read.
+
+    Args:
+        file: The recording.
+        damage: Collects messages that are left out.
 
     Raises:
-        CorruptInput: It is broken; the message says where.
+        CorruptInput: It can't be read at all, or a message is broken and the source is strict.
     """
     opened = gzip.open if file.suffix == ".gz" else open
     try:
@@ -79,7 +87,10 @@ def recorded_events(file: Path) -> wire.Events:
             data = stream.read()
     except (OSError, EOFError) as error:
         raise CorruptInput(f"{file} can't be read", found=str(error)) from error
-    return wire.scan(*wire.split_recording(data))
+    recorded = read_recording(data)
+    for place, reason in recorded.broken:
+        damage.add(f"{file} at byte {place}", reason)
+    return recorded.events
 
 
 _ENDING: Final = re.compile(r"\.vstream(\.gz)?$")

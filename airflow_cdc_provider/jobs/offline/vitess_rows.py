@@ -54,7 +54,7 @@ class _Recorded:
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
     """Write the rows that a recording adds up to; see :func:`.offline.row_lines`."""
-    recorded = _read(connector, recording)
+    recorded = _read(connector, recording, damage)
     lineage = lineage_of(recorded.schemas)
     for table in sorted(recorded.tables):
         if recording.table not in ("", table):
@@ -64,10 +64,10 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
         if codec.has_key:
             yield from _keyed(codec, recorded.tables[table], fences, damage)
         else:
-            yield from _keyless(codec, recorded.tables[table], fences)
+            yield from _keyless(codec, recorded.tables[table], fences, damage)
 
 
-def _read(connector: Connector, recording: Recording) -> _Recorded:
+def _read(connector: Connector, recording: Recording, damage: Damage) -> _Recorded:
     """Turn a recording into records, as a capture does."""
     options = connector.source
     assert isinstance(options, VitessOptions)
@@ -83,7 +83,7 @@ def _read(connector: Connector, recording: Recording) -> _Recorded:
     known: set[tuple[str, str]] = set()
     place = Position()
     for file in recorded_files(recording.path):
-        events = recorded_events(file)
+        events = recorded_events(file, damage)
         cutter = Cutter(
             Position(_first_places(events) | dict(place.shards)),
             selects,
@@ -167,16 +167,22 @@ def _keyed(
         yield row_lines_of(codec.table, codec.to_json(batch))
 
 
-def _keyless(codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence]) -> Iterator[pa.LargeStringArray]:
+def _keyless(
+    codec: VitessCodec, changes: pa.Table, fences: Sequence[Fence], damage: Damage
+) -> Iterator[pa.LargeStringArray]:
     """Fold a table whose rows can't be told apart: each change takes one of the rows it was made to."""
     found: Counter[tuple[str, str]] = Counter()
     for batch in changes.to_batches():
-        data, starts, ends = binary_buffer(batch.column("payload"))
+        decoded = codec.decode(batch, fences)
+        for number, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
+            damage.add(f"{codec.table} at {batch['position'][number].as_py().hex()}", reason)
+        sound = batch.filter(pa.array(~np.isin(np.arange(batch.num_rows), decoded.undecodable)))
+        data, starts, ends = binary_buffer(sound.column("payload"))
         parts = read_changes(data, starts, ends)
-        names = batch.column("schema_id").to_pylist()
+        names = sound.column("schema_id").to_pylist()
         before = _texts(codec, data, parts.before, names)
         after = _texts(codec, data, parts.after, names)
-        columns = (batch.column(name).to_pylist() for name in ("origin", "position"))
+        columns = (sound.column(name).to_pylist() for name in ("origin", "position"))
         for origin, position, old, new in zip(*columns, before, after, strict=True):
             if any(fence.origin == origin and position <= fence.position for fence in fences):
                 continue

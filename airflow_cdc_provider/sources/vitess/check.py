@@ -23,6 +23,7 @@ from airflow_cdc_provider.sources.vitess.tablets import (
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 _TABLES_TO_COPY_SINCE: Final = 23
+_BARE_NAMES_SINCE: Final = 23
 _JOURNALS_SINCE: Final = 21
 _CHUNKS_SINCE: Final = 24
 _SHORT_RETENTION_SECONDS: Final = 86_400
@@ -82,6 +83,7 @@ def _server(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
     for name, asked, since in (
         ("transaction_chunk_bytes", flags.transaction_chunk_bytes, _CHUNKS_SINCE),
         ("keyspace_heartbeats", flags.keyspace_heartbeats, _JOURNALS_SINCE),
+        ("exclude_keyspace_from_table_name", flags.exclude_keyspace_from_table_name, _BARE_NAMES_SINCE),
     ):
         if asked and release < since:
             yield Finding(

@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.vitess import contributions, projection
-from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory
+from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
 from airflow_cdc_provider.sources.vitess.states import key_prefix
 
@@ -122,6 +123,16 @@ class VitessCodec:
     def key_prefix(self, origin: str) -> bytes:
         """Return what the keys of all rows of a shard begin with, and no others."""
         return key_prefix(origin)
+
+    def families(self, ids: pa.Array) -> pa.Array | None:
+        """Return keys as if shards that a reshard made and those it made them of were one; None for none."""
+        if not self.lineage:
+            return None
+        for shard, name in families_of(self.lineage).items():
+            prefix = key_prefix(shard)
+            renamed = pc.binary_replace_slice(ids, 0, len(prefix), key_prefix(name))
+            ids = pc.if_else(pc.starts_with(ids, prefix), renamed, ids)
+        return ids
 
     def mirror_schema(self) -> pa.Schema:
         """Return the columns of the newest fields in their order, and ``_rest``."""

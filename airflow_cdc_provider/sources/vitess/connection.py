@@ -18,6 +18,10 @@ authentication wants it; without a login nothing is sent), and in ``extra``:
 ``load_balancing``              between several VTGates: ``pick_first`` or ``round_robin``
 ``caller_id``                   who VTGate's logs and access lists see: a principal, or ``{"principal":
                                 ..., "component": ..., "subcomponent": ...}``
+``vtctld_host``                 a vtctld that tells the first position instead of VTGate
+``vtctld_port``                 its gRPC port, 15999
+``vtctld_login``                its user, where it asks for one
+``vtctld_password``             that user's password
 ==============================  ====================================================================
 
 No error's text shows the password or a header's value.
@@ -38,6 +42,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.vitess import protocol
 
 DEFAULT_PORT: Final = 15991
+DEFAULT_VTCTLD_PORT: Final = 15999
 DEFAULT_MESSAGE_BYTES: Final = 4 << 20
 _POLICIES: Final = ("pick_first", "round_robin")
 _SETTINGS: Final = frozenset(
@@ -52,6 +57,10 @@ _SETTINGS: Final = frozenset(
         "max_message_bytes",
         "load_balancing",
         "caller_id",
+        "vtctld_host",
+        "vtctld_port",
+        "vtctld_login",
+        "vtctld_password",
     }
 )
 
@@ -76,6 +85,33 @@ class Tls:
 
 
 @dataclass(frozen=True)
+class Vtctld:
+    """A vtctld's gRPC port, and the login that is sent there with each call."""
+
+    host: str
+    port: int = DEFAULT_VTCTLD_PORT
+    login: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is sent with every call."""
+        return (("username", self.login), ("password", self.password)) if self.login else ()
+
+    def channel(self, values: ConnectionValues) -> grpc.Channel:
+        """Open a channel, with TLS where VTGate's connection has it.
+
+        Raises:
+            ConfigurationError: A file of TLS can't be read.
+        """
+        target = f"dns:///{self.host}:{self.port}"
+        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+        if values.tls is None:
+            return grpc.insecure_channel(target, options)
+        return grpc.secure_channel(target, values.tls.credentials(), options)
+
+
+@dataclass(frozen=True)
 class ConnectionValues:
     """What a client is made of. Its text shows no secrets.
 
@@ -89,6 +125,7 @@ class ConnectionValues:
         max_message_bytes: The largest message that is taken.
         load_balancing: Between several VTGates.
         caller: Principal, component and subcomponent.
+        vtctld: Who tells the first position; None for VTGate.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -100,6 +137,7 @@ class ConnectionValues:
     max_message_bytes: int = DEFAULT_MESSAGE_BYTES
     load_balancing: str = "pick_first"
     caller: tuple[str, str, str] = ("", "", "")
+    vtctld: Vtctld | None = None
 
     @classmethod
     def read(
@@ -136,6 +174,7 @@ class ConnectionValues:
             int(_number(extra, "max_message_bytes", DEFAULT_MESSAGE_BYTES)) or DEFAULT_MESSAGE_BYTES,
             _policy(str(extra.get("load_balancing") or _POLICIES[0])),
             _caller(extra.get("caller_id")),
+            _vtctld(extra),
         )
 
     @property
@@ -152,7 +191,8 @@ class ConnectionValues:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no text may show."""
-        return tuple(value for value in (self.password, *(value for _, value in self.headers)) if value)
+        own = (self.password, self.vtctld.password if self.vtctld else "")
+        return tuple(value for value in (*own, *(value for _, value in self.headers)) if value)
 
     @property
     def channel_options(self) -> list[tuple[str, Any]]:
@@ -318,6 +358,22 @@ def _policy(value: str) -> str:
             "load_balancing is wrong", expected=f"one of {', '.join(_POLICIES)}", found=value
         )
     return value
+
+
+def _vtctld(extra: Mapping[str, Any]) -> Vtctld | None:
+    host, login, password = (str(extra.get(f"vtctld_{name}") or "") for name in ("host", "login", "password"))
+    if not host:
+        if found := sorted(name for name in extra if name.startswith("vtctld_")):
+            raise ConfigurationError(
+                f"the Vitess connection has {', '.join(found)} and no vtctld_host", expected="both"
+            )
+        return None
+    if password and not login:
+        raise ConfigurationError(
+            "the Vitess connection has a vtctld_password and no vtctld_login", expected="both"
+        )
+    port = int(_number(extra, "vtctld_port", DEFAULT_VTCTLD_PORT)) or DEFAULT_VTCTLD_PORT
+    return Vtctld(host, port, login, password)
 
 
 def _caller(value: Any) -> tuple[str, str, str]:

@@ -2,13 +2,16 @@
 
 Rows of a transaction stand before its record of kind ``transaction``, which has the VGTID of all shards. Rows
 of a snapshot have none: each run of them that was read up to one position counts as a transaction of its own,
-as packets of a copy do, and its VGTID tells their shard alone, without a position.
+as packets of a copy do, and its VGTID tells their shard alone, without a position. A statement (kind
+``schema``, ``schema_id`` ``ddl``) has the VGTID in column ``transaction``, as JSON by ``keyspace/shard``; of
+such as were captured before that was kept, it tells their shard alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +27,7 @@ from airflow_cdc_provider.sources.vitess.event_tables import (
     comparable_fields,
     event_table,
 )
-from airflow_cdc_provider.sources.vitess.events import StreamEvents, Transactions
+from airflow_cdc_provider.sources.vitess.events import Statement, StreamEvents, Transactions
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
 from airflow_cdc_provider.sources.vitess.wire import ShardTable
 
@@ -37,9 +40,9 @@ _SECOND_US: Final = 1_000_000
 def whole_transactions(rows: pa.RecordBatch) -> int:
     """Return how many of some records, from the first on, are of transactions that end among them.
 
-    Rows of a snapshot end with themselves.
+    Rows of a snapshot end with themselves, and so do statements.
     """
-    ends = pc.is_in(rows["kind"], pa.array([record.TRANSACTION, record.SNAPSHOT]))
+    ends = pc.is_in(rows["kind"], pa.array([record.TRANSACTION, record.SNAPSHOT, record.SCHEMA]))
     found = np.flatnonzero(ends.to_numpy(zero_copy_only=False))
     return int(found[-1]) + 1 if len(found) else 0
 
@@ -50,7 +53,7 @@ def decode_records(
     form: EventForm,
     captured: Callable[[str, str], bool],
 ) -> StreamEvents:
-    """Decode records of kinds ``change``, ``snapshot`` and ``transaction``.
+    """Decode records of kinds ``change``, ``snapshot`` and ``transaction``, and statements.
 
     Args:
         rows: Batch of ``CHANGE_SCHEMA``: whole transactions (:func:`whole_transactions`), those of a shard in
@@ -65,15 +68,67 @@ def decode_records(
     Raises:
         CorruptInput: A row belongs to no transaction.
     """
+    said = pc.equal(rows["kind"], record.SCHEMA)
+    if pc.any(said).as_py():
+        return _with_statements(rows, said, fields, form, captured)
+    return _decode(rows, np.arange(rows.num_rows), fields, form, captured)
+
+
+def _with_statements(
+    rows: pa.RecordBatch,
+    said: pa.Array,
+    fields: Callable[[str, str], bytes],
+    form: EventForm,
+    captured: Callable[[str, str], bool],
+) -> StreamEvents:
+    """Decode records among which statements stand."""
+    is_statement = said.to_numpy(zero_copy_only=False)
+    seconds = _seconds(rows["committed_at"])
+    statements = [
+        _statement(number, int(seconds[number]), rows.slice(number, 1).to_pylist()[0])
+        for number in np.flatnonzero(is_statement).tolist()
+    ]
+    others = np.flatnonzero(~is_statement)
+    decoded = _decode(rows.filter(pc.invert(said)), others, fields, form, captured)
+    return StreamEvents(decoded.tables, decoded.transactions, statements, decoded.unread)
+
+
+def _statement(number: int, seconds: int, one: Mapping[str, Any]) -> Statement:
+    """Read the record of a statement.
+
+    Raises:
+        CorruptInput: It isn't UTF-8.
+    """
+    keyspace, _, shard = one["origin"].partition("/")
+    try:
+        text = one["payload"].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptInput(f"a statement of {one['origin']} is no UTF-8") from error
+    vgtid = VGtid()
+    for name, gtid in json.loads(one["transaction"] or json.dumps({one["origin"]: ""})).items():
+        of_keyspace, _, of_shard = name.partition("/")
+        vgtid.shard_gtids.add(keyspace=of_keyspace, shard=of_shard, gtid=gtid)
+    return Statement(number << _PLACE_BITS, text, keyspace, shard, seconds, vgtid.SerializeToString())
+
+
+def _decode(
+    rows: pa.RecordBatch,
+    places: Ints,
+    fields: Callable[[str, str], bytes],
+    form: EventForm,
+    captured: Callable[[str, str], bool],
+) -> StreamEvents:
+    """Decode rows and transactions; ``places`` are the numbers that tell their order."""
     is_end = pc.equal(rows["kind"], record.TRANSACTION).to_numpy(zero_copy_only=False)
     copied = pc.equal(rows["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
-    transactions, numbers = _transactions(rows, is_end, copied)
+    unnamed = rows["schema_id"].is_null().to_numpy(zero_copy_only=False)
+    transactions, numbers = _transactions(rows, places, is_end, copied)
     data, starts, ends = binary_buffer(rows["payload"])
     all_rows = RowChanges(
         data,
         starts,
         ends,
-        (np.arange(rows.num_rows) << _PLACE_BITS) + 2,
+        (places << _PLACE_BITS) + 2,
         pc.list_element(pc.split_pattern(rows["origin"], "/", max_splits=1), 1),
         _seconds(rows["committed_at"]),
         numbers,
@@ -81,13 +136,19 @@ def decode_records(
     unread: dict[int, str] = {}
     tables = [
         table_events(table, all_rows.take(chosen), unread)
-        for table, chosen in _by_form(rows, np.flatnonzero(~is_end), fields, form, captured)
+        for table, chosen in _by_form(rows, np.flatnonzero(~is_end & ~unnamed), fields, form, captured)
     ]
-    by_start = {int(start): number for number, start in enumerate(starts.tolist())}
-    return StreamEvents(tables, transactions, [], {by_start[at]: why for at, why in unread.items()})
+    by_start = {int(start): number for number, start in zip(places.tolist(), starts.tolist(), strict=True)}
+    by_number = {by_start[at]: why for at, why in unread.items()}
+    for number in np.flatnonzero(~is_end & unnamed).tolist():
+        if captured(*rows["source_table"][number].as_py().split(".", 1)):
+            by_number[int(places[number])] = "the fields that the row came with aren't known"
+    return StreamEvents(tables, transactions, [], by_number)
 
 
-def _transactions(rows: pa.RecordBatch, is_end: np.ndarray, copied: np.ndarray) -> tuple[Transactions, Ints]:
+def _transactions(
+    rows: pa.RecordBatch, places: Ints, is_end: np.ndarray, copied: np.ndarray
+) -> tuple[Transactions, Ints]:
     """Find the transactions; return them, and the number of each record's."""
     count = rows.num_rows
     origins = rows["origin"].dictionary_encode()
@@ -117,8 +178,8 @@ def _transactions(rows: pa.RecordBatch, is_end: np.ndarray, copied: np.ndarray) 
             ends,
             [ShardTable(keyspace, shard, "") for keyspace, shard in names],
             codes[lasts].astype(np.int64),
-            firsts << _PLACE_BITS,
-            (lasts << _PLACE_BITS) + 4,
+            places[firsts] << _PLACE_BITS,
+            (places[lasts] << _PLACE_BITS) + 4,
             seconds[lasts],
             seconds[lasts],
             _epochs(keys[lasts]),

@@ -30,6 +30,8 @@ from airflow_cdc_provider.sources.vitess.event_tables import (
 )
 
 _PLACE_BITS: Final = 32
+_ENDS: Final = (wire.COMMIT, wire.DDL, wire.OTHER)
+"""Kinds of events with which a shard has reached the VGTID before them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +102,19 @@ class Statement:
     vgtid: bytes
 
 
+@dataclass(frozen=True)
+class Heartbeat:
+    """A word of VTGate's in the silence of a stream.
+
+    Args:
+        place: What it is sorted by.
+        vgtid: The ``VGtid`` message that was reached.
+    """
+
+    place: int
+    vgtid: bytes
+
+
 @dataclass(frozen=True, eq=False)
 class StreamEvents:
     """What a stretch of a stream holds.
@@ -109,12 +124,14 @@ class StreamEvents:
         transactions: All transactions, also those without an event.
         statements: DDL.
         unread: Byte of the data where a row change stands that can't be read, and why.
+        heartbeats: Heartbeats behind the first position.
     """
 
     tables: list[TableEvents]
     transactions: Transactions
     statements: list[Statement]
     unread: dict[int, str] = field(default_factory=dict)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +161,7 @@ def stretches(events: wire.Events, changes: int) -> Iterator[tuple[int, int]]:
         First and last (not included) number of the events of a stretch. What no COMMIT, DDL or OTHER follows
         is in none.
     """
-    ends = np.flatnonzero(np.isin(events.types, (wire.COMMIT, wire.DDL, wire.OTHER))) + 1
+    ends = np.flatnonzero(np.isin(events.types, _ENDS)) + 1
     counts = np.searchsorted(events.changes.events, ends)
     begin, counted = 0, 0
     for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
@@ -172,22 +189,35 @@ def decode(
         captured: Tells of a keyspace and table whether its events are wanted.
 
     Raises:
-        CorruptInput: A row comes before the fields of its table, a COMMIT before any VGTID, or fields or
-            statements can't be read.
+        CorruptInput: A statement comes before any VGTID, or fields or statements can't be read.
     """
     events = stream.events
     types = events.types[first:last]
-    commits = first + np.flatnonzero(types == wire.COMMIT)
+    ends = first + np.flatnonzero(types == wire.COMMIT)
     vgtids = first + np.flatnonzero(types == wire.VGTID)
+    unread: dict[int, str] = {}
+    commits = _with_own_vgtid(events, first, ends, vgtids, captured, unread)
     transactions = _transactions(events, first, commits, vgtids)
     rows, of_event = _rows(events, first, last, commits, transactions.begins >> _PLACE_BITS)
-    unread: dict[int, str] = {}
     tables = [
         table_events(table, rows.take(chosen), unread)
-        for table, chosen in _by_form(stream, of_event, form, captured)
+        for table, chosen in _by_form(stream, rows, of_event, form, captured, unread)
     ]
     statements = [_statement(events, int(first + n), vgtids) for n in np.flatnonzero(types == wire.DDL)]
-    return StreamEvents(tables, transactions, statements, unread)
+    return StreamEvents(tables, transactions, statements, unread, heartbeats(events, first, last))
+
+
+def heartbeats(events: wire.Events, first: int, last: int) -> list[Heartbeat]:
+    """Find the heartbeats of a stretch, also behind its last transaction; none before the first position."""
+    found = []
+    for number in (first + np.flatnonzero(events.types[first:last] == wire.HEARTBEAT)).tolist():
+        # A VGTID is reached with what follows it.
+        ended = np.flatnonzero(np.isin(events.types[:number], _ENDS))
+        told = np.flatnonzero(events.types[: ended[-1] if len(ended) else 0] == wire.VGTID)
+        if len(told):
+            # Inside of a transaction it comes before all that the transaction's COMMIT brings.
+            found.append(Heartbeat((int(ended[-1]) << _PLACE_BITS) + 1, events.body(int(told[-1]))))
+    return found
 
 
 class _Form(NamedTuple):
@@ -196,6 +226,31 @@ class _Form(NamedTuple):
     keyspace: str
     name: str
     fields: bytes
+
+
+def _with_own_vgtid(
+    events: wire.Events,
+    first: int,
+    commits: Ints,
+    vgtids: Ints,
+    captured: Callable[[str, str], bool],
+    unread: dict[int, str],
+) -> Ints:
+    """Return the COMMITs that have a VGTID of their own, and tell of the rows of others.
+
+    Where a message is missing from a stream, the VGTID may have been in it.
+    """
+    behind = np.concatenate([[first], commits[:-1] + 1])[: len(commits)]
+    own = np.searchsorted(vgtids, behind) < np.searchsorted(vgtids, commits)
+    changes = events.changes
+    for number in np.flatnonzero(~own).tolist():
+        low, high = np.searchsorted(changes.events, (behind[number], commits[number]))
+        for row in range(low, high):
+            table = events.table(changes.events[row])
+            if captured(table.keyspace, table.table):
+                unread[int(changes.starts[row])] = "its transaction has no VGTID"
+    kept: Ints = commits[own]
+    return kept
 
 
 def _transactions(events: wire.Events, first: int, commits: Ints, vgtids: Ints) -> Transactions:
@@ -257,9 +312,17 @@ def _last_before(vgtids: Ints, places: Ints) -> Ints:
 
 
 def _by_form(
-    stream: Stream, of_event: Ints, form: EventForm, captured: Callable[[str, str], bool]
+    stream: Stream,
+    row_changes: RowChanges,
+    of_event: Ints,
+    form: EventForm,
+    captured: Callable[[str, str], bool],
+    unread: dict[int, str],
 ) -> Iterator[tuple[EventTable, Ints]]:
-    """Group row changes by table and form; shards whose tables are equal share one."""
+    """Group row changes by table and form; shards whose tables are equal share one.
+
+    Rows whose fields the stream doesn't have are in no group.
+    """
     events, fields = stream.events, stream.fields
     table_of_field = events.table_numbers[fields]
     groups: dict[_Form, list[Ints]] = {}
@@ -271,13 +334,11 @@ def _by_form(
         rows = np.flatnonzero(table_of_row == number)
         own = fields[table_of_field == number]
         which = np.searchsorted(own, of_event[rows]) - 1
-        if which[0] < 0:
-            raise CorruptInput(
-                f"event {of_event[rows[0]]} of a VStream is a row of {named.keyspace}.{named.table} in shard "
-                f"{named.shard}",
-                expected="the fields of the table before it",
-                found="none",
+        for row in rows[which < 0].tolist():
+            unread[int(row_changes.starts[row])] = (
+                f"the fields of {named.keyspace}.{named.table} in shard {named.shard} don't stand before it"
             )
+        rows, which = rows[which >= 0], which[which >= 0]
         for told in np.unique(which).tolist():
             key = _Form(named.keyspace, named.table, comparable_fields(events.body(int(own[told]))))
             groups.setdefault(key, []).append(rows[which == told])

@@ -133,11 +133,10 @@ class TableHistory:
             (one for record in records if record["kind"] == SCHEMA and (one := _read(table, record))),
             key=lambda one: (one.moment_us, one.position, one.origin),
         )
-        shapes: dict[bytes, _Fields] = {}
-        for one in seen:
-            if isinstance(one, _Fields):
-                shapes.setdefault(one.digest, one)
         statements = [one for one in seen if isinstance(one, _Ran)]
+        shapes: dict[bytes, _Fields] = {}
+        for fields in _in_order([one for one in seen if isinstance(one, _Fields)], statements):
+            shapes.setdefault(fields.digest, fields)
         steps = []
         dues = [_due(one) for one in statements if _changes_values(one)]
         dues += [_ended(one) for one in statements if one.statement.kind in _ENDS and one.origin in resharded]
@@ -224,6 +223,19 @@ def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...
     return {child: tuple(sorted(_ancestors(child, parents))) for child in sorted(parents)}
 
 
+def families_of(lineage: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return, per shard that a reshard made or ended, one name for all that it shares rows with.
+
+    Args:
+        lineage: Per shard that a reshard made, all its ancestors.
+    """
+    families: dict[str, frozenset[str]] = {}
+    for child, ancestors in lineage.items():
+        joined = frozenset({child, *ancestors}).union(*(families.get(s, ()) for s in (child, *ancestors)))
+        families |= dict.fromkeys(joined, joined)
+    return {shard: min(family) for shard, family in sorted(families.items())}
+
+
 def records_of(table: pa.Table) -> list[dict[str, Any]]:
     """Take out of a table of records what histories are made of."""
     columns = ["kind", "source_table", "origin", "position", "committed_at", "captured_at", "schema_id"]
@@ -256,6 +268,41 @@ def _read(table: str, record: Mapping[str, Any]) -> _Fields | _Ran | None:
     if record["source_table"] != table or record["schema_id"] == LINEAGE:
         return None
     return _Fields(*place, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+
+
+@dataclass
+class _Run:
+    """A statement that shards ran, each by itself."""
+
+    statement: TableStatement
+    moment_us: int
+    places: dict[str, bytes]
+
+
+def _in_order(seen: Sequence[_Fields], statements: Sequence[_Ran]) -> list[_Fields]:
+    """Order shapes by the statements that their shards had run; times of shards are seconds of their own.
+
+    Args:
+        seen: In the order of time.
+        statements: Likewise.
+    """
+    runs: list[_Run] = []
+    for one in statements:
+        behind = max((n for n, run in enumerate(runs) if one.origin in run.places), default=-1) + 1
+        same = (run for run in runs[behind:] if run.statement == one.statement)
+        run = next(same, None)
+        if run is None:
+            runs.append(run := _Run(one.statement, one.moment_us, {}))
+        run.places[one.origin] = one.position
+
+    def before(fields: _Fields) -> int:
+        """Count the statements before: those of its own shard tell; without one, the time does."""
+        own = [(n, run.places[fields.origin]) for n, run in enumerate(runs) if fields.origin in run.places]
+        if own:
+            return max((n for n, place in own if place < fields.position), default=-1)
+        return max((n for n, run in enumerate(runs) if run.moment_us < fields.moment_us), default=-1)
+
+    return sorted(seen, key=before)
 
 
 def _behind(chain: Sequence[_Fields], statements: Sequence[_Ran]) -> list[_Ran]:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.sources.pauses import NO_LIMIT
 
 CURRENT: Final = "current"
 
@@ -146,7 +147,16 @@ class VitessStream:
         0,
         minimum=0,
     )
-    keyspace_heartbeats: bool = option("Stream the rows of the tablets' table heartbeat too (21)", False)
+    keyspace_heartbeats: bool = option(
+        "Stream the rows of the tablets' table heartbeat too (21), by the name keyspace.heartbeat, where the "
+        "patterns select it",
+        False,
+    )
+    exclude_keyspace_from_table_name: bool = option(
+        "Have tables named without their keyspace, which spares VTGate a copy of each event (23; older "
+        "servers pass over it). What is captured stays the same",
+        False,
+    )
     cells: tuple[str, ...] = option("Cells whose tablets may be read; default: VTGate's own", ())
     cell_preference: str = option("preferlocalwithalias, or onlyspecified", "")
     tablet_order: str = option("any, or inorder of the tablet types", "")
@@ -169,9 +179,19 @@ class VitessAdvanced:
     """Options that few users need."""
 
     strict: bool = option("Fail on the first broken or undecodable event instead of setting it apart", False)
+    warn_of_broken: bool = option(
+        "Log where each broken event stands that is set apart; false: they are counted alone", True
+    )
     slice_bytes: int = option("Bytes of the stream that one task turns into records", 4 << 20, minimum=1)
     read_ahead_bytes: int = option(
-        "Changes fetched while those before are worked on, about", 64 << 20, minimum=1
+        "Bytes of changes fetched while those before are worked on, about; 0: no such limit",
+        64 << 20,
+        minimum=0,
+    )
+    read_ahead_events: int = option(
+        "Row changes fetched so, about; whichever limit is met first holds. 0: no such limit",
+        1_000_000,
+        minimum=0,
     )
     call_seconds: float = option("How long a statement may take", 30.0, minimum=0.1)
     stall_seconds: float = option(
@@ -180,10 +200,10 @@ class VitessAdvanced:
         minimum=1.0,
     )
     connect_attempts: int = option(
-        "How many failed attempts to read the stream are followed by a pause and another one. With the "
-        "default pauses a run fails after 20 min 7 s of them; 0: at once",
+        "How many failed attempts to reach VTGate, once it was reached, are followed by a pause and another "
+        "one. With the default pauses a run fails after 20 min 7 s of them; 0: at once; -1: never",
         16,
-        minimum=0,
+        minimum=NO_LIMIT,
     )
     connect_pause_seconds: float = option(
         "The pause after the first failed attempt; each next one is twice as long", 1.0, minimum=0.0

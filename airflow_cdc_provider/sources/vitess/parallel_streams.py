@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -38,23 +39,32 @@ class ParallelStreams:
     """As many streams as the options say. They stay open between plans that follow each other.
 
     Args:
-        make: Makes a stream by the source's options.
+        make: Makes a stream by the source's options and what tells whether another one has failed: it
+            stops then.
         options: The source's options.
     """
 
-    def __init__(self, make: Callable[[VitessOptions], ChangeStream], options: VitessOptions) -> None:
+    def __init__(
+        self, make: Callable[[VitessOptions, Callable[[], bool]], ChangeStream], options: VitessOptions
+    ) -> None:
         self._make = make
         self._options = options
         self._streams: dict[Share, ChangeStream] = {}
         self._closed = StreamNumbers()
         self._together: frozenset[str] = frozenset()
+        self._failing = threading.Event()
         self._stopped: tuple[Position, Position] | None = None
 
     @property
     def counts(self) -> StreamNumbers:
         """What all streams met so far."""
         total = added([self._closed, *(stream.counts for stream in self._streams.values())])
-        return replace(total, queue_bytes_limit=self._options.advanced.read_ahead_bytes)
+        advanced = self._options.advanced
+        return replace(
+            total,
+            queue_bytes_limit=advanced.read_ahead_bytes,
+            queue_events_limit=advanced.read_ahead_events,
+        )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:
         """Read on from a position to the head or the limit, whichever comes first.
@@ -94,7 +104,7 @@ class ParallelStreams:
         part = replace(limit, bytes=max(limit.bytes // count, 1), changes=max(limit.changes // count, 1))
         for share in behind:
             if share not in self._streams:
-                self._streams[share] = self._make(self._options_of_one(len(dealt)))
+                self._streams[share] = self._make(self._options_of_one(len(dealt)), self._failing.is_set)
 
         def read(share: Share) -> Plan:
             return self._streams[share].plan(start.of_shards(share), targets[share], part)
@@ -125,9 +135,9 @@ class ParallelStreams:
             running = [threads.submit(read, share) for share in behind]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             if any(one.exception() for one in done):
-                for share in behind:
-                    self._streams[share].stop()
+                self._failing.set()
             wait(running)
+        self._failing.clear()
         for error in filter(None, [one.exception() for one in done]):
             raise error
         return [one.result() for one in running]
@@ -135,10 +145,11 @@ class ParallelStreams:
     def _options_of_one(self, streams: int) -> VitessOptions:
         """Return the options of one of several streams: what may wait is shared."""
         advanced = self._options.advanced
-        return replace(
-            self._options,
-            advanced=replace(advanced, read_ahead_bytes=max(advanced.read_ahead_bytes // streams, 1)),
-        )
+        limits = {
+            name: max(most // streams, 1) if (most := getattr(advanced, name)) else 0
+            for name in ("read_ahead_bytes", "read_ahead_events")
+        }
+        return replace(self._options, advanced=replace(advanced, **limits))
 
     def _keep(self, dealt: Collection[Share]) -> None:
         """End streams but those of some shares, and keep what they counted."""

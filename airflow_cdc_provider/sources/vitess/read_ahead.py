@@ -1,4 +1,9 @@
-"""Responses of an open stream, fetched by a thread while those before are worked on."""
+"""Responses of an open stream, fetched by a thread while those before are worked on.
+
+What waits is bounded by bytes and by row changes. A thread that meets a limit takes no more from the stream;
+gRPC's flow control then holds up VTGate, and nothing is dropped. What waits is captured by no plan: a stream
+that is opened again gives it again.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
+import numpy as np
+
+from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.sources.vitess.protobuf import LEN, next_field
+
+_EVENT: Final = 1
+"""Field of ``VStreamResponse``: an event."""
+_ROW_EVENT: Final = 5
+"""Of ``VEvent``: what a ROW event holds."""
+_ROW_CHANGE: Final = 2
+"""Of ``RowEvent``: a row change."""
 
 
 class Responses(Protocol):
@@ -27,32 +44,73 @@ class StreamEnded(Exception):
     """The server has ended the stream and told no error."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """How much may wait; a response is let in while less does, so one of them may go beyond.
+
+    Args:
+        bytes: Bytes; 0: no such limit.
+        events: Row changes; 0: no such limit.
+    """
+
+    bytes: int
+    events: int = 0
+
+    def has(self, waiting: Waiting) -> bool:
+        """Tell whether another response may be let in."""
+        return not (self.bytes and waiting.bytes >= self.bytes) and not (
+            self.events and waiting.events >= self.events
+        )
+
+
+@dataclass
+class Waiting:
+    """What is fetched and not yet taken, and the most that was so far."""
+
+    events: int = 0
+    bytes: int = 0
+    most_events: int = 0
+    most_bytes: int = 0
+
+    def add(self, events: int, size: int) -> None:
+        """Count what came; negative numbers take out what was taken."""
+        self.events += events
+        self.bytes += size
+        self.most_events = max(self.most_events, self.events)
+        self.most_bytes = max(self.most_bytes, self.bytes)
+
+
 class ReadAhead:
-    """Fetches responses until those that wait have so many bytes.
+    """Fetches responses as long as there is room for them.
 
     Args:
         responses: The stream; :meth:`close` ends it.
-        most_bytes: When to wait for the reader, about.
+        room: How much may wait.
+        waiting: To count what does; None for a count of its own.
     """
 
-    def __init__(self, responses: Responses, most_bytes: int) -> None:
+    def __init__(self, responses: Responses, room: Room, waiting: Waiting | None = None) -> None:
         self._responses = responses
-        self._most_bytes = most_bytes
-        self._waiting: deque[bytes] = deque()
-        self._bytes = 0
+        self._room = room
+        self._waiting = Waiting() if waiting is None else waiting
+        self._fetched: deque[tuple[bytes, int]] = deque()
         self._failure: Exception | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._fetch, name="cdc-vstream", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting_bytes(self) -> int:
-        """How many bytes wait."""
-        return self._bytes
-
     def next(self, timeout_seconds: float) -> bytes | None:
-        """Return the next response; None if none came in time.
+        """Return the next response; None if none came in time (see :meth:`take`)."""
+        responses = self.take(timeout_seconds, 0)
+        return responses[0] if responses else None
+
+    def take(self, timeout_seconds: float, most_bytes: int) -> list[bytes]:
+        """Return the responses that wait, or the next one; none if none came in time.
+
+        Args:
+            timeout_seconds: How long to wait for the first.
+            most_bytes: Of several: of so many bytes at most.
 
         Raises:
             StreamEnded: The server has ended the stream.
@@ -60,18 +118,24 @@ class ReadAhead:
         """
         until = time.monotonic() + timeout_seconds
         with self._changed:
-            while not self._waiting and self._failure is None:
+            while not self._fetched and self._failure is None:
                 left = until - time.monotonic()
                 if left <= 0:
-                    return None
+                    return []
                 self._changed.wait(left)
-            if not self._waiting:
+            if not self._fetched:
                 assert self._failure is not None
                 raise self._failure
-            response = self._waiting.popleft()
-            self._bytes -= len(response)
+            response, events = self._fetched.popleft()
+            responses, taken = [response], len(response)
+            while self._fetched and taken + len(self._fetched[0][0]) <= most_bytes:
+                response, more = self._fetched.popleft()
+                responses.append(response)
+                taken += len(response)
+                events += more
+            self._waiting.add(-events, -taken)
             self._changed.notify_all()
-            return response
+            return responses
 
     def close(self) -> None:
         """End the stream; what waits is dropped."""
@@ -80,18 +144,22 @@ class ReadAhead:
             self._changed.notify_all()
         self._responses.cancel()
         self._thread.join()
+        for response, events in self._fetched:
+            self._waiting.add(-events, -len(response))
+        self._fetched.clear()
 
     def _fetch(self) -> None:
         failure: Exception = StreamEnded("VTGate has ended the stream")
         try:
             for response in self._responses:
+                events = int(_count_changes(np.frombuffer(response, np.uint8)))
                 with self._changed:
-                    while self._bytes >= self._most_bytes and not self._closed:
+                    while not self._room.has(self._waiting) and not self._closed:
                         self._changed.wait()
                     if self._closed:
                         return
-                    self._waiting.append(response)
-                    self._bytes += len(response)
+                    self._fetched.append((response, events))
+                    self._waiting.add(events, len(response))
                     self._changed.notify_all()
         except CdcError as error:
             failure = error
@@ -99,3 +167,30 @@ class ReadAhead:
             with self._changed:
                 self._failure = failure
                 self._changed.notify_all()
+
+
+@walker
+def _count_changes(data: Any) -> Any:
+    """Count the row changes of a response, up to the first byte that is broken: its reader tells of that."""
+    count = np.int64(0)
+    at = np.int64(0)
+    while at < len(data):
+        number, kind, _, event, after = next_field(data, at, len(data))
+        if number < 0:
+            break
+        if number == _EVENT and kind == LEN:
+            while event < after:
+                inner, kind, _, row, end = next_field(data, event, after)
+                if inner < 0:
+                    break
+                if inner == _ROW_EVENT and kind == LEN:
+                    while row < end:
+                        member, kind, _, _, last = next_field(data, row, end)
+                        if member < 0:
+                            break
+                        if member == _ROW_CHANGE and kind == LEN:
+                            count += 1
+                        row = last
+                event = end
+        at = after
+    return count

@@ -15,6 +15,7 @@ the snapshot was planned (u64) and the row's number (u32). That is their version
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,40 +26,49 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
-from airflow_cdc_provider.changes.spans import Ints, fixed_width_binary, span_column
+from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.base import ReadingCounts
-from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
-from airflow_cdc_provider.sources.vitess.rows import read_changes
+from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
+
+log = logging.getLogger(__name__)
 
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 _SECOND_US: Final = 1_000_000
 _NO_FIELDS: Final = -1
 
 
-@dataclass(frozen=True)
-class Transaction:
-    """A transaction, a DDL statement, or another step of a shard.
+@dataclass(frozen=True, eq=False)
+class Transactions:
+    """Transactions, DDL statements and other steps of shards, in stream order; an item each.
 
     Args:
-        shard: ``keyspace/shard``.
-        epoch: The shard's epoch with it.
-        count: How many transactions the shard's GTID set has with it.
-        gtid: That set.
-        first: Number of its first event in the slice.
-        vgtid: Number of its VGTID event.
-        last: Number of its last event.
+        names: Shards, ``keyspace/shard``.
+        shards: The number of its shard.
+        epochs: The shard's epoch with it.
+        counts: How many transactions the shard's GTID set has with it.
+        gtid_starts: First byte of that set's text in the slice.
+        gtid_ends: Byte after it.
+        firsts: Number of its first event in the slice.
+        vgtids: Number of its VGTID event.
+        lasts: Number of its last event.
     """
 
-    shard: str
-    epoch: int
-    count: int
-    gtid: str
-    first: int
-    vgtid: int
-    last: int
+    names: Sequence[str]
+    shards: Ints
+    epochs: Ints
+    counts: Ints
+    gtid_starts: Ints
+    gtid_ends: Ints
+    firsts: Ints
+    vgtids: Ints
+    lasts: Ints
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.lasts)
 
 
 @dataclass(frozen=True)
@@ -67,14 +77,14 @@ class StreamSlice:
 
     Args:
         data: Their events, a ``VStreamResponse`` message.
-        transactions: In stream order.
+        transactions: Those that count; what stands between them was broken off or came again.
         known: Per table of a shard, the name of its fields before the first event.
         seen: Per FIELD event, its number and the name of its fields.
         captured_us: When they were read, in us since 1970.
     """
 
     data: bytes
-    transactions: tuple[Transaction, ...]
+    transactions: Transactions
     known: Mapping[ShardTable, str]
     seen: tuple[tuple[int, str], ...]
     captured_us: int
@@ -87,10 +97,15 @@ class SliceReader:
     Args:
         selects: Tells whether ``keyspace.table`` belongs to the capture.
         empty_transactions: Whether transactions without a captured row leave a record too.
+        strict: Whether the first row that can't be read ends the reading. Without, it is a record as others,
+            which a merge sets apart.
+        warns: Whether the log tells where such rows stand.
     """
 
     selects: Callable[[str], bool]
     empty_transactions: bool = False
+    strict: bool = False
+    warns: bool = True
 
     def __call__(self, part: StreamSlice) -> Iterator[pa.RecordBatch]:
         """Read a slice (see :meth:`read_telling`)."""
@@ -104,7 +119,8 @@ class SliceReader:
             counts: To add what was met in it.
 
         Raises:
-            CorruptInput: Rows don't belong to the transaction that they stand in, or have no fields.
+            CorruptInput: Rows don't belong to the transaction that they stand in; or one can't be read, with
+                ``strict``.
         """
         events = scan(part.data)
         captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
@@ -114,21 +130,73 @@ class SliceReader:
         wanted = np.flatnonzero(inside & captured[events.table_numbers[changes.events]])
         _require_own_shard(events, part.transactions, owners, wanted)
         if len(wanted):
-            yield _rows(events, part, owners, wanted)
+            records = _rows(events, part, owners, wanted)
+            found = read_changes(events.data, changes.starts[wanted], changes.ends[wanted])
+            broken = _reasons(found, records)
+            if self.strict:
+                broken |= _reasons_inside(events.data, found)
+            self._tell(broken, records)
+            _count(counts, found, broken)
+            yield records
         with_rows = np.unique(owners[wanted])
-        _count(counts, events, wanted)
         counts["filtered"] += int(np.count_nonzero(inside)) - len(wanted)
         counts["transactions"] += len(with_rows)
         kept = np.arange(len(part.transactions)) if self.empty_transactions else with_rows
         if len(kept):
             yield _ends(events, part, kept)
 
+    def _tell(self, broken: Mapping[int, str], records: pa.RecordBatch) -> None:
+        if not broken:
+            return
+        first = min(broken)
+        table, shard, gtid, position = (
+            records.column(name)[first].as_py()
+            for name in ("source_table", "origin", "transaction", "position")
+        )
+        place = f"{table} in {shard} at {gtid}, row {int.from_bytes(position[-4:], 'big')}"
+        if self.strict:
+            raise CorruptInput(
+                f"a change of {place} can't be read",
+                found=broken[first],
+                remedy="without the option source.advanced.strict it is set apart and the rest goes on",
+            )
+        if self.warns:
+            log.warning(
+                "%d of %d changes can't be read and will be set apart; the first: %s: %s",
+                len(broken),
+                records.num_rows,
+                place,
+                broken[first],
+            )
 
-def _count(counts: ReadingCounts, events: Events, rows: Ints) -> None:
+
+def _reasons(found: Changes, records: pa.RecordBatch) -> dict[int, str]:
+    """Say which row changes can't be read, and why."""
+    reasons = {row: FAULTS[int(found.faults[row])] for row in np.flatnonzero(found.faults).tolist()}
+    empty = (found.before.starts < 0) & (found.after.starts < 0)
+    for row in np.flatnonzero(empty).tolist():
+        reasons.setdefault(row, "it has neither a row before nor one after")
+    if records.column("schema_id").null_count:
+        unnamed = records.column("schema_id").is_null().to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(unnamed).tolist():
+            reasons.setdefault(row, "its fields didn't come before it")
+    return reasons
+
+
+def _reasons_inside(data: Bytes, found: Changes) -> dict[int, str]:
+    """Say which rows can't be read, and why: a merge finds these by itself."""
+    reasons: dict[int, str] = {}
+    for image in (found.before, found.after):
+        faults = read_rows(data, image.starts, image.ends, 0).faults
+        reasons |= {row: FAULTS[int(faults[row])] for row in np.flatnonzero(faults).tolist()}
+    return reasons
+
+
+def _count(counts: ReadingCounts, found: Changes, broken: Mapping[int, str]) -> None:
     """Add captured row changes, by what they did."""
-    found = read_changes(events.data, events.changes.starts[rows], events.changes.ends[rows])
     before, after = found.before.starts >= 0, found.after.starts >= 0
-    sound = found.faults == 0
+    sound = np.ones(len(found.faults), np.bool_)
+    sound[list(broken)] = False
     counts["creates"] += int(np.count_nonzero(sound & after & ~before))
     counts["updates"] += int(np.count_nonzero(sound & after & before))
     counts["deletes"] += int(np.count_nonzero(sound & before & ~after))
@@ -216,30 +284,27 @@ def snapshot_records(
     )
 
 
-def _owners(events: Events, transactions: Sequence[Transaction]) -> Ints:
+def _owners(events: Events, transactions: Transactions) -> Ints:
     """Return the number of each row change's transaction; -1 for none: one broken off, which came again."""
-    lasts = np.array([t.last for t in transactions], np.int64)
-    firsts = np.array([t.first for t in transactions], np.int64)
-    owners = np.searchsorted(lasts, events.changes.events, side="left").astype(np.int64)
+    owners = np.searchsorted(transactions.lasts, events.changes.events, side="left").astype(np.int64)
     outside = owners == len(transactions)
     owners[outside] = 0
     if len(transactions):
-        outside |= events.changes.events < firsts[owners]
+        outside |= events.changes.events < transactions.firsts[owners]
     owners[outside] = -1
     return owners
 
 
-def _require_own_shard(events: Events, transactions: Sequence[Transaction], owners: Ints, rows: Ints) -> None:
-    numbers = {shard: number for number, shard in enumerate(dict.fromkeys(t.shard for t in transactions))}
+def _require_own_shard(events: Events, transactions: Transactions, owners: Ints, rows: Ints) -> None:
+    numbers = {shard: number for number, shard in enumerate(transactions.names)}
     of_table = np.array([numbers.get(f"{t.keyspace}/{t.shard}", -1) for t in events.tables], np.int64)
-    of_transaction = np.array([numbers[t.shard] for t in transactions], np.int64)
     tables = events.table_numbers[events.changes.events[rows]]
-    wrong = np.flatnonzero(of_table[tables] != of_transaction[owners[rows]]) if len(rows) else rows
+    wrong = np.flatnonzero(of_table[tables] != transactions.shards[owners[rows]]) if len(rows) else rows
     if len(wrong):
-        transaction = transactions[owners[rows[wrong[0]]]]
+        own = int(transactions.shards[owners[rows[wrong[0]]]])
         raise CorruptInput(
             "a transaction holds a row of another shard",
-            expected=transaction.shard,
+            expected=transactions.names[own],
             found=str(events.tables[tables[wrong[0]]]),
         )
 
@@ -250,7 +315,6 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
     owner = owners[rows]
     of_event = events.changes.events[rows]
     tables = events.table_numbers[of_event]
-    shards, shard_numbers = _distinct([t.shard for t in transactions])
     position = fixed_width_binary(_positions(transactions, owner, _numbers_inside(owners)[rows]))
     ids, schema_numbers = _schema_ids(events, part, of_event, tables)
     seconds = events.timestamps[of_event]
@@ -258,14 +322,14 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
         [
             _named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),
             pa.repeat(pa.scalar(CHANGE), count),
-            _named(shard_numbers[owner], shards),
+            _named(transactions.shards[owner], transactions.names),
             position,
             pa.repeat(pa.scalar(0, pa.int64()), count),
             pa.nulls(count, pa.binary()),
             position,
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            _named(owner, [t.gtid for t in transactions]),
+            _gtids(events, transactions, owner),
             _named(schema_numbers, ids),
             span_column(pa.binary(), events.data, events.changes.starts[rows], events.changes.ends[rows]),
         ],
@@ -275,26 +339,24 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
 
 def _ends(events: Events, part: StreamSlice, kept: Ints) -> pa.RecordBatch:
     """Make the records of kind ``transaction``: each has the VGTID of all shards."""
-    transactions = [part.transactions[number] for number in kept]
-    count = len(transactions)
-    vgtids = np.array([t.vgtid for t in transactions])
+    transactions = part.transactions
+    count = len(kept)
+    vgtids = transactions.vgtids[kept]
     # VGTID tells no time; what follows it does.
-    seconds = events.timestamps[[t.last for t in transactions]]
-    shards, shard_numbers = _distinct([t.shard for t in transactions])
-    own = np.arange(count)
-    position = fixed_width_binary(_positions(transactions, own, np.full(count, LAST_ROW, np.int64)))
+    seconds = events.timestamps[transactions.lasts[kept]]
+    position = fixed_width_binary(_positions(transactions, kept, np.full(count, LAST_ROW, np.int64)))
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(count, pa.string()),
             pa.repeat(pa.scalar(TRANSACTION), count),
-            _named(shard_numbers, shards),
+            _named(transactions.shards[kept], transactions.names),
             position,
             pa.repeat(pa.scalar(0, pa.int64()), count),
             pa.nulls(count, pa.binary()),
             position,
             pa.array(seconds * _SECOND_US, mask=seconds == 0).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(part.captured_us, pa.int64()), count).cast(_TIMESTAMP),
-            pa.array([t.gtid for t in transactions], pa.string()),
+            _gtids(events, transactions, kept),
             pa.nulls(count, pa.string()),
             span_column(pa.binary(), events.data, events.body_starts[vgtids], events.body_ends[vgtids]),
         ],
@@ -309,10 +371,16 @@ def _numbers_inside(owners: Ints) -> Ints:
     return rows - np.maximum.accumulate(np.where(begins, rows, 0)) if len(owners) else rows
 
 
-def _positions(transactions: Sequence[Transaction], owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
+def _gtids(events: Events, transactions: Transactions, which: Ints) -> pa.Array:
+    """Return the GTID sets of transactions as text."""
+    starts, ends = transactions.gtid_starts[which], transactions.gtid_ends[which]
+    return span_column(pa.string(), events.data, starts, ends)
+
+
+def _positions(transactions: Transactions, owner: Ints, numbers: Ints) -> npt.NDArray[np.uint8]:
     keys = np.empty((len(transactions), 12), np.uint8)
-    keys[:, :4] = np.array([t.epoch for t in transactions], ">u4").view(np.uint8).reshape(-1, 4)
-    keys[:, 4:] = np.array([t.count for t in transactions], ">u8").view(np.uint8).reshape(-1, 8)
+    keys[:, :4] = transactions.epochs.astype(">u4").view(np.uint8).reshape(-1, 4)
+    keys[:, 4:] = transactions.counts.astype(">u8").view(np.uint8).reshape(-1, 8)
     out = np.empty((len(owner), 16), np.uint8)
     out[:, :12] = keys[owner]
     out[:, 12:] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -322,7 +390,10 @@ def _positions(transactions: Sequence[Transaction], owner: Ints, numbers: Ints) 
 def _schema_ids(
     events: Events, part: StreamSlice, of_event: Ints, tables: Ints
 ) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Number the names of the fields that rows came with: those of the table's last FIELD before them."""
+    """Number the names of the fields that rows came with: those of the table's last FIELD before them.
+
+    Rows without have the number -1.
+    """
     ids = [name for _, name in part.seen]
     numbers = np.full(len(of_event), _NO_FIELDS, np.int64)
     places = np.array([event for event, _ in part.seen], np.int64)
@@ -337,24 +408,9 @@ def _schema_ids(
             initial = len(ids)
             ids.append(known)
         numbers[rows] = np.where(before >= 0, own[before], initial) if len(own) else initial
-        if (numbers[rows] == _NO_FIELDS).any():
-            raise CorruptInput(
-                "rows came without their fields",
-                expected=f"a FIELD event of {events.tables[table]} before them",
-                found="none in this stream",
-            )
     return ids, numbers
 
 
-def _distinct(names: Sequence[str]) -> tuple[list[str], Ints]:
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return list(known), np.array([known[name] for name in names], np.int64)
-
-
 def _named(numbers: npt.NDArray[Any], names: Sequence[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(names, pa.string())).cast(pa.string())
-
-
-def boundary(kind: int) -> bool:
-    """Tell whether an event ends a step of a shard, so that the VGTID before it holds."""
-    return kind in (wire.COMMIT, wire.DDL, wire.OTHER)
+    indices = pa.array(numbers, mask=numbers < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string())).cast(pa.string())

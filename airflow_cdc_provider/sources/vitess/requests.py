@@ -11,7 +11,7 @@ from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES, Filter, VGtid, VStreamRequest
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
+from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, Room, StreamEnded
 from airflow_cdc_provider.sources.vitess.tablets import SERVING, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import VGTID, scan
@@ -38,11 +38,17 @@ def stream_request(vgtid: Any, filters: Any, options: VitessOptions, tablet_type
     request.flags.stop_on_reshard = flags.stop_on_reshard
     request.flags.include_reshard_journal_events = flags.journals and not flags.stop_on_reshard
     request.flags.stream_keyspace_heartbeats = flags.keyspace_heartbeats
+    request.flags.exclude_keyspace_from_table_name = flags.exclude_keyspace_from_table_name
     request.flags.transaction_chunk_size = flags.transaction_chunk_bytes
     request.flags.cells = ",".join(flags.cells)
     request.flags.cell_preference = flags.cell_preference
     request.flags.tablet_order = flags.tablet_order
     return request
+
+
+def room_of(options: VitessOptions) -> Room:
+    """Return how much of a stream may wait to be worked on."""
+    return Room(options.advanced.read_ahead_bytes, options.advanced.read_ahead_events)
 
 
 def filter_of(tables: Sequence[str] | None) -> Any:
@@ -130,7 +136,7 @@ def current_position(
         vgtid.shard_gtids.add(keyspace=options.keyspace, shard=shard, gtid=CURRENT)
     # A table that can't be keeps other events away.
     request = stream_request(vgtid, filter_of(("_vt_no_table",)), options, tablet_type)
-    ahead = ReadAhead(client.vstream(request.SerializeToString()), options.advanced.read_ahead_bytes)
+    ahead = ReadAhead(client.vstream(request.SerializeToString()), room_of(options))
     known: dict[str, Any] = {}
     seconds = options.advanced.call_seconds
     try:

@@ -44,7 +44,7 @@ from airflow_cdc_provider.sources.vitess.position import (
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
-from airflow_cdc_provider.sources.vitess.requests import quoted, stream_request
+from airflow_cdc_provider.sources.vitess.requests import quoted, room_of, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import (
@@ -183,7 +183,7 @@ class RangeReader:
         self, client: VtgateClient, part: SnapshotRange, progress: _Progress
     ) -> Iterator[pa.RecordBatch]:
         stream = client.vstream(self._request(part, progress).SerializeToString())
-        ahead = ReadAhead(stream, self.options.advanced.read_ahead_bytes)
+        ahead = ReadAhead(stream, room_of(self.options))
         copy = _Copy(part, progress)
         silent_seconds = _SILENT_INTERVALS * self.options.stream.heartbeat_seconds
         try:
@@ -262,7 +262,8 @@ class _Copy:
                 self._last_key = key
                 entry = None
                 done = number + 1
-            elif kind == COPY_COMPLETED:
+            elif kind == COPY_COMPLETED and not events.table(number).shard:
+                # Each shard's copy ends with one of its own; the last one, of no shard, ends them all.
                 self.completed = True
                 yield from self._tell_fields(self._progress.entry)
         self._data = self._data[int(events.ends[done - 1]) :] if done else self._data

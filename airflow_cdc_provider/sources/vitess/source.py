@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
+from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
-from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
@@ -33,12 +35,16 @@ from airflow_cdc_provider.sources.vitess.requests import (
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
+from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 log = logging.getLogger(__name__)
 
 _PRIMARY = "PRIMARY"
 _SECOND_US = 1_000_000
+_STOP_CHECK_SECONDS = 0.2
+
+Answer = TypeVar("Answer")
 
 
 class VitessSource:
@@ -68,6 +74,12 @@ class VitessSource:
         self._keyless: frozenset[str] | None = None
         self._offset: Position | None = None
         self._checked: Position | None = None
+        self._stopping: Callable[[], bool] = lambda: False
+        self._reached = False
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Take what tells whether a clean stop was asked for: pauses for a lost VTGate then end."""
+        self._stopping = stopping
 
     @property
     def _values(self) -> ConnectionValues:
@@ -85,15 +97,42 @@ class VitessSource:
             self._stream_made = ParallelStreams(self._new_stream, self._options)
         return self._stream_made
 
-    def _new_stream(self, options: VitessOptions) -> ChangeStream:
+    def _new_stream(self, options: VitessOptions, failing: Callable[[], bool]) -> ChangeStream:
+        """Make the stream of one share of the shards; it stops with the job, or when another one fails."""
         client = self._client
+
+        def stopping() -> bool:
+            return failing() or self._stopping()
+
         return ChangeStream(
             lambda: client,
             options,
             lambda: filter_of(wanted_tables(client, options, self._selects)),
             self._selects,
             self._knows,
+            lambda seconds: _pause(seconds, stopping),
+            stopping,
         )
+
+    def _over_losses(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask VTGate again where it was lost; who has never reached it is told at once.
+
+        Raises:
+            TransientError: It was tried often enough, or the job is asked to stop.
+        """
+        left = pauses(self._options.advanced)
+        while True:
+            try:
+                answer = ask()
+            except TransientError as error:
+                pause = next(left, None) if self._reached else None
+                if pause is None or self._stopping():
+                    raise
+                log.warning("VTGate is lost, asked again in %.1f s: %s", pause, error)
+                _pause(pause, self._stopping)
+            else:
+                self._reached = True
+                return answer
 
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
@@ -106,7 +145,8 @@ class VitessSource:
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
         keyspace = self._options.keyspace
-        return [f"{keyspace}.{name}" for name in list_tables(self._client, self._options, self._selects)]
+        names = self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
+        return [f"{keyspace}.{name}" for name in names]
 
     def in_batches(self, table: str) -> bool:
         """Tell whether a table is read in full at each run: its rows can't be told apart."""
@@ -197,7 +237,8 @@ class VitessSource:
         now = self._begun_at_head()
         require_epochs_of((shard.partition("/")[2] for shard in now.shards), self._options.epochs)
         if self._options.start_at == CURRENT:
-            return now.to_offset()
+            vtctld = self._values.vtctld
+            return (self._told_by(vtctld, now) if vtctld else now).to_offset()
         entries = json.loads(self._options.start_at)
         chosen = {f"{e['keyspace']}/{e['shard']}": e["gtid"] for e in entries}
         places = {
@@ -302,7 +343,13 @@ class VitessSource:
 
     def reader(self) -> SliceReader:
         """Return the picklable function that turns slices into records."""
-        return SliceReader(self._selects, self._options.stream.empty_transactions)
+        options = self._options
+        return SliceReader(
+            self._selects,
+            options.stream.empty_transactions,
+            options.advanced.strict,
+            options.advanced.warn_of_broken,
+        )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Plan a copy of a table, a range per shard.
@@ -363,9 +410,26 @@ class VitessSource:
         return ShardPlace(before, epoch, generation=options.generation).moved(gtid)
 
     def _head(self, tablet_type: str = "") -> Position:
-        shards = serving_shards(self._client, self._options)
-        now = current_position(self._client, self._options, shards, tablet_type)
+        now = self._over_losses(
+            lambda: current_position(
+                self._client, self._options, serving_shards(self._client, self._options), tablet_type
+            )
+        )
         return Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in now.shards.items()})
+
+    def _told_by(self, vtctld: Vtctld, now: Position) -> Position:
+        """Ask vtctld where the shards stand.
+
+        Raises:
+            PositionLost: It tells of another cluster.
+        """
+        options = self._options
+        seconds = options.advanced.call_seconds
+        told = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
+        position = Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in told.shards.items()})
+        # What it tells is newer than the head that was asked for before.
+        self._require_known(position, self._head())
+        return position
 
     def _require_known(self, position: Position, head: Position) -> None:
         """Refuse a position that a shard can't go on from; a replica may just be behind.
@@ -380,7 +444,8 @@ class VitessSource:
                 raise
             require_known(position, self._head(_PRIMARY))
         positions = {shard: place.gtid for shard, place in position.shards.items() if shard in head.shards}
-        require_kept(self._client, positions, self._options.tablet_type, self._options.advanced.call_seconds)
+        seconds = self._options.advanced.call_seconds
+        self._over_losses(lambda: require_kept(self._client, positions, self._options.tablet_type, seconds))
 
 
 def _require_all_shards(position: Position, head: Position) -> None:
@@ -398,6 +463,13 @@ def _require_all_shards(position: Position, head: Position) -> None:
             found=", ".join(head.shards),
             remedy="leave them out (source.shards), or reset the offset, which brings new snapshots",
         )
+
+
+def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
+    """Pause for some seconds, or until something is asked to stop."""
+    until = time.monotonic() + seconds
+    while not stopping() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _STOP_CHECK_SECONDS))
 
 
 @dataclass(frozen=True)

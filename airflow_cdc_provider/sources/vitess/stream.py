@@ -17,27 +17,31 @@ lives, while its head is ahead, is given ``stall_seconds``.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, TransientError
+import numpy as np
+
+from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
-from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded
-from airflow_cdc_provider.sources.vitess.requests import stream_request
+from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded, Waiting
+from airflow_cdc_provider.sources.vitess.requests import room_of, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, BrokenMessage
 
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
+_MOST_AT_ONCE: Final = 1 << 20
+_LEAST_CHANGE_BYTES: Final = 64
+"""What a transaction of one change takes in a stream at least, about."""
 
 
 class ChangeStream:
@@ -49,7 +53,8 @@ class ChangeStream:
         filters: Gives the filter (``binlogdata.Filter``) when the stream is opened.
         selects: Tells whether ``keyspace.table`` is captured.
         knows: Tells whether the fields of a table, by name and ``schema_id``, are recorded already.
-        sleep: Pauses for some seconds; by default until :meth:`stop`.
+        sleep: Pauses for some seconds, or until the job is asked to stop.
+        stopping: Tells whether it is: a plan then ends with what was read.
     """
 
     def __init__(
@@ -59,29 +64,39 @@ class ChangeStream:
         filters: Callable[[], Any],
         selects: Callable[[str], bool],
         knows: Callable[[str, str], bool],
-        sleep: Callable[[float], object] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._client = client
         self._options = options
         self._filters = filters
         self._selects = selects
         self._knows = knows
-        self._stopping = threading.Event()
-        self._sleep = sleep or self._stopping.wait
+        self._sleep = sleep
+        self._stopping = stopping
         self.resharded: Position | None = None
         """Where the stream would go on behind the reshard at which it has ended."""
         self._ahead: ReadAhead | None = None
         self._cutter: Cutter | None = None
         self._place = Position()
-        self._counts = StreamNumbers(queue_bytes_limit=options.advanced.read_ahead_bytes)
+        self._waiting = Waiting()
+        self._counts = StreamNumbers(
+            queue_bytes_limit=options.advanced.read_ahead_bytes,
+            queue_events_limit=options.advanced.read_ahead_events,
+        )
 
     @property
     def counts(self) -> StreamNumbers:
         """What the stream met so far."""
         position = {shard: place.gtid for shard, place in self._place.shards.items()}
-        waiting = self._ahead.waiting_bytes if self._ahead is not None else 0
         return replace(
-            self._counts, connected=self._ahead is not None, position=position, queue_bytes=waiting
+            self._counts,
+            connected=self._ahead is not None,
+            position=position,
+            queue_events=self._waiting.events,
+            queue_bytes=self._waiting.bytes,
+            queue_events_max=self._waiting.most_events,
+            queue_bytes_max=self._waiting.most_bytes,
         )
 
     def plan(self, start: Position, head: Position, limit: ReadLimit) -> Plan:
@@ -101,10 +116,6 @@ class ChangeStream:
             self._leave()  # the stream is ahead of what was taken
             raise
 
-    def stop(self) -> None:
-        """Have a plan that another thread reads end soon, for good."""
-        self._stopping.set()
-
     def close(self) -> None:
         """End the stream."""
         self._leave()
@@ -114,11 +125,11 @@ class ChangeStream:
         read_bytes = changes = 0
         left = pauses(self._options.advanced)
         moved_at = time.monotonic()
-        while not (at_head := self._place.has(head)) and not self._stopping.is_set():
-            if read_bytes >= limit.bytes or changes >= limit.changes:
+        while not (at_head := self._place.has(head)):
+            if read_bytes >= limit.bytes or changes >= limit.changes or self._stopping():
                 break
             try:
-                cutter = self._take_next()
+                cutter = self._take_next(_at_once(limit, read_bytes, changes))
             except (TransientError, StreamEnded) as error:
                 given, beside = self._give()
                 slices += given
@@ -147,8 +158,11 @@ class ChangeStream:
         self._place = self._cutter.place
         return self._cutter.give(_now_us())
 
-    def _take_next(self) -> Cutter:
-        """Take the next response, opening the stream if it isn't.
+    def _take_next(self, most_bytes: int) -> Cutter:
+        """Take the responses that wait, or the next one, opening the stream if it isn't.
+
+        Args:
+            most_bytes: How many bytes to take of several.
 
         Raises:
             TransientError: The stream is lost, or silent.
@@ -160,35 +174,75 @@ class ChangeStream:
         assert self._cutter is not None
         silent_seconds = _SILENT_INTERVALS * self._options.stream.heartbeat_seconds
         began = time.perf_counter()
-        response = self._ahead.next(silent_seconds)
+        responses = self._ahead.take(silent_seconds, most_bytes)
         taken = time.perf_counter()
         self._counts.waited_seconds += taken - began
-        if response is None:
+        if not responses:
             raise TransientError(
                 "VTGate's stream is silent",
                 expected=f"a word after {self._options.stream.heartbeat_seconds} s at the latest",
                 found=f"none for {silent_seconds} s",
             )
-        events = self._cutter.take(response, _now_us())
+        self._take(self._cutter, responses)
         self._counts.parsed_seconds += time.perf_counter() - taken
-        self._counts.replies += 1
-        if len(events) == 0 or (events.types == HEARTBEAT).all():
-            self._counts.empty_replies += 1
+        return self._cutter
+
+    def _take(self, cutter: Cutter, responses: Sequence[bytes]) -> None:
+        """Hand responses to the cutter; where one can't be read, one by one."""
+        try:
+            events = cutter.take_all(responses, _now_us())
+        except BrokenMessage as error:
+            if len(responses) == 1:
+                self._pass_over(responses[0], error)
+                return
+            for response in responses:
+                if cutter.resharded is None:
+                    self._take(cutter, [response])
+            return
+        told = len(np.unique(events.messages[events.types != HEARTBEAT]))
+        self._counts.replies += len(responses)
+        if told < len(responses):
+            self._counts.empty_replies += len(responses) - told
             self._counts.last_empty_reply_at = time.time()
-        else:
+        if told:
             now = time.time()
             self._counts.events += len(events.changes)
             self._counts.journals += int((events.types == JOURNAL).sum())
-            self._counts.bytes += len(response)
+            self._counts.bytes += sum(map(len, responses))
             self._counts.last_event_at = now
             if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy
                 self._counts.behind_seconds = max(now - committed, 0.0)
-        return self._cutter
+
+    def _pass_over(self, response: bytes, error: BrokenMessage) -> None:
+        """Set a message apart that can't be read.
+
+        Raises:
+            CorruptInput: With ``strict``.
+        """
+        assert self._cutter is not None
+        places = self._cutter.place.shards.items()
+        behind = ", ".join(f"{shard} at {place.gtid}" for shard, place in places)
+        if self._options.advanced.strict:
+            raise CorruptInput(
+                f"a message of VTGate's stream behind {behind} can't be read",
+                found=error.found,
+                remedy="without the option source.advanced.strict it is set apart and the rest goes on; the "
+                "tables need a new snapshot then",
+            ) from error
+        self._cutter.set_apart(response, error.found, _now_us())
+        if self._options.advanced.warn_of_broken:
+            log.warning(
+                "a message of VTGate's stream (%d bytes) behind %s can't be read and is set apart, with what "
+                "it held, perhaps a whole transaction: %s",
+                len(response),
+                behind,
+                error.found,
+            )
 
     def _open(self) -> None:
         request = stream_request(self._place.to_vgtid(), self._filters(), self._options)
         self._ahead = ReadAhead(
-            self._client().vstream(request.SerializeToString()), self._options.advanced.read_ahead_bytes
+            self._client().vstream(request.SerializeToString()), room_of(self._options), self._waiting
         )
         self._cutter = Cutter(
             self._place,
@@ -233,6 +287,12 @@ class ChangeStream:
             self._ahead.close()
         self._ahead = None
         self._cutter = None
+
+
+def _at_once(limit: ReadLimit, read_bytes: int, changes: int) -> int:
+    """Return how many bytes of responses to take together without going far beyond a limit."""
+    left = min(limit.bytes - read_bytes, (limit.changes - changes) * _LEAST_CHANGE_BYTES)
+    return min(left, _MOST_AT_ONCE)
 
 
 def _now_us() -> int:

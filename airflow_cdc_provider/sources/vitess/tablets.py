@@ -11,6 +11,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet, is_real
+from airflow_cdc_provider.sources.vitess.position import overlap
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 SERVING: Final = "SERVING"
@@ -75,6 +76,19 @@ def list_tablets(client: VtgateClient, keyspace: str, seconds: float) -> list[Ta
     """
     rows = client.execute("SHOW VITESS_TABLETS", timeout_seconds=seconds).texts()
     return [tablet for row in rows if (tablet := Tablet(*row[:6])).keyspace == keyspace]
+
+
+def shards_in_reshard(tablets: Sequence[Tablet]) -> list[str]:
+    """List the shards that have tablets and share keys with others that do, sorted.
+
+    VTGate lists only shards that serve; those that are being made, or about to go, have tablets nevertheless.
+    """
+    shards = sorted({f"{tablet.keyspace}/{tablet.shard}" for tablet in tablets})
+    return [
+        one.partition("/")[2]
+        for one in shards
+        if any(overlap(one, other) for other in shards if other != one)
+    ]
 
 
 def read_binlogs(client: VtgateClient, target: str, seconds: float) -> Binlogs:

@@ -70,6 +70,27 @@ def vgtid_texts(data: Bytes, starts: Ints, ends: Ints, shards: Sequence[str] = (
     return pc.replace_with_mask(written, pa.array(unusual), texts)
 
 
+def unread_vgtids(data: Bytes, starts: Ints, ends: Ints) -> Ints:
+    """Return the numbers of VGTIDs that :func:`vgtid_texts` can't write."""
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    out = np.empty(_room(data, starts, ends), np.uint8)
+    unusual = np.zeros(len(starts), np.bool_)
+    none = np.zeros(0, np.int64)
+    _write(data, starts, ends, np.full(len(starts), -1), out[:0], none, none, out, offsets, unusual)
+    return np.array(
+        [row for row in np.flatnonzero(unusual).tolist() if not _is_vgtid(data, starts[row], ends[row])],
+        np.int64,
+    )
+
+
+def _is_vgtid(data: Bytes, start: int, end: int) -> bool:
+    try:
+        VGtid.FromString(data[start:end].tobytes())
+    except DecodeError:
+        return False
+    return True
+
+
 def vgtid_text(message: bytes, shard: str = "") -> str:
     """Write one VGTID, whatever is in it: last keys of a copy, names that JSON escapes.
 

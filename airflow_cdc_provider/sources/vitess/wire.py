@@ -65,6 +65,16 @@ _VGTID: Final = 7
 _JOURNAL: Final = 8
 
 
+class BrokenMessage(CorruptInput):
+    """A message can't be read; the others may be.
+
+    Args:
+        number: The message's number among those that were read.
+    """
+
+    number: int = 0
+
+
 class ShardTable(NamedTuple):
     """Whom an event is of.
 
@@ -173,7 +183,7 @@ def scan(
             flag ``exclude_keyspace_from_table_name``.
 
     Raises:
-        CorruptInput: With the message and the byte where the format is broken.
+        BrokenMessage: With the message and the byte where the format is broken.
     """
     view = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if starts is None or ends is None:
@@ -187,10 +197,11 @@ def scan(
         changes = np.zeros((3, rooms[1]), np.int64)
         events, found, fault, message, place = _scan(view, starts, ends, columns, names, changes)
         if fault:
-            raise CorruptInput(
+            raise _broken(
+                int(message),
                 f"Message {message} of a VStream is broken at byte {place - starts[message]}",
-                expected=f"a VStreamResponse of {ends[message] - starts[message]} bytes",
-                found=FAULTS[fault],
+                f"a VStreamResponse of {ends[message] - starts[message]} bytes",
+                FAULTS[fault],
             )
         if events <= rooms[0] and found <= rooms[1]:
             break
@@ -202,7 +213,10 @@ def scan(
         data=view,
         throttled=column.pop("throttled") != 0,
         table_numbers=numbers,
-        tables=tuple(_table(view, names[:, first], keyspace_in_names) for first in firsts),
+        tables=tuple(
+            _table(view, names[:, first], keyspace_in_names, int(column["messages"][first]))
+            for first in firsts
+        ),
         changes=RowChanges(*changes[:, :found]),
         **column,
     )
@@ -217,19 +231,35 @@ def split_recording(data: bytes | memoryview | Bytes) -> tuple[Bytes, Ints, Ints
     Raises:
         CorruptInput: A length leads out of the recording.
     """
+    view, starts, ends, broken = cut_recording(data)
+    if broken is not None:
+        place, found = broken
+        raise CorruptInput(
+            f"A recording of a VStream is broken at byte {place}, behind {len(starts)} messages",
+            expected="the length of a message as a varint, and so many bytes",
+            found=found,
+        )
+    return view, starts, ends
+
+
+def cut_recording(
+    data: bytes | memoryview | Bytes,
+) -> tuple[Bytes, Ints, Ints, tuple[int, str] | None]:
+    """Cut a recording as :func:`split_recording` does, as far as its lengths lead.
+
+    Returns:
+        Its bytes, the first byte of each message, the byte after each, and the byte from which on there are
+        no messages with what was found there; None if they fill it.
+    """
     view = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     room = len(view) // 64 + 16
     while True:
         places = np.zeros((2, room), np.int64)
         count, broken, length, start = _split(view, places)
-        if broken >= 0:
-            raise CorruptInput(
-                f"A recording of a VStream is broken at byte {broken}, behind {count} messages",
-                expected="the length of a message as a varint, and so many bytes",
-                found=FAULTS[-start] if start < 0 else f"a length of {length}, and {len(view) - start} bytes",
-            )
         if count <= room:
-            return view, places[0, :count], places[1, :count]
+            found = FAULTS[-start] if start < 0 else f"a length of {length}, and {len(view) - start} bytes"
+            end = (int(broken), found) if broken >= 0 else None
+            return view, places[0, :count], places[1, :count], end
         room = count
 
 
@@ -259,15 +289,22 @@ _BODY_STARTS: Final = 9
 _BODY_ENDS: Final = 10
 
 
-def _table(data: Bytes, places: Ints, keyspace_in_names: bool) -> ShardTable:
+def _broken(number: int, message: str, expected: str, found: str) -> BrokenMessage:
+    error = BrokenMessage(message, expected=expected, found=found)
+    error.number = number
+    return error
+
+
+def _table(data: Bytes, places: Ints, keyspace_in_names: bool, message: int) -> ShardTable:
     texts = [data[places[i] : places[i + 1]].tobytes() for i in (_KEYSPACE, _SHARD, _TABLE)]
     try:
         keyspace, shard, table = (text.decode() for text in texts)
     except UnicodeDecodeError as error:
-        raise CorruptInput(
-            f"A name in a VStream is broken at byte {places[_KEYSPACE]}",
-            expected="UTF-8",
-            found=b" ".join(texts).hex(" "),
+        raise _broken(
+            message,
+            f"A name in message {message} of a VStream is broken",
+            "UTF-8",
+            b" ".join(texts).hex(" "),
         ) from error
     return ShardTable(keyspace, shard, table.removeprefix(f"{keyspace}.") if keyspace_in_names else table)
 

@@ -15,7 +15,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.hooks.source import hook_for
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook
 from airflow_cdc_provider.sensors.observing import ObservingSensor
-from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor
+from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from server_kit import VitessServer
@@ -91,6 +91,24 @@ def test_news_sensor_ends_when_a_selected_table_changed(wait: Any, shop: Shop, c
     assert 0 <= value["lag_seconds"] < 60
     assert set(value["shards"]) == {"shop/-80", "shop/80-"}
     assert all(count >= 2 for count in value["shards"].values())
+    assert value["resharding"] == []
+
+
+@pytest.mark.parametrize("wait", WAYS)
+def test_reshard_sensor_waits_for_the_capture_of_each_serving_shard(wait: Any, captured: TaskContext) -> None:
+    store = captured.assets[changes_asset("news")]
+    whole = store.get("offset")
+    half = {**whole, "offset": {"shop/-80": whole["offset"]["shop/-80"]}}
+    context = context_of(half["offset"])
+
+    def make(**how: Any) -> ObservingSensor:
+        return VitessReshardSensor(task_id="settled", connector=DECLARATION, **how)
+
+    if wait is wait_plain:
+        value = wait(make, context, lambda: context.assets[changes_asset("news")].set("offset", whole))
+    else:
+        value = wait(make, captured, lambda: None)
+    assert value == {"serving": ["-80", "80-"], "resharding": [], "missing": []}
 
 
 def test_what_is_not_selected_is_no_news(shop: Shop, captured: TaskContext) -> None:

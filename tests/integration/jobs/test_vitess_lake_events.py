@@ -99,3 +99,34 @@ def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
         places = [(b["transaction_epoch"], r, b["total_order"]) for b, r in zip(own, ranks, strict=True)]
         assert places == sorted(places)
         assert ranks[0] > 0
+
+
+def test_statements_are_told_where_they_were_run(
+    run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path
+) -> None:
+    chosen = declaration(table)
+    chosen["publish"] = {"topic_prefix": "cdc", "headers": False, "schema_changes": True}
+    run_stage("sync", chosen, vitess_server.connection)
+    with vitess_server.connect("shop").cursor() as cursor:
+        cursor.execute(f"insert into {table} (id, name) values (1, 'before')")
+        vitess_server.define("shop", f"alter table {table} add column more int")
+        cursor.execute(f"insert into {table} (id, name, more) values (1001, 'after', 2)")
+    run_stage("sync", chosen, vitess_server.connection)
+
+    path = tmp_path / "events.jsonl"
+    run_stage("events", chosen, {}, path=str(path), now_ns=10**18)
+
+    found = [json.loads(json.loads(line)["value"]) for line in path.read_text().splitlines()]
+    told = [value for value in found if "ddl" in value]
+    assert {value["source"]["shard"] for value in told} == {"-80", "80-"}
+    assert all(value["ddl"].lower().startswith(f"alter table {table}") for value in told)
+    assert all(value["tableChanges"] == [{"type": "ALTER", "id": f'"shop"."{table}"'}] for value in told)
+    for value in told:
+        vgtid = {entry["shard"]: entry["gtid"] for entry in json.loads(value["source"]["vgtid"])}
+        assert set(vgtid) == {"-80", "80-"}
+        assert vgtid[value["source"]["shard"]].startswith("MySQL56/")
+    for shard in ("-80", "80-"):
+        own = [value for value in found if value["source"]["shard"] == shard]
+        shapes = ["ddl" if "ddl" in value else "more" in value["after"] for value in own]
+        assert shapes == sorted(shapes, key=[False, "ddl", True].index)
+    assert sum("op" in value for value in found) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced
 from server_kit import VitessServer
-from tests.integration.jobs.conftest import RunStage
+from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.sources.vitess.workload import create, run, selected
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ def assert_mirror_equals_table(spark: SparkSession, server: VitessServer, table:
     assert len(rows) == len(mirror)
     assert mirror == selected(server, table)
     return len(rows)
+
+
+def rows_of_shard(server: VitessServer, table: str, shard: str) -> int:
+    with server.connect(f"shop:{shard}").cursor() as cursor:
+        cursor.execute(f"select count(*) from {table}")
+        return int(cursor.fetchall()[0][0])
 
 
 @pytest.fixture
@@ -112,6 +119,49 @@ def test_a_table_that_is_new_or_altered_between_runs_is_followed(
     assert [row[0] for row in mores] == [7]
 
 
+def _kill_and_recover(
+    spark: SparkSession, application: Application, server: VitessServer, table: str, kills: int
+) -> None:
+    shop = declaration(table)
+    shop["lake"]["catalog_options"] = {
+        "type": "hadoop",
+        "warehouse": spark.conf.get("spark.sql.catalog.lake.warehouse"),
+    }
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
+        run(server, table, 100 + number, 40)
+        return application.start("sync", shop, server.connection, batch_changes=40)
+
+    application.kill_often(kills, begin)
+    outcome = application.wait(application.start("sync", shop, server.connection))
+    assert outcome.ok, outcome.error
+    assert assert_mirror_equals_table(spark, server, table)
+    captured = spark.table(f"lake.vt_{table}.vt_{table}_changes").where("kind = 'change'")
+    places = captured.select("origin", "position")
+    assert places.distinct().count() == places.count() > 100, "what was committed is not captured again"
+
+
+@pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
+def test_killed_sync_is_made_good_by_the_next_run(
+    spark: SparkSession,
+    run_stage: RunStage,
+    application: Application,
+    vitess_server: VitessServer,
+    table: str,
+) -> None:
+    run(vitess_server, table, 1, 40)
+    run_stage("sync", declaration(table), vitess_server.connection)  # so that kills hit captures and merges
+    _kill_and_recover(spark, application, vitess_server, table, kills=3)
+
+
+@pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
+@pytest.mark.faults
+def test_sync_killed_twenty_times_loses_and_doubles_nothing(
+    spark: SparkSession, application: Application, vitess_server: VitessServer, table: str
+) -> None:
+    _kill_and_recover(spark, application, vitess_server, table, kills=20)
+
+
 def test_a_table_without_a_key_is_read_in_full_at_each_run(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer
 ) -> None:
@@ -146,7 +196,14 @@ def test_a_statement_that_changes_values_brings_a_snapshot(
 
 
 @pytest.mark.covers(
-    "VIT-MET-02", "VIT-MET-03", "VIT-MET-07", "VIT-MET-08", "VIT-MET-09", "VIT-MET-10", "VIT-MET-11"
+    "VIT-MET-13",
+    "VIT-MET-02",
+    "VIT-MET-03",
+    "VIT-MET-07",
+    "VIT-MET-08",
+    "VIT-MET-09",
+    "VIT-MET-10",
+    "VIT-MET-11",
 )
 def test_metrics_bear_debeziums_names(run_stage: RunStage, vitess_server: VitessServer, table: str) -> None:
     run(vitess_server, table, 1, 20)
@@ -154,6 +211,10 @@ def test_metrics_bear_debeziums_names(run_stage: RunStage, vitess_server: Vitess
     rows = len(selected(vitess_server, table))
     shot = metrics_of(run_stage("sync", declaration(table), connection))["snapshot"]
     assert (shot["SnapshotCompleted"], shot["RowsScanned"]) == (True, {f"shop.{table}": rows})
+    by_shard = {shard: of[f"shop.{table}"] for shard, of in shot["RowsScannedByOrigin"].items()}
+    assert by_shard == {
+        f"shop/{shard}": rows_of_shard(vitess_server, table, shard) for shard in ("-80", "80-")
+    }
     with vitess_server.connect("shop").cursor() as cursor:
         for statement in (
             f"insert into {table} (id, name) values (7001, 'a'), (7002, 'b')",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -28,7 +31,22 @@ def cluster() -> Iterator[VitessCluster]:
         yield cluster
 
 
-@pytest.mark.covers("VIT-RSH-01", "VIT-RSH-04")
+def _started_by_vtctld(cluster: VitessCluster) -> Any:
+    """Begin a capture where the cluster's own vtctld says; nothing that is committed after is left out."""
+    extra = {"vtctld_host": "127.0.0.1", "vtctld_port": cluster.vtctld_port}
+    source = VitessSource(VitessOptions(keyspace="shop"), {**cluster.connection, "extra": extra}, Selection())
+    with closing(source):
+        offset = source.start()
+        with cluster.connect("shop") as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO item (id, note) VALUES (9001, 'behind')")
+        plan = source.plan(offset, source.head(), ReadLimit())
+        rows = [b for part in plan.partitions for b in source.reader()(part)]
+    payloads = [r["payload"] for b in rows for r in b.to_pylist() if r["kind"] == "change"]
+    assert any(b"9001behind" in payload for payload in payloads)
+    return offset
+
+
+@pytest.mark.covers("VIT-RSH-01", "VIT-RSH-04", "VIT-STR-04")
 def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_deleted(
     cluster: VitessCluster,
 ) -> None:
@@ -61,6 +79,19 @@ def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_de
     assert offset["shop/-40"]["parents"] == ["shop/-80"]
     assert offset["shop/-40"]["epoch"] > start["shop/-80"]["epoch"]
     source.close()
+
+    with cluster.client() as client:
+        seen = look_at_shards(client, Feed("shop"), start)
+        assert list(seen.serving) == ["-40", "40-80", "80-"]
+        assert list(seen.resharding) == ["-40", "-80", "40-80"]
+        assert list(seen.missing) == ["-40", "40-80"]
+        assert not look_at_shards(client, Feed("shop"), offset).missing
+        assert not look_at_shards(client, Feed("shop"), None).missing
+        assert list(look(client, Feed("shop"), offset).resharding or ()) == list(seen.resharding)
+
+    began = _started_by_vtctld(cluster)
+    assert set(began) == set(head)
+    assert all(place["gtid"].startswith("MySQL56/") for place in began.values())
 
     cluster.complete("shop")
     late = VitessSource(VitessOptions(keyspace="shop"), cluster.connection, Selection())

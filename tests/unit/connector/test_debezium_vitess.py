@@ -23,6 +23,7 @@ SET = (
     '{"keyspace":"shop","shard":"80-","gtid":"MySQL56/a:1-38"}]'
 )
 TYPES = "publish.vitess.source_types"
+BARE = "source.stream.exclude_keyspace_from_table_name"
 MASKS = "publish.vitess.masks"
 T = "(?i:shop.t)"
 A = "(?i:shop.t.a)"
@@ -107,28 +108,31 @@ def test_tables_are_chosen_by_anchored_expressions() -> None:
         imported({"table.include.list": "a", "table.exclude.list": "b"})
 
 
-def test_what_is_accepted_and_needs_nothing() -> None:
-    quiet = {
-        "skipped.operations": "t",
-        "vitess.exclude.keyspace.from.table.name": "true",
-    }
-    found = imported(quiet)
-    assert found.connector.publish.skipped_operations == ("t",)
-    assert sum("is left out" in note for note in found.notes) == 1
+def test_kinds_of_events_are_skipped() -> None:
+    """That the events have none without it, a test of them shows."""
+    assert connector("skipped.operations", "t").publish.skipped_operations == ("t",)
+    assert connector("skipped.operations", "d, t").publish.skipped_operations == ("d", "t")
+    assert connector("skipped.operations", "none").publish.skipped_operations == ()
+    with pytest.raises(ConfigurationError, match=r"skipped\.operations"):
+        imported({"skipped.operations": "x"})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "path", "expected"),
     [
         ("vitess.exclude.empty.shards", "true", "source.exclude_empty_shards", True),
+        ("vitess.exclude.keyspace.from.table.name", "true", BARE, True),
         ("vitess.stop_on_reshard", "true", "source.stream.stop_on_reshard", True),
         ("vitess.stream.keyspace.heartbeats", "true", "source.stream.keyspace_heartbeats", True),
         ("vitess.stream_keyspace_heartbeats", "true", "source.stream.keyspace_heartbeats", True),
         ("vitess.transaction.chunk.size.bytes", "1024", "source.stream.transaction_chunk_bytes", 1024),
         ("heartbeat.interval.ms", "9000", "source.stream.heartbeat_seconds", 9),
+        ("heartbeat.interval.ms", "9000", "publish.vitess.heartbeats", True),
+        ("heartbeat.interval.ms", "0", "publish.vitess.heartbeats", False),
+        ("heartbeat.topics.prefix", "beat", "publish.heartbeat_prefix", "beat"),
+        ("max.queue.size", "4096", "source.advanced.read_ahead_events", 4096),
         ("max.queue.size.in.bytes", "1024", "source.advanced.read_ahead_bytes", 1024),
         ("retriable.restart.connector.wait.ms", "2500", "source.advanced.connect_pause_seconds", 2.5),
-        ("event.processing.failure.handling.mode", "fail", "source.advanced.strict", True),
         ("snapshot.mode", "never", "snapshot.mode", "never"),
         ("snapshot.mode", "no_data", "snapshot.mode", "never"),
         ("snapshot.include.collection.list", "shop.item", "snapshot.include", ("(?i:shop.item)",)),
@@ -156,6 +160,33 @@ def test_what_is_accepted_and_needs_nothing() -> None:
 )  # fmt: skip
 def test_properties_become_options(name: str, value: str, path: str, expected: Any) -> None:
     assert option(connector(name, value), path) == expected
+
+
+@pytest.mark.covers("VIT-FLT-04")
+def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
+    def retries(properties: dict[str, str]) -> tuple[int, float, float]:
+        found = source(properties).advanced
+        return found.connect_attempts, found.connect_pause_seconds, found.connect_longest_pause_seconds
+
+    assert retries({}) == (-1, 10.0, 10.0)
+    assert retries({"errors.max.retries": "-1"}) == (-1, 10.0, 10.0)
+    assert retries({"errors.max.retries": "0"}) == (0, 10.0, 10.0)
+    chosen = {"errors.max.retries": "7", "retriable.restart.connector.wait.ms": "2500"}
+    assert retries(chosen) == (7, 2.5, 2.5)
+    for name, value in (("errors.max.retries", "-2"), ("retriable.restart.connector.wait.ms", "soon")):
+        with pytest.raises(ConfigurationError, match=name):
+            imported({name: value})
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("", (True, True)), ("fail", (True, True)), ("warn", (False, True)),
+                           ("skip", (False, False)), ("ignore", (False, False))],
+)  # fmt: skip
+def test_what_a_broken_event_does_is_taken_over(mode: str, expected: tuple[bool, bool]) -> None:
+    found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
+    assert (found.strict, found.warn_of_broken) == expected
+    with pytest.raises(ConfigurationError, match="fail, warn, skip"):
+        imported({"event.processing.failure.handling.mode": "explode"})
 
 
 @pytest.mark.covers("VIT-TOP-03", "VIT-TOP-05")
@@ -317,7 +348,6 @@ def test_a_generation_says_nothing_without_ordered_transactions() -> None:
 @pytest.mark.covers("VIT-QUE-01")
 def test_queues() -> None:
     quiet = {
-        "max.queue.size": "4096",
         "max.batch.size": "2048",
         "poll.interval.ms": "500",
         "poll.dispatch.interval.ms": "0",

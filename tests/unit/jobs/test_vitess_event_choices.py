@@ -594,3 +594,17 @@ def test_choices_that_say_nothing_are_refused() -> None:
         declare("vitess", unwrap={"enabled": True})
     with pytest.raises(ConfigurationError, match="truncate:N"):
         declare("vitess", vitess={"masks": {"a": "blur"}})
+
+
+@pytest.mark.covers("VIT-SCO-17")
+@pytest.mark.parametrize("skipped", [None, ["t"], ["t", "d"]])
+def test_truncations_are_no_events_by_default_nor_where_they_are_skipped(
+    tmp_path: Path, skipped: list[str] | None
+) -> None:
+    stream = Stream().fields("t", ID).change("t", None, [b"1"]).ddl("truncate table t")
+    stream.change("t", None, [b"2"])
+    chosen = {} if skipped is None else {"skipped_operations": skipped}
+
+    found = made(stream, tmp_path, **chosen)
+
+    assert [record["value"]["op"] for record in found] == ["c", "c"]

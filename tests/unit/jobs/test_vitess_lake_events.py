@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,19 +16,22 @@ from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.events.vitess import VitessRecords
 from airflow_cdc_provider.jobs.events.vitess_lake import record_pieces
-from airflow_cdc_provider.jobs.offline.recordings import text_of
+from airflow_cdc_provider.jobs.offline.recordings import Damage, text_of
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
 from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from tests.unit.jobs.test_offline_vitess import FIXTURES, NOW_NS, declared, records
+from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 
 def captured(
-    name: str, keyspace: str, shards: tuple[str, ...]
+    name: str | Path, keyspace: str, shards: tuple[str, ...]
 ) -> tuple[pa.Table, dict[tuple[str, str], bytes]]:
     """Turn a recording into records as a capture does; return them in the lake's order, and all fields."""
+    path = name if isinstance(name, Path) else FIXTURES / "vstream" / f"{name}.vstream"
 
     def selects(table: str) -> bool:
         return True
@@ -36,26 +40,31 @@ def captured(
         return (table, schema_id) in fields
 
     fields: dict[tuple[str, str], bytes] = {}
-    events = recorded_events(FIXTURES / "vstream" / f"{name}.vstream")
+    events = recorded_events(path, Damage(strict=True))
     place = Position({f"{keyspace}/{shard}": ShardPlace("current") for shard in shards})
     cutter = Cutter(place, selects, knows, slice_bytes=4096, keep_empty=True, stops_at_journals=False)
     spans = zip(events.keys, events.ends, strict=True)
     cutter.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
     slices, schemas = cutter.give(0)
     fields.update({(one["source_table"], one["schema_id"]): one["payload"] for one in schemas})
-    read = SliceReader(selects, empty_transactions=True)
+    read = SliceReader(selects, empty_transactions=not isinstance(name, Path))
+    statements = [one for one in schemas if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)]
     everything = pa.Table.from_batches(
-        [batch for part in slices for batch in read(part)], record.CHANGE_SCHEMA
+        [
+            *(batch for part in slices for batch in read(part)),
+            pa.RecordBatch.from_pylist(statements, record.CHANGE_SCHEMA),
+        ],
+        record.CHANGE_SCHEMA,
     )
     order = pc.sort_indices(everything, [("origin", "ascending"), ("position", "ascending")])
     return everything.take(order).combine_chunks(), fields
 
 
 def shown(
-    table: pa.Table, fields: dict[tuple[str, str], bytes], name: str, size: int
+    table: pa.Table, fields: dict[tuple[str, str], bytes], name: str, size: int, **publish: Any
 ) -> list[dict[str, Any]]:
     """Print the events of records, read so many at a time."""
-    connector = declared(name, schemas=False, headers=False)
+    connector = declared(name, schemas=False, headers=False, **publish)
     maker = VitessRecords(connector, NOW_NS, lambda keyspace, table: True)
 
     def lines() -> Iterator[str]:
@@ -113,3 +122,34 @@ def test_a_change_without_its_transaction_is_refused() -> None:
 
     with pytest.raises(CorruptInput, match="has no transaction"):
         shown(rows, fields, "unsharded", 10_000)
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_statements_among_captured_records_give_the_events_that_the_recording_does(
+    tmp_path: Path, size: int
+) -> None:
+    key, name = column("id", "INT64", "bigint", PRIMARY | NOT_NULL), column("name", "VARCHAR", charset=255)
+    stream = Stream(shards=("-80",)).fields("t", key, shard="-80").change("t", None, [b"1"], shard="-80")
+    stream.ddl("alter table t add column name varchar(9)", shard="-80").fields("t", key, name, shard="-80")
+    stream.change("t", [b"1", None], [b"1", b"x"], shard="-80").ddl("drop table t", shard="-80")
+    path = stream.write(tmp_path / "made.vstream")
+    chosen: dict[str, Any] = {"schema_changes": True, "transactions": False}
+    recorded = records(declared("default", schemas=False, headers=False, **chosen), path)
+
+    table, fields = captured(path, "shop", ("-80",))
+    found = shown(table, fields, "default", size, **chosen)
+
+    assert [r["topic"] for r in recorded] == ["cdc.shop.t", "cdc", "cdc.shop.t", "cdc"]
+    assert found == recorded
+
+
+def test_a_statement_that_was_captured_without_its_vgtid_tells_its_shard() -> None:
+    table, fields = captured("unsharded", "lookup", ("0",))
+    rows = table.filter(pc.equal(table["kind"], record.CHANGE)).slice(0, 1).to_pylist()
+    old = {"kind": record.SCHEMA, "schema_id": DDL, "payload": b"drop table plain", "transaction": None}
+    records = pa.Table.from_pylist([{**rows[0], **old, "source_table": None}], record.CHANGE_SCHEMA)
+
+    (found,) = shown(records, fields, "unsharded", 10, schema_changes=True, transactions=False)
+
+    told = json.loads(json.loads(found["value"])["source"]["vgtid"])
+    assert told == [{"keyspace": "lookup", "shard": "0", "gtid": "", "table_p_ks": []}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,13 +92,23 @@ def stats(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-@pytest.mark.covers("MDB-MET-23")
-def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(stats: Recorder) -> None:
-    connector = from_debezium(PROPERTIES).connector
+VITESS = {
+    **PROPERTIES,
+    "connector.class": "io.debezium.connector.vitess.VitessConnector",
+    "vitess.keyspace": "shop",
+}
+
+
+@pytest.mark.covers("MDB-MET-23", "VIT-MET-01", "VIT-MET-12")
+@pytest.mark.parametrize(("properties", "source"), [(PROPERTIES, "mongodb"), (VITESS, "vitess")])
+def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(
+    stats: Recorder, properties: dict[str, str], source: str
+) -> None:
+    connector = from_debezium(properties).connector
     emit_debeziums(connector, metrics_of(RESULT, now=1000.0))
     own = {
         "connector": "orders",
-        "source": "mongodb",
+        "source": source,
         "server": "shop",
         "task": "0",
         "database": "salesdb-streaming",
@@ -107,13 +118,17 @@ def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(stats: Recor
         tuple(sorted({**own, "context": context}.items())) for context in ("streaming", "snapshot")
     }
     stats.tags.clear()
-    moved = from_debezium({**PROPERTIES, "topic.prefix": "renamed", "name": "other"}).connector
+    moved = from_debezium({**properties, "topic.prefix": "renamed", "name": "other"}).connector
     emit_debeziums(moved, metrics_of(RESULT, now=1000.0))
     assert {(tags["team"], tags["database"], tags["server"]) for tags in stats.tags} == {
         ("inventory", "salesdb-streaming", "renamed")
     }
     with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
-        from_debezium({**PROPERTIES, "custom.metric.tags": "server=mine"})
+        from_debezium({**properties, "custom.metric.tags": "server=mine"})
+    stats.tags.clear()
+    tasked = Connector.from_dict({**connector.to_dict(), "publish": {"topic_prefix": "shop", "task_id": "3"}})
+    emit_debeziums(tasked, metrics_of(RESULT, now=1000.0))
+    assert {(tags["server"], tags["task"]) for tags in stats.tags} == {("shop", "3")}
 
 
 @pytest.mark.covers("MDB-MET-16", "MDB-MET-17", "MDB-MET-18")
@@ -217,3 +232,20 @@ def test_an_incremental_snapshot_tells_chunk_and_table_while_it_runs_and_how_lon
     assert (again["SnapshotRunning"], again["RowsScanned"]) == (True, {})
     assert told(happening("aborted", 22 * seconds, request_id="ad-hoc-2"), 23)["SnapshotAborted"]
     assert after(known, happening("started", 1, snapshot="blocking")) == known
+
+
+@pytest.mark.covers("VIT-MET-13")
+def test_rows_of_a_snapshot_are_told_by_shard_and_table(stats: Recorder, tmp_path: Path) -> None:
+    rows = {"shop/-80": {"shop.a": 2, "shop.b": 1}, "shop/80-": {"shop.a": 1}}
+    shot = SnapshotResult(tables=2, rows=4, rows_by_table={"shop.a": 3, "shop.b": 1}, rows_by_origin=rows)
+    JobResult(ok=True, snapshot=shot).write(str(tmp_path / "result.json"))
+
+    found = metrics_of(JobResult.read(str(tmp_path / "result.json")), now=1000.0)
+
+    assert found["snapshot"]["RowsScannedByOrigin"] == rows
+    assert (found["snapshot"]["TotalTableCount"], found["snapshot"]["RemainingTableCount"]) == (2, 0)
+    emit_debeziums(from_debezium(VITESS).connector, found)
+    assert {tags["origin"] for tags in stats.tags if "origin" in tags} == set(rows)
+    both = shot.joined(SnapshotResult(tables=1, rows=5, rows_by_origin={"shop/-80": {"shop.c": 5}}))
+    assert both.rows_by_origin["shop/-80"] == {"shop.a": 2, "shop.b": 1, "shop.c": 5}
+    assert both.rows_by_origin["shop/80-"] == {"shop.a": 1}

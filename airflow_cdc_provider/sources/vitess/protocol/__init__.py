@@ -1,9 +1,10 @@
 """Vitess's own protocol definitions, and the messages that this package sends or takes apart.
 
 The ``.proto`` files beside this one are those of Vitess v0.24.2 (Apache License 2.0, header kept), unchanged:
-what VTGate's service needs. ``vitess.descriptors`` is what protoc makes of them (``make protocol``). They are
-read into a pool of their own, so another package with messages of the same names does no harm, and there is
-no generated code that one release of protobuf's runtime would refuse.
+what VTGate's service needs; ``vtctld.proto`` alone is of our own, with what one call of vtctld needs.
+``vitess.descriptors`` is what protoc makes of them (``make protocol``). They are read into a pool of their
+own, so another package with messages of the same names does no harm, and there is no generated code that one
+release of protobuf's runtime would refuse.
 
 Only small messages are taken apart by this way: requests, answers of Execute, fields, positions. Rows are
 walked as bytes (:mod:`..wire`).
@@ -54,6 +55,9 @@ Field: Final = _message("query.Field")
 Row: Final = _message("query.Row")
 QueryResult: Final = _message("query.QueryResult")
 CallerID: Final = _message("vtrpc.CallerID")
+Tablet: Final = _message("topodata.Tablet")
+ShardReplicationPositionsRequest: Final = _message("vtctldata.ShardReplicationPositionsRequest")
+ShardReplicationPositionsResponse: Final = _message("vtctldata.ShardReplicationPositionsResponse")
 
 TYPES: Final[dict[int, str]] = {
     value.number: value.name for value in _POOL.FindEnumTypeByName("query.Type").values

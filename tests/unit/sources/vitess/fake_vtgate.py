@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -34,7 +34,7 @@ class Waits:
 
 
 Step = bytes | Fails | Waits
-Script = Sequence[Step] | Callable[[Any], Sequence[Step]]
+Script = Sequence[Step] | Callable[[Any], Iterable[Step]]
 
 
 class FakeVtgate:

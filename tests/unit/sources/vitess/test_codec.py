@@ -326,6 +326,82 @@ def test_shapes_that_another_shard_showed_first_are_explained_by_its_own_stateme
     ]
 
 
+def in_one_second(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    moment = records[0]["committed_at"]
+    return [{**one, "committed_at": moment, "captured_at": moment} for one in records]
+
+
+@pytest.mark.parametrize(("low", "high"), [(10, 500), (500, 10)])
+def test_statements_of_one_second_order_the_shapes_between_them(low: int, high: int) -> None:
+    """Rows of the shape in the middle are in one shard alone, whose positions say nothing of the other's."""
+    shapes = [
+        fields({"id": "bigint", "a": "int"}),
+        fields({"id": "bigint", "a": "int", "b": "int"}),
+        fields({"id": "bigint", "a": "bigint", "b": "int"}),
+    ]
+    add, widen = "alter table t add b int default 7", "alter table t modify a bigint"
+    records = in_one_second(
+        [
+            seen(shapes[0], low, "-80"),
+            ran(add, low + 1, "-80"),
+            seen(shapes[1], low + 2, "-80"),
+            ran(widen, low + 3, "-80"),
+            seen(shapes[2], low + 4, "-80"),
+            ran(add, high + 1, "80-"),
+            ran(widen, high + 2, "80-"),
+            seen(shapes[2], high + 3, "80-"),
+        ]
+    )
+    for order in (records, records[::-1]):
+        history = TableHistory.of(TABLE, order)
+
+        assert [[c.column_type for c in shape.columns] for shape in history.shapes] == [
+            ["bigint", "int"],
+            ["bigint", "int", "int"],
+            ["bigint", "bigint", "int"],
+        ]
+        assert history.due is None
+        codec = VitessCodec(TABLE, history)
+        rows = [
+            changed(shapes[0], change(None, ["1", "5"]), low),
+            changed(shapes[1], change(None, ["2", "5", "6"]), low + 2),
+            changed(shapes[2], change(None, ["3", str(1 << 40), "6"]), high + 3, "80-"),
+        ]
+        found = sorted((row["id"], row["a"], row["b"]) for row in shown(codec, rows))
+        assert found == [(1, 5, 7), (2, 5, 6), (3, 1 << 40, 6)]
+
+
+def test_a_shard_whose_clock_is_ahead_does_not_make_an_older_shape_the_newest() -> None:
+    narrow, wide = fields({"id": "bigint", "a": "int"}), fields({"id": "bigint", "a": "bigint"})
+    widen = "alter table t modify a bigint"
+    history = TableHistory.of(
+        TABLE,
+        [
+            ran("alter table t comment 'x'", 1, "80-"),
+            ran("alter table t comment 'x'", 90, "-80"),
+            ran(widen, 4, "80-"),
+            seen(wide, 5, "80-"),
+            seen(narrow, 91, "-80"),
+            ran(widen, 92, "-80"),
+        ],
+    )
+    assert [shape.columns[1].column_type for shape in history.shapes] == ["int", "bigint"]
+    assert history.due is None
+
+
+def test_a_shard_that_a_reshard_made_has_the_shapes_of_its_parents() -> None:
+    narrow, wide = fields({"id": "bigint", "a": "int"}), fields({"id": "bigint", "a": "bigint"})
+    history = TableHistory.of(
+        TABLE,
+        [
+            seen(narrow, 1, "-80"),
+            ran("alter table t modify a bigint", 5, "-80"),
+            seen(wide, 9, "-40"),
+        ],
+    )
+    assert [shape.columns[1].column_type for shape in history.shapes] == ["int", "bigint"]
+
+
 def test_two_columns_may_swap_their_names() -> None:
     first = fields({"id": "bigint", "a": "int", "b": "varchar(9)"})
     second = fields({"id": "bigint", "b": "int", "a": "varchar(9)"})

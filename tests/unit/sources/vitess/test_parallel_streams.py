@@ -88,9 +88,9 @@ class Capture:
         options = VitessOptions(keyspace="shop", streams=streams, advanced=ADVANCED)
         self.made: list[VitessOptions] = []
 
-        def make(own: VitessOptions) -> ChangeStream:
+        def make(own: VitessOptions, failing: Callable[[], bool]) -> ChangeStream:
             self.made.append(own)
-            return ChangeStream(lambda: client, own, lambda: filter_of(None), **NONE_KNOWN)
+            return ChangeStream(lambda: client, own, lambda: filter_of(None), **NONE_KNOWN, stopping=failing)
 
         self.streams = ParallelStreams(make, options)
         stack.callback(self.streams.close)
@@ -168,7 +168,7 @@ def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
 
     with ExitStack() as stack:
         capture = Capture(stack, script, 2)
-        _, split_end = capture.read(
+        first, split_end = capture.read(
             start_of(("-80", "80-")),
             Position(
                 {
@@ -188,7 +188,8 @@ def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
             "shop/40-80": 3,
             "shop/80-": 7,
         }
-        assert sum(map(len, found.values())) == 2 + 2 + 2
+        changes = [len(of_shard) for read in (first, found) for of_shard in read.values()]
+        assert sum(changes) == 4 + 3 + 2 + 6
 
 
 @pytest.mark.parametrize("head_tells", [True, False])

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
 from airflow_cdc_provider.sources.vitess.requests import serving_shards, stream_request
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.tablets import require_kept
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, gtid, response, vgtid
+from tests.unit.sources.vitess.fake_vtgate import (
+    FakeVtgate,
+    Waits,
+    event,
+    fields,
+    gtid,
+    response,
+    rows,
+    transaction,
+    vgtid,
+)
 
 TABLETS: list[tuple[str, ...]] = [
     ("zone1", "shop", "-80", "PRIMARY", "SERVING", "zone1-100", "", ""),
@@ -162,3 +177,81 @@ def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list
         *_, asked = vtgate.requests
         assert [(s.keyspace, s.shard) for s in asked.vgtid.shard_gtids] == [("shop", s) for s in shards]
         assert [(rule.match, rule.filter) for rule in asked.filter.rules] == rules
+
+
+@pytest.mark.covers("VIT-SCO-19")
+def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
+    """VTGate sends them so with the flag alone; the keyspace stands in the event beside them."""
+    tables: list[tuple[str, ...]] = [("item", "BASE TABLE")]
+    answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
+
+    def script(request: Any) -> list[bytes | Waits]:
+        last = request.vgtid.shard_gtids[0].gtid
+        if last == "current":
+            return [response(event("VGTID", "-80", vgtid=vgtid({"-80": 6})), event("OTHER", "-80")), Waits()]
+        changes = rows("item", "-80", (None, ["1", "a"]), (["1", "a"], ["1", "b"]))
+        events = transaction("-80", {"-80": 6}, fields("item", "-80"), changes)
+        if request.flags.exclude_keyspace_from_table_name:
+            for one in events[1:3]:
+                inside = one.row_event if one.HasField("row_event") else one.field_event
+                inside.table_name = inside.table_name.removeprefix("shop.")
+        return [response(*events), Waits()]
+
+    found = []
+    start = Position({"shop/-80": ShardPlace(gtid(5), 1)}).to_offset()
+    for excluded in (False, True):
+        flags = VitessStream(exclude_keyspace_from_table_name=excluded)
+        with FakeVtgate([script], answers) as vtgate:
+            options = VitessOptions(keyspace="shop", stream=flags)
+            source = VitessSource(options, vtgate.connection, "shop.item".__eq__)
+            plan = source.plan(start, source.head(), ReadLimit())
+            batches = [batch for part in plan.partitions for batch in source.reader()(part)]
+            source.close()
+        assert [r.flags.exclude_keyspace_from_table_name for r in vtgate.requests] == [excluded] * 2
+        captured = [row for batch in batches for row in batch.to_pylist()] + list(plan.records)
+        assert {row["source_table"] for row in captured} == {"shop.item", None}
+        found.append(
+            [{k: v for k, v in row.items() if k not in ("captured_at", "payload")} for row in captured]
+        )
+    assert found[0] == found[1]
+    assert VitessStream().exclude_keyspace_from_table_name is False
+
+
+@pytest.mark.covers("VIT-MET-04")
+def test_changes_that_the_patterns_leave_out_are_counted() -> None:
+    """A table that is made after the stream was opened for all tables comes too, selected or not."""
+    everything: list[tuple[str, ...]] = [("item", "BASE TABLE")]
+    answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
+
+    def script(request: Any) -> list[bytes | Waits]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            return [response(event("VGTID", "-80", vgtid=vgtid({"-80": 6})), event("OTHER", "-80")), Waits()]
+        item = rows("item", "-80", (None, ["1", "a"]))
+        secret = rows("secret", "-80", (None, ["1", "a"]), (["1", "a"], None))
+        both = (fields("item", "-80"), item, fields("secret", "-80"), secret)
+        return [response(*transaction("-80", {"-80": 6}, *both)), Waits()]
+
+    connector = Connector.from_dict(
+        {
+            "name": "s",
+            "source": {"type": "vitess", "keyspace": "shop"},
+            "tables": [r"shop\..*"],
+            "exclude_tables": [r"shop\.secret"],
+        }
+    )
+    assert isinstance(connector.source, VitessOptions)
+    counts: Counter[str] = Counter()
+    with FakeVtgate([script], answers) as vtgate:
+        source = VitessSource(connector.source, vtgate.connection, connector.selects)
+        plan = source.plan(
+            Position({"shop/-80": ShardPlace(gtid(5), 1)}).to_offset(), source.head(), ReadLimit()
+        )
+        batches = [b for part in plan.partitions for b in source.reader().read_telling(part, counts)]
+        numbers = source.stream_numbers()["stream"]
+        source.close()
+
+    assert {t for b in batches for t in b["source_table"].to_pylist() if t} == {"shop.item"}
+    told = replace(numbers, filtered=counts["filtered"], creates=counts["creates"])
+    found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=told),)))["streaming"]
+    assert (found["NumberOfEventsFiltered"], found["TotalNumberOfCreateEventsSeen"]) == (2, 1)
+    assert found["TotalNumberOfEventsSeen"] == 3

@@ -69,6 +69,7 @@ ENDED = response(
     event("VGTID", "-80", vgtid=vgtid({"-80": 13})),
     event("COMMIT", "-80"),
     event("COPY_COMPLETED", "-80"),
+    event("COPY_COMPLETED"),
 )
 
 
@@ -225,3 +226,21 @@ def test_a_shard_that_was_split_and_merged_again_is_fenced_where_it_stands() -> 
 
     assert plan.position == copy_key(merged["shop/-80"].key, plan.ranges[0].planned_us)
     assert set(plan.others) == {"shop/-40", "shop/40-80"}
+
+
+@pytest.mark.covers("VIT-SNP-05")
+def test_only_the_end_of_all_shards_ends_a_copy(stack: ExitStack) -> None:
+    own, last = response(event("COPY_COMPLETED", "-80")), response(event("COPY_COMPLETED"))
+    # Were the shard's own end taken for the copy's, what follows it would be left out.
+    script: list[Step] = [packet(11, 1, first=True), own, packet(14, 2), last, Waits()]
+
+    assert Copy(stack, script).keys() == ["1x", "2x"]
+
+
+def test_a_copy_without_the_end_of_all_shards_isnt_over(stack: ExitStack) -> None:
+    cut = Fails(grpc.StatusCode.UNAVAILABLE, "gone")
+    first: list[Step] = [packet(11, 1, first=True), response(event("COPY_COMPLETED", "-80")), cut]
+    copy = Copy(stack, first, [packet(12, 2), ENDED, Waits()])
+
+    assert copy.keys() == ["1x", "2x"]
+    assert copy.lost == [1]

@@ -181,6 +181,56 @@ def test_a_stream_lost_inside_a_transaction_gives_the_whole_of_it_again(stack: E
     assert len(capture.pauses) == 1
 
 
+@pytest.mark.covers("VIT-FLT-10")
+def test_transactions_that_come_again_are_dropped_by_their_gtid(stack: ExitStack) -> None:
+    lost: list[Step] = [response(*LOW1, *LOW2), Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
+    # As from a VTGate that forgot how far it had come: two that are known, one in parts, and a new one.
+    older = insert("-80", 1, {"-80": 11, "80-": 20}, with_fields=True)
+    again: list[Step] = [
+        response(*older[:3]),
+        response(*older[3:], *LOW2),
+        response(*HIGH1, *LOW2),
+        response(*insert("-80", 4, {"-80": 13, "80-": 21})),
+        Waits(),
+    ]
+    capture = Capture(stack, [lost, again], options())
+
+    records, plan = capture.read(START, at(low=13, high=21))
+
+    assert changes(records) == [*EXPECTED, ("shop.item", "shop/-80", "4x")]
+    ends = [r["transaction"] for r in records.to_pylist() if r["kind"] == TRANSACTION]
+    assert ends == [gtid(11), gtid(12), gtid(21), gtid(13)]
+    assert Position.from_offset(plan.end) == at(low=13, high=21)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(1, 70), max_size=20), st.booleans())
+def test_whatever_comes_again_in_whatever_parts_counts_once(
+    repeats: list[int], borders: list[int], cuts_often: bool
+) -> None:
+    steps = [LOW1, LOW2, HIGH1]
+    order = list(steps)
+    for place, number in enumerate(repeats):
+        first = next(at for at, step in enumerate(order) if step is steps[number])
+        order.insert(first + 1 + place % 3, steps[number])
+    events = [one for step in order for one in step]
+    cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
+    cutter = Cutter(
+        START,
+        slice_bytes=1 if cuts_often else 1 << 20,
+        keep_empty=False,
+        stops_at_journals=False,
+        **NONE_KNOWN,
+    )
+    for first, end in itertools.pairwise(cuts):
+        cutter.take(response(*events[first:end]), 1)
+    slices, beside = cutter.give(1)
+
+    assert sorted(changes(records_of(slices, beside))) == EXPECTED
+    assert cutter.place == HEAD
+    assert cutter.repeated == len(order) - 3
+
+
 def test_a_transaction_begun_again_in_parts_counts_once(stack: ExitStack) -> None:
     begun = response(*LOW1[:3])
     capture = Capture(stack, [[begun, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
@@ -455,7 +505,7 @@ def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: 
         options(stop_on_reshard=True),
     )
     head = Position({"shop/40-80": ShardPlace(new["40-80"], 1), "shop/80-": start.shards["shop/80-"]})
-    streams = ParallelStreams(lambda _: capture.stream, options(stop_on_reshard=True))
+    streams = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
 
     plan = streams.plan(start, head, ALL)
     stopped = Position.from_offset(plan.end)
@@ -469,7 +519,7 @@ def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: 
     for _ in range(2):
         with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
             streams.plan(stopped, head, ALL)
-    later = ParallelStreams(lambda _: capture.stream, options(stop_on_reshard=True))
+    later = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
     again = later.plan(stopped, head, ALL)
     assert (again.end, again.at_head, list(again.partitions)) == (plan.end, False, [])
     with pytest.raises(ReshardStopped):
@@ -513,9 +563,8 @@ def test_every_recorded_row_becomes_a_record() -> None:
         first = next(n for n in range(len(events)) if events.types[n] == 20 and not events.table(n).shard)
         message = events.messages[first] + 1
         streamed = [data[a:b].tobytes() for a, b in zip(starts[message:], ends[message:], strict=True)]
-        cutter = Cutter(
-            start_of(streamed), slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
-        )
+        begin = Position({shard: ShardPlace("current") for shard in start_of(streamed).shards})
+        cutter = Cutter(begin, slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
         expected = []
         for one in streamed:
             cutter.take(one, 1)

@@ -10,15 +10,15 @@ import java.lang.management.ManagementFactory;
 import java.util.Properties;
 
 /**
- * Runs Debezium's connector for MongoDB in its engine, without Kafka: each event becomes the texts of key and value.
+ * Runs a connector of Debezium in its engine, without Kafka: each event becomes the texts of key and value.
  *
- * Usage: DebeziumMongodbEvents PROPERTIES TOPIC EVENTS EVERY OUTPUT
+ * Usage: DebeziumEngineEvents PROPERTIES TOPIC EVENTS EVERY OUTPUT
  *
  * It prints "ready" at the first event of whatever topic. After EVENTS events of TOPIC it prints "cpu_ns COUNT CPU" for each
  * multiple of EVERY that it came to, CPU being that of the whole process since its start, collector included, and ends. OUTPUT
  * is a file for key and value of each event, or "-" for none.
  */
-public final class DebeziumMongodbEvents
+public final class DebeziumEngineEvents
 {
     private static final OperatingSystemMXBean SYSTEM = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
 
@@ -30,7 +30,7 @@ public final class DebeziumMongodbEvents
     private boolean ready;
     private int count;
 
-    private DebeziumMongodbEvents(String topic, int events, int every, PrintStream output)
+    private DebeziumEngineEvents(String topic, int events, int every, PrintStream output)
     {
         this.topic = topic;
         this.events = events;
@@ -48,7 +48,7 @@ public final class DebeziumMongodbEvents
         PrintStream output = arguments[4].equals("-")
             ? null
             : new PrintStream(new BufferedOutputStream(new FileOutputStream(arguments[4]), 1 << 20), false, "UTF-8");
-        DebeziumMongodbEvents counter = new DebeziumMongodbEvents(
+        DebeziumEngineEvents counter = new DebeziumEngineEvents(
             arguments[1], Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]), output);
         DebeziumEngine<ChangeEvent<String, String>> engine = DebeziumEngine.create(Json.class)
             .using(settings)

@@ -1,0 +1,93 @@
+"""What sensors on a database's feed of changes have in common, whichever database it is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
+from airflow_cdc_provider.hooks.state import stored_offset
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.triggers.observing import Given
+
+
+class FeedSensor(ObservingSensor):
+    """Looks at a feed after the connector's stored offset.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+    source_type: ClassVar[str]
+    """The sources that have such a feed."""
+    feed_name: ClassVar[str]
+    """What the database calls it."""
+
+    def __init__(self, *, connector: ConnectorLike, **kwargs: Any) -> None:
+        super().__init__(**with_state(connector, kwargs))
+        self.connector = connector
+
+    @property
+    @abstractmethod
+    def own_conn_id(self) -> str | None:
+        """Connection in place of the declared one."""
+
+    @abstractmethod
+    def feed(self, connector: Connector) -> dict[str, Any]:
+        """Return what of the database is looked at: arguments of its ``Feed``."""
+
+    def given(self, context: Context) -> Given:
+        """Look up the connection and the stored offset."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        connector = self.own_connector()
+        values = hook_for(connector, self.own_conn_id).connection_values()
+        return Given(values, stored_offset(context, connector))
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag."""
+        if value.get("lag_seconds") is not None:
+            Stats.gauge("cdc.lag_seconds", value["lag_seconds"], tags=self.own_connector().tags)
+
+    def own_connector(self) -> Connector:
+        """Return the connector.
+
+        Raises:
+            ConfigurationError: It is of another source.
+        """
+        connector = to_connector(self.connector)
+        if connector.type != self.source_type:
+            raise ConfigurationError(
+                f"connector {connector.name} has no {self.feed_name}",
+                expected=f"source.type {self.source_type}",
+                found=connector.type,
+            )
+        return connector
+
+    def question(self) -> dict[str, Any]:
+        """Return the arguments that triggers on the feed share."""
+        connector = self.own_connector()
+        return {
+            "source_conn_id": hook_for(connector, self.own_conn_id).source_conn_id,
+            "connector": connector.name,
+            "feed": {
+                **self.feed(connector),
+                "tables": list(connector.tables),
+                "exclude_tables": list(connector.exclude_tables),
+                "mends_loss": connector.when_lost(hole=False) != "fail",
+            },
+            "poll_seconds": self.poke_interval,
+        }

@@ -1,0 +1,94 @@
+"""Sensor on the snapshots of a connector's tables, for all sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.hooks.state import stored_snapshots
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.operators.parameters import to_tables
+from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.triggers.observing import Given
+    from airflow_cdc_provider.triggers.snapshots import SnapshotsDoneTrigger
+
+
+class CdcSnapshotSensor(ObservingSensor):
+    """Waits until tables of a connector are read in full, whichever run or DAG reads them.
+
+    It asks no database: runs of the connector store in Airflow, when they end, which snapshots are done. So a
+    continuous application's are seen when it ends. A snapshot that lost changes have outdated isn't done.
+
+    XCom: ``done`` and ``left``, lists of tables.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        tables: Only these tables: a list, or text with commas or a JSON list (templated); empty for all that
+            its runs take snapshots of.
+        since: Only snapshots that began at this time or later count: a time, or text in ISO 8601 such as
+            ``{{ dag_run.start_date }}`` (templated). None for any.
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields: Sequence[str] = ("connector", "tables", "since")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        tables: Sequence[str] | str = (),
+        since: datetime | str | None = None,
+        poke_interval: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **with_state(connector, kwargs))
+        self.connector = connector
+        self.tables = tables
+        self.since = since
+
+    def given(self, context: Context) -> Given:
+        """Look up what the connector's runs told of snapshots."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        return Given(snapshots=stored_snapshots(context, to_connector(self.connector)))
+
+    def trigger(self, context: Context) -> SnapshotsDoneTrigger:
+        """Return the trigger."""
+        from airflow_cdc_provider.triggers.snapshots import SnapshotsDoneTrigger
+
+        connector = to_connector(self.connector)
+        tables = to_tables(self.tables)
+        if wrong := [table for table in tables if not connector.selects(table)]:
+            raise ConfigurationError(
+                f"connector {connector.name} doesn't capture {', '.join(wrong)}",
+                expected="tables that its patterns select",
+                remedy="check the names, and the connector's tables and exclude_tables",
+            )
+        return SnapshotsDoneTrigger(
+            connector=connector.name,
+            tables=tables,
+            since=_epoch_seconds(self.since),
+            poll_seconds=self.poke_interval,
+        )
+
+
+def _epoch_seconds(moment: datetime | str | None) -> float | None:
+    if moment is None or moment in ("", "None"):
+        return None
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError:
+            raise ConfigurationError(
+                "argument since is no time", expected="2026-11-23T07:00:00+00:00", found=moment
+            ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,105 @@
+"""A recorded stream read as a capture reads it: change records of whole transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
+from airflow_cdc_provider.sources.vitess.records import SliceReader
+from airflow_cdc_provider.sources.vitess.requests import filter_of
+from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange
+from airflow_cdc_provider.sources.vitess.stream import ChangeStream
+from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+from benchmarks.vitess_recording import COPY, KEYSPACE, TABLE, Recording
+
+_SHARD: Final = f"{KEYSPACE}/0"
+_LIMIT: Final = ReadLimit(bytes=256 << 20, changes=100_000)
+
+
+class Reading:
+    """Reads streams of a server.
+
+    Args:
+        recorded: What it sends.
+        port: Its port.
+    """
+
+    def __init__(self, recorded: Recording, port: int) -> None:
+        self.recorded = recorded
+        self.schema: list[dict[str, Any]] = []
+        """Records of kind ``schema`` that came so far."""
+        self._fields: dict[tuple[str, str], bytes] = {}
+        self._values = ConnectionValues.read({"host": "127.0.0.1", "port": port})
+        self._options = VitessOptions(keyspace=KEYSPACE)
+
+    def fields(self, table: str, schema_id: str) -> bytes:
+        """Return the fields that rows came with."""
+        return self._fields[table, schema_id]
+
+    def records(self, stream: str) -> Iterator[pa.RecordBatch]:
+        """Read a stream; give its records but those of kind ``schema``."""
+        if stream == COPY:
+            yield from self._copied()
+        else:
+            yield from self._streamed(stream)
+
+    def whole_transactions(self, stream: str) -> Iterator[pa.RecordBatch]:
+        """Read a stream; each batch has whole transactions."""
+        if stream == COPY:
+            yield from self._copied()
+            return
+        waiting: list[pa.RecordBatch] = []
+        for batch in self._streamed(stream):
+            waiting.append(batch)
+            if batch["kind"][-1].as_py() == "transaction":
+                table = pa.Table.from_batches(waiting)
+                order = pc.sort_indices(table, [("position", "ascending")])
+                (sorted_rows,) = table.take(order).combine_chunks().to_batches()
+                yield sorted_rows
+                waiting = []
+
+    def _copied(self) -> Iterator[pa.RecordBatch]:
+        part = SnapshotRange(f"{KEYSPACE}.{TABLE}", 1, "0", self.recorded.ends[COPY], 1, "")
+        for batch in RangeReader(self._values, self._options)(part):
+            if batch["kind"][0].as_py() == SCHEMA:
+                self._learn(batch.to_pylist())
+            else:
+                yield batch
+
+    def _streamed(self, stream: str) -> Iterator[pa.RecordBatch]:
+        begin = Position({_SHARD: ShardPlace(self.recorded.starts[stream], 1)})
+        head = Position({_SHARD: ShardPlace(self.recorded.ends[stream], 1)})
+        read = SliceReader(_selects)
+        with VtgateClient(self._values) as client:
+            changes = ChangeStream(
+                lambda: client,
+                self._options,
+                lambda: filter_of(None),
+                _selects,
+                lambda table, name: (table, name) in self._fields,
+            )
+            at_head = False
+            while not at_head:
+                plan = changes.plan(begin, head, _LIMIT)
+                self._learn(plan.records)
+                for part in plan.partitions:
+                    yield from read(part)
+                begin, at_head = Position.from_offset(plan.end), plan.at_head
+            changes.close()
+
+    def _learn(self, records: Any) -> None:
+        self.schema += records
+        for record in records:
+            self._fields[record["source_table"], record["schema_id"]] = record["payload"]
+
+
+def _selects(table: str) -> bool:
+    return table == f"{KEYSPACE}.{TABLE}"

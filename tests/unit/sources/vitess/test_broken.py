@@ -1,0 +1,185 @@
+"""What can't be read of a stream: set apart and stepped over, or with ``strict`` the end of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.vitess.contributions import decode
+from airflow_cdc_provider.sources.vitess.history import TableHistory
+from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
+from airflow_cdc_provider.sources.vitess.position import Position
+from airflow_cdc_provider.sources.vitess.records import SliceReader
+from tests.unit.sources.vitess.fake_vtgate import (
+    Step,
+    Waits,
+    event,
+    fields,
+    response,
+    rows,
+    transaction,
+)
+from tests.unit.sources.vitess.test_stream import (
+    ALL,
+    EXPECTED,
+    HEAD,
+    HIGH1,
+    LOW1,
+    LOW2,
+    START,
+    Capture,
+    at,
+    changes,
+    options,
+)
+
+CUT = response(*LOW2)[:-3]
+"""A message that ends too early."""
+
+NO_FIELDS = response(event("FIELD", "-80", field_event=fields("item", "-80").field_event)).replace(
+    b"bigint", b"\xff\xffgint"
+)
+"""A message whose events can be told apart; what one carries is no text."""
+
+
+@pytest.fixture
+def stack() -> Any:
+    with ExitStack() as one:
+        yield one
+
+
+def chosen(**advanced: Any) -> VitessOptions:
+    return VitessOptions(keyspace="shop", advanced=VitessAdvanced(connect_attempts=0, **advanced))
+
+
+@pytest.mark.covers("VIT-FLT-11")
+@pytest.mark.parametrize("broken", [CUT, NO_FIELDS, b"\x0a\xff\xff\xff\xff\x7f"])
+def test_a_message_that_cannot_be_read_is_set_apart_and_told(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, broken: bytes
+) -> None:
+    script: list[Step] = [response(*LOW1), broken, broken, response(*LOW2, *HIGH1), Waits()]
+    capture = Capture(stack, [script], chosen())
+
+    with caplog.at_level(logging.WARNING):
+        records, plan = capture.read(START, HEAD)
+
+    assert changes(records) == EXPECTED
+    assert Position.from_offset(plan.end) == HEAD
+    apart = [r for r in records.to_pylist() if r["kind"] == QUARANTINE]
+    assert [r["payload"] for r in apart] == [broken, broken]
+    assert apart[0]["schema_id"].startswith("BROKEN-MESSAGE: ")
+    told = [r.getMessage() for r in caplog.records if "can't be read" in r.getMessage()]
+    assert len(told) == 2
+    assert START.shards["shop/80-"].gtid in told[0]
+    assert at(low=11).shards["shop/-80"].gtid in told[0]
+    assert len(capture.server.requests) == 1
+
+
+@pytest.mark.covers("VIT-FLT-11")
+def test_what_is_skipped_is_not_logged_if_not_wanted(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    script: list[Step] = [response(*LOW1), CUT, response(*LOW2, *HIGH1), Waits()]
+    capture = Capture(stack, [script], chosen(warn_of_broken=False))
+
+    with caplog.at_level(logging.WARNING):
+        records, _ = capture.read(START, HEAD)
+
+    assert changes(records) == EXPECTED
+    assert not caplog.records
+
+
+@pytest.mark.covers("VIT-FLT-11")
+@pytest.mark.parametrize("broken", [CUT, NO_FIELDS])
+def test_with_strict_the_first_broken_message_ends_it_with_its_offset(
+    stack: ExitStack, broken: bytes
+) -> None:
+    script: list[Step] = [response(*LOW1), broken, Waits()]
+    capture = Capture(stack, [script], chosen(strict=True))
+    place = at(low=11).shards["shop/-80"].gtid
+
+    with pytest.raises(CorruptInput, match=f"behind shop/-80 at {place}.*without the option"):
+        capture.read(START, HEAD)
+
+
+def test_rows_of_a_message_that_is_missing_take_no_others_with_them(stack: ExitStack) -> None:
+    """The middle one of three messages of a transaction."""
+    whole = transaction(
+        "-80",
+        {"-80": 12, "80-": 20},
+        rows("item", "-80", (None, ["5", "x"])),
+        rows("item", "-80", (None, ["6", "x"])),
+        rows("item", "-80", (None, ["7", "x"])),
+    )
+    script: list[Step] = [
+        response(*LOW1, *whole[:2]),
+        response(whole[2])[:-4],
+        response(*whole[3:]),
+        response(*HIGH1),
+        Waits(),
+    ]
+    capture = Capture(stack, [script], chosen())
+
+    records, _ = capture.read(START, HEAD)
+
+    assert [text for _, _, text in changes(records)] == ["1x", "5x", "7x", "3x"]
+
+
+ROW_OF_TWO = b"\x0a\x02\x02\x02"
+
+
+def torn(data: bytes, what: bytes) -> bytes:
+    """Let a length inside a row change lead out of it."""
+    found = data.index(what + ROW_OF_TWO)
+    return data[: found + 1] + b"\x7f" + data[found + 2 :]
+
+
+@pytest.mark.covers("VIT-FLT-11")
+@pytest.mark.parametrize("case", ["row", "fields"])
+def test_a_row_that_cannot_be_read_is_set_apart_by_the_merge(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    bad = transaction("-80", {"-80": 12, "80-": 20}, rows("item", "-80", (None, ["2", "x"])))
+    if case == "row":
+        script: list[Step] = [response(*LOW1), torn(response(*bad), b"\x12\x08"), response(*HIGH1), Waits()]
+    else:
+        lost = transaction("-80", {"-80": 11, "80-": 20}, rows("item", "-80", (None, ["1", "x"])))
+        script = [response(*lost), response(*HIGH1), Waits()]
+    head = at(low=12 if case == "row" else 11, high=21)
+    capture = Capture(stack, [script], options())
+    plan = capture.stream.plan(START, head, ALL)
+    counts: Counter[str] = Counter()
+
+    with caplog.at_level(logging.WARNING):
+        read = [
+            batch
+            for part in plan.partitions
+            for batch in SliceReader(lambda table: True).read_telling(part, counts)
+        ]
+
+    assert "shop.item in shop/-80 at MySQL56/" in caplog.text
+    assert counts["broken"] == 1
+    history = TableHistory.of("shop.item", plan.records)
+    found = [decode(batch, history, {}, ()) for batch in read if batch.column("kind")[0].as_py() == CHANGE]
+    reasons = [reason for one in found for reason in one.reasons]
+    assert [reason.split(":")[0] for reason in reasons] == ["BROKEN-ROW" if case == "row" else "NO-FIELDS"]
+    assert sum(one.contributions.num_rows for one in found) == (2 if case == "row" else 1)
+    with pytest.raises(CorruptInput, match=r"shop\.item in shop/-80 at MySQL56/.*, row 0"):
+        list(SliceReader(lambda table: True, strict=True)(plan.partitions[0]))
+
+
+@pytest.mark.covers("VIT-FLT-11")
+def test_strict_looks_into_rows(stack: ExitStack) -> None:
+    bad = transaction("-80", {"-80": 12, "80-": 20}, rows("item", "-80", (None, ["2", "x"])))
+    capture = Capture(stack, [[response(*LOW1), torn(response(*bad), b""), Waits()]], options())
+    (part,) = capture.stream.plan(START, at(low=12), ALL).partitions
+
+    assert sum(len(batch) for batch in SliceReader(lambda table: True)(part)) == 4
+    with pytest.raises(CorruptInput, match=r"row 0 can't be read.*a field leaves its message"):
+        list(SliceReader(lambda table: True, strict=True)(part))

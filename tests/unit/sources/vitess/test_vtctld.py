@@ -1,0 +1,144 @@
+"""The first position from vtctld, as a server of our own tells it; a real one is asked with the cluster's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import grpc
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.vitess import protocol
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
+from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES
+from airflow_cdc_provider.sources.vitess.source import VitessSource
+from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, gtid, response, vgtid
+
+TABLETS = {
+    "-80": {"z-100": ("PRIMARY", gtid(9)), "z-101": ("REPLICA", gtid(7)), "z-102": ("REPLICA", gtid(6))},
+    "80-": {"z-200": ("PRIMARY", gtid(19)), "z-201": ("REPLICA", gtid(18)), "z-202": ("RDONLY", "")},
+}
+
+
+class FakeVtctld:
+    """Serves ``ShardReplicationPositions`` on a port of its own, and keeps what it was asked.
+
+    Args:
+        login: User and password that it asks for; None for nobody.
+    """
+
+    def __init__(self, login: tuple[str, str] | None = None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.metadata: list[dict[str, str]] = []
+        self._login = login
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        handlers = {"ShardReplicationPositions": grpc.unary_unary_rpc_method_handler(self._positions)}
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("vtctlservice.Vtctld", handlers),)
+        )
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(None).wait()
+
+    def _positions(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = protocol.ShardReplicationPositionsRequest.FromString(data)
+        self.asked.append((request.keyspace, request.shard))
+        sent = {name: str(value) for name, value in context.invocation_metadata()}
+        self.metadata.append(sent)
+        if self._login and (sent.get("username"), sent.get("password")) != self._login:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "username and password must be provided")
+        answer = protocol.ShardReplicationPositionsResponse()
+        for alias, (kind, position) in TABLETS[request.shard].items():
+            answer.tablet_map[alias].type = TABLET_TYPES[kind]
+            answer.replication_statuses[alias].position = position
+        made: bytes = answer.SerializeToString()
+        return made
+
+
+def standing(request: Any) -> list[bytes | Waits]:
+    """VTGate itself tells that both shards have 30 transactions."""
+    shards: dict[str, int | str] = {s.shard: 30 for s in request.vgtid.shard_gtids}
+    return [
+        response(event("VGTID", shard, vgtid=vgtid(shards)), event("OTHER", shard)) for shard in shards
+    ] + [Waits()]
+
+
+ANSWERS: dict[str, list[tuple[str, ...]]] = {"SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)]}
+
+
+def started(vtctld: FakeVtctld, tablet_type: Any = "PRIMARY", **extra: Any) -> Any:
+    """Return where a capture begins whose connection names a vtctld."""
+    with FakeVtgate([standing], ANSWERS) as vtgate:
+        connection = vtgate.connection
+        own = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port, **extra}
+        options = VitessOptions(
+            keyspace="shop", tablet_type=tablet_type, advanced=VitessAdvanced(call_seconds=5)
+        )
+        source = VitessSource(
+            options, {**connection, "extra": {**connection["extra"], **own}}, lambda t: True
+        )
+        try:
+            return source.start()
+        finally:
+            source.close()
+
+
+@pytest.mark.covers("VIT-CON-06")
+@pytest.mark.parametrize(("tablet_type", "places"), [("PRIMARY", (9, 19)), ("REPLICA", (6, 18))])
+def test_a_capture_begins_where_the_tablets_of_the_type_are(
+    tablet_type: str, places: tuple[int, int]
+) -> None:
+    with FakeVtctld() as vtctld:
+        offset = started(vtctld, tablet_type)
+
+    assert {shard: place["gtid"] for shard, place in offset.items()} == {
+        "shop/-80": gtid(places[0]),
+        "shop/80-": gtid(places[1]),
+    }
+    assert {place["epoch"] for place in offset.values()} == {1}
+    assert vtctld.asked == [("shop", "-80"), ("shop", "80-")]
+    assert "username" not in vtctld.metadata[0], "nothing is sent where no login is set"
+
+
+@pytest.mark.covers("VIT-CON-06")
+def test_vtctld_is_optional_and_its_port_has_a_default() -> None:
+    assert ConnectionValues.read({"host": "vtgate"}).vtctld is None
+    values = ConnectionValues.read({"host": "vtgate", "extra": {"vtctld_host": "vtctld"}})
+    assert values.vtctld is not None
+    assert (values.vtctld.host, values.vtctld.port) == ("vtctld", 15999)
+    for wrong in ({"vtctld_port": 1}, {"vtctld_host": "x", "vtctld_password": "p"}):
+        with pytest.raises(ConfigurationError, match="vtctld_"):
+            ConnectionValues.read({"host": "vtgate", "extra": wrong})
+
+
+@pytest.mark.covers("VIT-CON-07")
+def test_login_and_password_are_sent_to_vtctld_alone_and_shown_nowhere() -> None:
+    login = {"vtctld_login": "cdc", "vtctld_password": "s3cr3t-word"}
+    with FakeVtctld(("cdc", "s3cr3t-word")) as vtctld:
+        assert started(vtctld, **login)["shop/-80"]["gtid"] == gtid(9)
+        assert {(m["username"], m["password"]) for m in vtctld.metadata} == {("cdc", "s3cr3t-word")}
+        with pytest.raises(ConfigurationError, match="vtctld at") as refused:
+            started(vtctld, **{**login, "vtctld_login": "other"})
+    values = ConnectionValues.read({"host": "h", "extra": {"vtctld_host": "v", **login}})
+    assert "s3cr3t" not in f"{refused.value} {values}"
+    assert "s3cr3t-word" in values.secrets
+
+
+def test_a_type_without_a_position_is_told() -> None:
+    with FakeVtctld() as vtctld, pytest.raises(TransientError, match="no position of shop/-80") as error:
+        started(vtctld, "RDONLY")
+    assert "z-100 (PRIMARY), z-101 (REPLICA)" in str(error.value)
+
+
+def test_a_vtctld_that_is_away_is_a_passing_fault() -> None:
+    with FakeVtctld() as vtctld:
+        pass
+    with pytest.raises(TransientError, match="vtctld at"):
+        started(vtctld)
