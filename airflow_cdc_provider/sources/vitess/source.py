@@ -26,6 +26,7 @@ from airflow_cdc_provider.sources.vitess.options import (
     has_keyspace,
     require_epochs_of,
 )
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -73,7 +74,7 @@ class VitessSource:
         self._connection = connection
         self._selects = Selects(options.keyspace, selects)
         self._client_made: VtgateClient | None = None
-        self._stream_made: ChangeStream | None = None
+        self._stream_made: ParallelStreams | None = None
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
@@ -98,18 +99,27 @@ class VitessSource:
         return self._client_made
 
     @property
-    def _stream(self) -> ChangeStream:
+    def _stream(self) -> ParallelStreams:
         if self._stream_made is None:
-            self._stream_made = ChangeStream(
-                lambda: self._client,
-                self._options,
-                lambda: filter_of(wanted_tables(self._client, self._options, self._selects)),
-                self._selects,
-                self._knows,
-                self._sleep,
-                self._is_stopping,
-            )
+            self._stream_made = ParallelStreams(self._new_stream, self._options)
         return self._stream_made
+
+    def _new_stream(self, options: VitessOptions, failing: Callable[[], bool]) -> ChangeStream:
+        """Make the stream of one share of the shards; it stops with the job, or when another one fails."""
+        client = self._client
+
+        def stopping() -> bool:
+            return failing() or self._stopping()
+
+        return ChangeStream(
+            lambda: client,
+            options,
+            lambda: filter_of(wanted_tables(client, options, self._selects)),
+            self._selects,
+            self._knows,
+            lambda seconds: _pause(seconds, stopping),
+            stopping,
+        )
 
     def _over_losses(self, ask: Callable[[], Answer]) -> Answer:
         """Ask VTGate again where it was lost; who has never reached it is told at once.
@@ -126,19 +136,10 @@ class VitessSource:
                 if pause is None or self._stopping():
                     raise
                 log.warning("VTGate is lost, asked again in %.1f s: %s", pause, error)
-                self._sleep(pause)
+                _pause(pause, self._stopping)
             else:
                 self._reached = True
                 return answer
-
-    def _is_stopping(self) -> bool:
-        return self._stopping()
-
-    def _sleep(self, seconds: float) -> None:
-        """Pause, or until the job is asked to stop."""
-        until = time.monotonic() + seconds
-        while not self._stopping() and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _STOP_CHECK_SECONDS))
 
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
@@ -466,6 +467,13 @@ def _require_all_shards(position: Position, head: Position) -> None:
             found=", ".join(head.shards),
             remedy="leave them out (source.shards), or reset the offset, which brings new snapshots",
         )
+
+
+def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
+    """Pause for some seconds, or until something is asked to stop."""
+    until = time.monotonic() + seconds
+    while not stopping() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _STOP_CHECK_SECONDS))
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(autouse=True)
 def _tables(vitess_server: VitessServer) -> Iterator[None]:
     """A table of one name in both keyspaces, and one that is left out in each."""
-    made = [f"create table {name} (id bigint primary key, note text)" for name in ("both", "alone")]
+    made = [f"create table {name} (id bigint primary key, note text)" for name in ("pair", "alone")]
     vitess_server.define("lookup", *made)
-    vitess_server.define("shop", *made, shard_by={"both": "id", "alone": "id"})
+    vitess_server.define("shop", *made, shard_by={"pair": "id", "alone": "id"})
     write(vitess_server, "old", range(1, 6))
     yield
     for keyspace in ("shop", "lookup"):
         with vitess_server.connect(keyspace) as connection, connection.cursor() as cursor:
-            cursor.execute("drop table both")
+            cursor.execute("drop table pair")
             cursor.execute("drop table alone")
 
 
@@ -38,7 +38,7 @@ def write(server: VitessServer, note: str, ids: range) -> None:
     values = ", ".join(f"({number}, '{note}')" for number in ids)
     for keyspace in ("shop", "lookup"):
         with server.connect(keyspace) as connection, connection.cursor() as cursor:
-            for table in ("both", "alone"):
+            for table in ("pair", "alone"):
                 cursor.execute(f"insert into {table} (id, note) values {values}")
 
 
@@ -51,7 +51,7 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
         "name": "vt_keyspaces",
         "topic.prefix": "cdc",
         "vitess.keyspace": "/^(shop|look.*)$",
-        "table.include.list": r"shop\.both,lookup\.both,lookup\.alone",
+        "table.include.list": r"shop\.pair,lookup\.pair,lookup\.alone",
     }
     imported = from_debezium(properties).connector
     lake = {"catalog": "lake", "namespace": "vt_keyspaces"}
@@ -59,7 +59,7 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
     begun = run_stage("sync", connector, vitess_server.connection)
     assert set(begun.offset) == {"lookup/0", "shop/-80", "shop/80-"}
     assert {t.table: t.snapshot_rows for t in begun.tables} == dict.fromkeys(
-        ("shop.both", "lookup.both", "lookup.alone"), 5
+        ("shop.pair", "lookup.pair", "lookup.alone"), 5
     )
     write(vitess_server, "new", range(6, 9))
 
@@ -77,7 +77,7 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
         topics[record["topic"]] = topics.get(record["topic"], 0) + 1
         source = json.loads(record["value"])["source"]
         assert record["topic"] == f"cdc.{source['keyspace']}.{source['table']}"
-    assert topics == dict.fromkeys(("cdc.shop.both", "cdc.lookup.both", "cdc.lookup.alone"), 8)
+    assert topics == dict.fromkeys(("cdc.shop.pair", "cdc.lookup.pair", "cdc.lookup.alone"), 8)
 
     source = VitessSource(imported.source, vitess_server.connection, imported.selects)  # type: ignore[arg-type]
     findings = source.check(begun.offset)
