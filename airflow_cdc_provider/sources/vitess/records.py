@@ -317,7 +317,8 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
     tables = events.table_numbers[of_event]
     position = fixed_width_binary(_positions(transactions, owner, _numbers_inside(owners)[rows]))
     ids, schema_numbers = _schema_ids(events, part, of_event, tables)
-    seconds = events.timestamps[of_event]
+    # Of the COMMIT: a long transaction's rows bear the times of their statements.
+    seconds = events.timestamps[transactions.lasts[owner]]
     return pa.RecordBatch.from_arrays(
         [
             _named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),

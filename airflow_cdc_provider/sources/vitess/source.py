@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
@@ -337,9 +338,18 @@ class VitessSource:
             position = Position(settled)
         if self._checked != position:
             self._require_known(position, target)
-        plan = self._stream.plan(position, target, limit)
+        plan = self._with_charsets(self._stream.plan(position, target, limit))
         self._offset = self._checked = Position.from_offset(plan.end)
         return plan
+
+    def _with_charsets(self, plan: Plan) -> Plan:
+        options = self._options
+        seconds = options.advanced.call_seconds
+        records = [
+            self._over_losses(lambda one=one: with_charsets(one, self._client, options.tablet_type, seconds))
+            for one in plan.records
+        ]
+        return replace(plan, records=records)
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell what the stream met so far."""

@@ -134,6 +134,7 @@ def test_a_stream_gets_over_lost_servers_and_its_mirror_equals_the_table(
     outcome = run_stage("sync", shop, cluster.connection)
 
     assert outcome.ok, outcome.error
+    assert outcome.offset is not None
     assert load.written > 300
     spark.sql(f"REFRESH TABLE lake.vt_{TABLE}.shop_{TABLE}")
     mirror = spark.table(f"lake.vt_{TABLE}.shop_{TABLE}").select("id", "name", "amount").collect()

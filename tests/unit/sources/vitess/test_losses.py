@@ -67,7 +67,7 @@ def test_every_status_of_grpc_is_one_or_the_other() -> None:
 @pytest.mark.covers("VIT-FLT-04")
 @pytest.mark.parametrize("code", LOST)
 def test_a_lost_stream_is_opened_again_behind_what_it_gave(stack: ExitStack, code: str) -> None:
-    lost = [response(*LOW1), Fails(grpc.StatusCode[code], "the tablet is gone")]
+    lost: Script = [response(*LOW1), Fails(grpc.StatusCode[code], "the tablet is gone")]
     after = transaction("-80", {"-80": 12, "80-": 20}, fields("item", "-80"), rows("item", "-80", *_TWO))
     capture = Capture(stack, [lost, [response(*after), Waits()]], options())
 
@@ -121,7 +121,7 @@ def source_of(server: FakeVtgate, **advanced: Any) -> VitessSource:
     return VitessSource(VitessOptions(keyspace="shop", advanced=chosen), server.connection, lambda _: True)
 
 
-SHARDS = {"SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)]}
+SHARDS: dict[str, list[tuple[str, ...]]] = {"SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)]}
 NOW: Script = [
     response(
         event("VGTID", "-80", vgtid=vgtid({"-80": 10, "80-": 20})),
