@@ -66,8 +66,8 @@ class NamesRows(Protocol):
 class InheritsRows(Protocol):
     """What a codec adds whose rows keep the names of feeds that others have taken the place of."""
 
-    def families(self, ids: pa.Array) -> pa.Array | None:
-        """Return ids that are equal for a row under whichever of those names; None if no feed has an heir."""
+    def families(self, keys: pa.Array) -> pa.Array | None:
+        """Return keys that are equal for a row under all of those names; None if no feed has an heir."""
         ...
 
 

@@ -21,6 +21,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +61,7 @@ from airflow_cdc_provider.sources.vitess.wire import (
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
+_MOST_PAUSES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class RangeReader:
             ConfigurationError: The table is gone, or the filter is wrong.
         """
         progress = _Progress()
-        left = pauses(self.options.advanced)
+        left = self._pauses()
         with VtgateClient(self.values) as client:
             while True:
                 before = progress.entry
@@ -165,7 +167,7 @@ class RangeReader:
                     if self.lost is not None:
                         self.lost(1)
                     if progress.entry is not before:
-                        left = pauses(self.options.advanced)
+                        left = self._pauses()
                     pause = next(left, None)
                     if pause is None:
                         if isinstance(error, StreamEnded):
@@ -180,6 +182,10 @@ class RangeReader:
                         error,
                     )
                     self.sleep(pause)
+
+    def _pauses(self) -> Iterator[float]:
+        """Give pauses; a task can't be asked to stop, so that it may not wait without a limit."""
+        return islice(pauses(self.options.advanced), _MOST_PAUSES)
 
     def _read_on(
         self, client: VtgateClient, part: SnapshotRange, progress: _Progress

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput, TransientError
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
@@ -21,7 +21,18 @@ from server_kit import VitessServer
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.test_vitess_mirror import assert_mirror_equals_table, declaration
 from tests.integration.sources.vitess.workload import create, run
+from tests.unit.sources.vitess.fake_vtgate import (
+    FakeVtgate,
+    Step,
+    Waits,
+    event,
+    response,
+    rows,
+    transaction,
+    vgtid,
+)
 from tests.unit.sources.vitess.recording_vtgate import RecordingVtgate
+from tests.unit.sources.vitess.test_stream import insert
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +91,55 @@ def test_a_server_that_is_not_there_fails_at_once_and_leaves_no_offset(
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
         run_stage("sync", declaration("nowhere"), nowhere)
     assert stored_offset(spark, declaration("nowhere")) is None
+
+
+@pytest.mark.covers("VIT-FLT-11")
+def test_what_cannot_be_read_is_set_apart_counted_and_told_or_ends_the_run(
+    spark: SparkSession, run_stage: RunStage
+) -> None:
+    sound = [
+        insert("-80", number, {"-80": number, "80-": 20}, with_fields=number == 11) for number in (11, 14)
+    ]
+    torn = transaction("-80", {"-80": 12, "80-": 20}, rows("item", "-80", (None, ["12", "x"])))
+    length = b"\x12\x09\x0a\x02"
+    torn_row = response(*torn).replace(length, b"\x12\x7f\x0a\x02")
+    cut = response(*insert("-80", 13, {"-80": 13, "80-": 20}))[:-3]
+    stream: list[Step] = [response(*sound[0]), torn_row, cut, response(*sound[1]), Waits()]
+
+    def script(request: Any) -> list[Step]:
+        if request.filter.rules[0].match.startswith("_vt"):
+            now = vgtid({"-80": 14 if started else 10, "80-": 20})
+            return [response(event("VGTID", "-80", vgtid=now), event("OTHER", "-80")), Waits()]
+        return stream
+
+    answers: dict[str, list[tuple[str, ...]]] = {
+        "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)],
+        "SHOW FULL TABLES": [("item", "BASE TABLE")],
+        "SHOW GLOBAL VARIABLES": [("binlog_row_image", "FULL")],
+        "information_schema.statistics": [("item", "PRIMARY", "")],
+    }
+    broken = {**declaration("item"), "snapshot": {"mode": "never"}}
+    strict = {**broken, "source": {**broken["source"], "advanced": {"strict": True}}}
+    started = False
+    assert torn_row != response(*torn)
+    with FakeVtgate([script], answers) as gate:
+        run_stage("sync", broken, gate.connection)
+        started = True
+        with pytest.raises(CorruptInput, match="shop/-80"):
+            run_stage("sync", strict, gate.connection)
+        outcome = run_stage("sync", broken, gate.connection)
+
+        assert outcome.ok, outcome.error
+        assert [
+            row[0] for row in spark.table("lake.vt_item.shop_item").select("id").orderBy("id").collect()
+        ] == [11, 14]
+        apart = spark.table("lake.vt_item.vt_item_quarantine").select("reason").collect()
+        assert [row[0].partition(":")[0] for row in apart] == ["BROKEN-ROW"]
+        kept = spark.table("lake.vt_item.vt_item_changes").where("kind = 'quarantine'")
+        ((payload, reason),) = kept.select("payload", "schema_id").collect()
+        assert bytes(payload) == cut
+        assert reason.startswith("BROKEN-MESSAGE: ")
+        assert run_stage("sync", broken, gate.connection).changes == 0
 
 
 @pytest.mark.covers("VIT-FLT-03")
