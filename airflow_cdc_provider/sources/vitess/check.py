@@ -41,6 +41,8 @@ _NAMES_SHOWN: Final = 10
 _OLDEST_SECONDS: Final = 3.0
 _FULL_LOAD: Final = 100
 _MINUTE_SECONDS: Final = 60
+_THROTTLER: Final = 8
+"""Column of ``SHOW VITESS_REPLICATION_STATUS``: what the tablet's throttler says, as JSON."""
 
 
 def check_keyspace(
@@ -221,10 +223,6 @@ def _replication(client: VtgateClient, options: VitessOptions) -> Iterator[Findi
             "see SHOW VITESS_THROTTLED_APPS and the throttler's threshold; or choose another "
             "source.tablet_type",
         )
-
-
-_THROTTLER: Final = 8
-"""Column of ``SHOW VITESS_REPLICATION_STATUS``: what the tablet's throttler says, as JSON."""
 
 
 def _throttled(status: str) -> str:
