@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,7 +23,6 @@ from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.options import (
     CURRENT,
     VitessOptions,
-    has_keyspace,
     require_epochs_of,
 )
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
@@ -39,6 +38,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
     serving_shards,
     wanted_tables,
 )
+from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from airflow_cdc_provider.sources.vitess.tablets import require_kept
@@ -484,23 +484,6 @@ def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
     while not stopping() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _STOP_CHECK_SECONDS))
-
-
-@dataclass(frozen=True)
-class Selects:
-    """Tells whether ``keyspace.table`` belongs to the capture. Picklable, if what it asks is.
-
-    Args:
-        keyspace: Option ``keyspace``.
-        selects: The declaration's patterns.
-    """
-
-    keyspace: str
-    selects: Callable[[str], bool]
-
-    def __call__(self, table: str) -> bool:
-        """Tell it."""
-        return has_keyspace(self.keyspace, table.partition(".")[0]) and self.selects(table)
 
 
 def _as_they_are(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
