@@ -142,10 +142,10 @@ def snapshot(
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     by_origin: dict[str, dict[str, int]] = {}
-    for part in found:
-        if part.kind == record.SNAPSHOT and part.source_table is not None:
-            for origin, count in sorted(part.origins.items()):
-                by_origin.setdefault(origin, {})[part.source_table] = count
+    for one in found:
+        if one.kind == record.SNAPSHOT and one.source_table is not None:
+            for origin, count in sorted(one.origins.items()):
+                by_origin.setdefault(origin, {})[one.source_table] = count
     context.snapshot = replace(
         shot,
         rows_by_origin=by_origin,

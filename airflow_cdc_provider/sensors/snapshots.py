@@ -89,6 +89,6 @@ def _epoch_seconds(moment: datetime | str | None) -> float | None:
             moment = datetime.fromisoformat(moment)
         except ValueError:
             raise ConfigurationError(
-                "argument since is no time", expected="2026-11-23T07:00:00+00:00", found=moment
+                "argument since is no time", expected="2026-11-23T07:00:00+00:00", found=str(moment)
             ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

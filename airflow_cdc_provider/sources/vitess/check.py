@@ -300,7 +300,6 @@ def _servers_behind(
         try:
             positions = {shard: place.gtid for shard, place in offset.shards.items()}
             require_kept(client, positions, options.tablet_type, seconds)
-            yield from _age_of_offset(client, options, offset, min(times, default=0))
         except PositionLost as error:
             yield _failed("stored offset", error)
         except CdcError as error:
@@ -308,10 +307,11 @@ def _servers_behind(
     yield from _schema_versions(client, options)
 
 
-def _age_of_offset(
-    client: VtgateClient, options: VitessOptions, offset: Position, kept_seconds: int
-) -> Iterator[Finding]:
+def _age_of_offset(client: VtgateClient, options: VitessOptions, offset: Position) -> Iterator[Finding]:
     """Compare how old the first transaction after the offset is with how long binlogs are kept."""
+    targets = (name.replace("/", ":") + f"@{options.tablet_type.lower()}" for name in offset.shards)
+    kept = [read_binlogs(client, target, _seconds(options)).expire_seconds for target in targets]
+    kept_seconds = min(filter(None, kept), default=0)
     if not kept_seconds or not offset.is_real:
         return
     committed = oldest_after(client, options, offset, _OLDEST_SECONDS)
@@ -383,6 +383,8 @@ def _stream(client: VtgateClient, options: VitessOptions, offset: Position | Non
             if shard in offset.shards
         )
         yield Finding("ok", "stored offset", f"the stream can go on; {max(behind, 0)} transactions are ahead")
+        if behind > 0:
+            yield from _age_of_offset(client, options, offset)
     except PositionLost as error:
         yield _failed("stored offset", error)
     except CdcError as error:

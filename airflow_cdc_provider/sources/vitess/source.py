@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -346,7 +347,7 @@ class VitessSource:
         options = self._options
         seconds = options.advanced.call_seconds
         records = [
-            self._over_losses(lambda one=one: with_charsets(one, self._client, options.tablet_type, seconds))
+            self._over_losses(partial(with_charsets, one, self._client, options.tablet_type, seconds))
             for one in plan.records
         ]
         return replace(plan, records=records)

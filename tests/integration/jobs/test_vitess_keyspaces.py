@@ -65,7 +65,7 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
 
     run_stage("sync", connector, vitess_server.connection)
 
-    for table in ("shop_both", "lookup_both", "lookup_alone"):
+    for table in ("shop_pair", "lookup_pair", "lookup_alone"):
         rows = spark.table(f"lake.vt_keyspaces.{table}").select("id", "note").collect()
         notes = {row[0]: row[1] for row in rows}
         assert notes == {number: "old" if number < 6 else "new" for number in range(1, 9)}, table

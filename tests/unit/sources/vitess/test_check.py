@@ -12,7 +12,9 @@ from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOp
 from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, response, vgtid
 from tests.unit.sources.vitess.test_vtctld import FakeVtctld
 
-TABLETS = [("z", "shop", shard, "REPLICA", "SERVING", f"z-{n}") for n, shard in enumerate(("-80", "80-"))]
+TABLETS: list[tuple[str, ...]] = [
+    ("z", "shop", shard, "REPLICA", "SERVING", f"z-{n}") for n, shard in enumerate(("-80", "80-"))
+]
 
 
 def standing(request: Any) -> list[bytes | Waits]:
@@ -22,7 +24,7 @@ def standing(request: Any) -> list[bytes | Waits]:
     ] + [Waits()]
 
 
-def found(status: str, kind: str = "REPLICA", **extra: Any) -> dict[str, tuple[str, str]]:
+def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tuple[str, str]]:
     """Return level and message of the findings, by subject."""
     replication = ("shop", "-80", kind, "z-0", "host", "host:3306", "{}", "0", status)
     answers: dict[str, list[tuple[str, ...]]] = {
@@ -72,8 +74,8 @@ def test_others_are_not(status: str, kind: str) -> None:
 
 def test_a_vtctld_that_the_connection_names_is_asked() -> None:
     with FakeVtctld(("cdc", "word")) as vtctld:
-        place = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port}
-        login = {"vtctld_login": "cdc", "vtctld_password": "word"}
+        place: dict[str, Any] = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port}
+        login: dict[str, Any] = {"vtctld_login": "cdc", "vtctld_password": "word"}
         assert found("", **place, **login)["vtctld"] == ("ok", "tells where 2 shards stand")
         level, message = found("", **place)["vtctld"]
     assert (level, "UNAUTHENTICATED" in message) == ("error", True)

@@ -33,6 +33,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     vgtid,
 )
 
+Answers = dict[str, list[tuple[str, ...]]]
 TABLETS: list[tuple[str, ...]] = [
     ("zone1", "shop", "-80", "PRIMARY", "SERVING", "zone1-100", "", ""),
     ("zone1", "shop", "-80", "REPLICA", "SERVING", "zone1-101", "", ""),
@@ -183,7 +184,7 @@ def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list
 def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
     """VTGate sends them so with the flag alone; the keyspace stands in the event beside them."""
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE")]
-    answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
+    answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
 
     def script(request: Any) -> list[bytes | Waits]:
         last = request.vgtid.shard_gtids[0].gtid
@@ -221,7 +222,7 @@ def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
 def test_changes_that_the_patterns_leave_out_are_counted() -> None:
     """A table that is made after the stream was opened for all tables comes too, selected or not."""
     everything: list[tuple[str, ...]] = [("item", "BASE TABLE")]
-    answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
+    answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
 
     def script(request: Any) -> list[bytes | Waits]:
         if request.vgtid.shard_gtids[0].gtid == "current":
@@ -259,7 +260,7 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
 
 def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE"), ("secret", "BASE TABLE")]
-    answers = {
+    answers: Answers = {
         "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",), ("shop_archive/0",), ("lookup/0",)],
         "SHOW FULL TABLES": tables,
     }
