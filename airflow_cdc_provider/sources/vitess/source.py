@@ -347,7 +347,7 @@ class VitessSource:
         options = self._options
         seconds = options.advanced.call_seconds
         records = [
-            self._over_losses(partial(with_charsets, one, self._client, options.tablet_type, seconds))
+            self._over_losses(partial(with_charsets, dict(one), self._client, options.tablet_type, seconds))
             for one in plan.records
         ]
         return replace(plan, records=records)

@@ -57,6 +57,7 @@ def test_keyspaces_by_an_expression_are_streamed_to_topics_of_their_own(
     lake = {"catalog": "lake", "namespace": "vt_keyspaces"}
     connector: dict[str, Any] = {**imported.to_dict(), "lake": lake}
     begun = run_stage("sync", connector, vitess_server.connection)
+    assert begun.offset is not None
     assert set(begun.offset) == {"lookup/0", "shop/-80", "shop/80-"}
     assert {t.table: t.snapshot_rows for t in begun.tables} == dict.fromkeys(
         ("shop.pair", "lookup.pair", "lookup.alone"), 5
