@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 from airflow_cdc_provider.exceptions import ReshardStopped
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
@@ -145,7 +146,7 @@ class ParallelStreams:
     def _options_of_one(self, streams: int) -> VitessOptions:
         """Return the options of one of several streams: what may wait is shared."""
         advanced = self._options.advanced
-        limits = {
+        limits: dict[str, Any] = {
             name: max(most // streams, 1) if (most := getattr(advanced, name)) else 0
             for name in ("read_ahead_bytes", "read_ahead_events")
         }
