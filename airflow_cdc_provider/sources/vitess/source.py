@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -346,11 +345,12 @@ class VitessSource:
     def _with_charsets(self, plan: Plan) -> Plan:
         options = self._options
         seconds = options.advanced.call_seconds
-        records = [
-            self._over_losses(partial(with_charsets, dict(one), self._client, options.tablet_type, seconds))
-            for one in plan.records
-        ]
-        return replace(plan, records=records)
+
+        def complete() -> list[dict[str, Any]]:
+            client = self._client
+            return [with_charsets(dict(r), client, options.tablet_type, seconds) for r in plan.records]
+
+        return replace(plan, records=self._over_losses(complete))
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell what the stream met so far."""

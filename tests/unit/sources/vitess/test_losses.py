@@ -15,8 +15,10 @@ import pytest
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.pauses import NO_LIMIT, pauses
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
+from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, plan_snapshot
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from tests.unit.sources.vitess.fake_vtgate import (
     Fails,
@@ -184,3 +186,20 @@ def test_a_stop_ends_the_wait_for_a_lost_vtgate(work: Callable[[VitessSource], A
             assert not plan.at_head
             assert Position.from_offset(plan.end) == START
         assert time.monotonic() - began < 10
+
+
+def test_a_copy_waits_long_and_not_for_ever_as_its_task_cannot_be_asked_to_stop() -> None:
+    slept: list[float] = []
+    unlimited = VitessAdvanced(
+        connect_attempts=NO_LIMIT, connect_pause_seconds=10.0, connect_longest_pause_seconds=10.0
+    )
+    with FakeVtgate([GONE]) as server:
+        reader = RangeReader(
+            ConnectionValues.read(server.connection),
+            VitessOptions(keyspace="shop", advanced=unlimited),
+            sleep=slept.append,
+        )
+        (part, *_) = plan_snapshot(START, "shop.item", None).ranges
+        with pytest.raises(TransientError, match="gone"):
+            list(reader(part))
+    assert slept == [10.0] * 100

@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.fake_vtgate import (
     FakeVtgate,
-    Step,
+    Script,
     Waits,
     fields,
     response,
@@ -47,7 +47,7 @@ def test_a_stream_tells_the_character_set_that_mysql_knows() -> None:
     made.row_event.row_changes[0].after.values = b"1" + text.encode("latin1")
     made.row_event.row_changes[0].after.lengths[:] = [1, 4]
     inside = (of_unknown("item", "-80"), made)
-    script: list[Step] = [response(*transaction("-80", {"-80": 11, "80-": 20}, *inside)), Waits()]
+    script: Script = [response(*transaction("-80", {"-80": 11, "80-": 20}, *inside)), Waits()]
     options = VitessOptions(keyspace="shop")
     with (
         FakeVtgate([script], ANSWERS) as server,
