@@ -27,7 +27,7 @@ from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import compare_tables
 from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, STATICS, MergeKernel
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
-from airflow_cdc_provider.sources.base import InheritsRows
+from airflow_cdc_provider.sources.abilities import InheritsRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

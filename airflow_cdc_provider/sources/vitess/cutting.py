@@ -68,8 +68,8 @@ class Cutter:
         stops_at_journals: bool,
     ) -> None:
         self.place = place
-        self.reopen = False
-        """Whether the stream is to be opened again, at :attr:`place`: shards have turned into others."""
+        self.resharded: Position | None = None
+        """Where the stream stands behind a reshard that ends it; :attr:`place` is before it."""
         self.repeated = 0
         """How many transactions came that the place had already."""
         self._bytes = 0
@@ -137,7 +137,7 @@ class Cutter:
             self._take_few(piece)
         else:
             self._take_many(piece)
-        if self.reopen:
+        if self.resharded is not None:
             self._drop_rest()
         if self._end >= self._slice_bytes:
             self._cut(captured_us)
@@ -180,16 +180,16 @@ class Cutter:
                 self._end_step(piece, number)
             elif kind in _SINGLES:
                 self._take_single(piece, number)
-            if self.reopen:
+            if self.resharded is not None:
                 break
 
     def _take_many(self, piece: Piece) -> None:
         first = 0
         for number in [*of_types(piece.events, _SINGLES).tolist(), len(piece.events)]:
             self._take_plain(piece, first, number)
-            if not self.reopen and number < len(piece.events):
+            if self.resharded is None and number < len(piece.events):
                 self._take_single(piece, number)
-            if self.reopen:
+            if self.resharded is not None:
                 break
             first = number + 1
 
@@ -215,7 +215,7 @@ class Cutter:
                 self._begin = int(firsts[at])
                 self._end_step(piece, int(commits[at]))
                 at += 1
-            if self.reopen:
+            if self.resharded is not None:
                 return
         if len(begins):
             self._begin = piece.first_event + int(begins[-1])
@@ -337,7 +337,7 @@ class Cutter:
             return
         self._reached = self._told
         for child in new:
-            self._tell_of_child(child, captured_us)
+            self._tell_of_child(child, self.place.shards[child], captured_us)
         if place is not None:
             own = self._shards.setdefault(shard, len(self._shards))
             text = place.gtid.encode()
@@ -391,20 +391,17 @@ class Cutter:
         log.warning("%s turn into %s", ", ".join(participants), ", ".join(targets))
         if not self._stops_at_journals:
             return
-        # The journal of each participant ends its stream. Until all came, a stream that is opened again must
-        # give this one again: its shard stands before it.
+        # The journal of each participant ends its stream. A stream that is opened again must give it again,
+        # so its shard stands before it.
         arrived = self._journals.setdefault(journal.id, set())
         arrived.add(shard)
         self._held[shard] = before.shards[shard]
         if arrived >= set(participants) & set(self.place.shards):
-            self._held = {s: p for s, p in self._held.items() if s not in participants}
-            self.place = self.place.resharded(participants, targets)
+            self.resharded = self.place.resharded(participants, targets)
             for child in targets:
-                self._tell_of_child(child, captured_us)
-            self.reopen = True
+                self._tell_of_child(child, self.resharded.shards[child], captured_us)
 
-    def _tell_of_child(self, shard: str, captured_us: int) -> None:
-        place = self.place.shards[shard]
+    def _tell_of_child(self, shard: str, place: ShardPlace, captured_us: int) -> None:
         log.warning("%s is read now; it was made of %s", shard, ", ".join(place.parents))
         self._records.append(
             schema_record(

@@ -614,7 +614,7 @@ def test_truncations_are_no_events_by_default_nor_where_they_are_skipped(
 ) -> None:
     stream = Stream().fields("t", ID).change("t", None, [b"1"]).ddl("truncate table t")
     stream.change("t", None, [b"2"])
-    chosen = {} if skipped is None else {"skipped_operations": skipped}
+    chosen: dict[str, Any] = {} if skipped is None else {"skipped_operations": skipped}
 
     found = made(stream, tmp_path, **chosen)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +46,7 @@ class FakeVtgate:
     """
 
     def __init__(
-        self, scripts: Sequence[Script], answers: dict[str, list[tuple[str, ...]]] | None = None
+        self, scripts: Sequence[Script], answers: Mapping[str, Sequence[tuple[str, ...]]] | None = None
     ) -> None:
         self.requests: list[Any] = []
         self.statements: list[str] = []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, TRANSACTION
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, ReshardStopped, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
 from airflow_cdc_provider.sources.vitess.protocol import RowChange, VStreamResponse
 from airflow_cdc_provider.sources.vitess.records import SliceReader
@@ -485,7 +487,8 @@ def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> Non
     assert sorted(lineage) == [b'{"shop/-40": ["shop/-80"]}', b'{"shop/40-80": ["shop/-80"]}']
 
 
-def test_a_stream_stopped_by_a_reshard_is_opened_again_at_the_journals_shards(stack: ExitStack) -> None:
+@pytest.mark.covers("VIT-RSH-02")
+def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: ExitStack) -> None:
     messages = recorded("stop_on_reshard")
     start = start_of(messages)
     journal = next(e.journal for m in messages for e in VStreamResponse.FromString(m).events if e.type == 16)
@@ -497,19 +500,60 @@ def test_a_stream_stopped_by_a_reshard_is_opened_again_at_the_journals_shards(st
     }
     after = insert("40-80", 720, new, with_fields=True)
     capture = Capture(
-        stack, [[*messages, Waits()], [response(*after), Waits()]], options(stop_on_reshard=True)
+        stack,
+        [[*messages, Waits()], [*messages, Waits()], [response(*after), Waits()]],
+        options(stop_on_reshard=True),
     )
-    head = Position({"shop/40-80": ShardPlace(new["40-80"], 1)})
+    head = Position({"shop/40-80": ShardPlace(new["40-80"], 1), "shop/80-": start.shards["shop/80-"]})
+    streams = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
+
+    plan = streams.plan(start, head, ALL)
+    stopped = Position.from_offset(plan.end)
+
+    assert not plan.at_head
+    assert set(stopped.shards) == {"shop/-80", "shop/80-"}
+    assert [r["payload"] for r in plan.records if r["schema_id"] == "lineage"] == [
+        b'{"shop/-40": ["shop/-80"]}',
+        b'{"shop/40-80": ["shop/-80"]}',
+    ]
+    for _ in range(2):
+        with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+            streams.plan(stopped, head, ALL)
+    later = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
+    again = later.plan(stopped, head, ALL)
+    assert (again.end, again.at_head, list(again.partitions)) == (plan.end, False, [])
+    with pytest.raises(ReshardStopped):
+        later.plan(stopped, head, ALL)
+    assert capture.server.requests[0].flags.stop_on_reshard
+    assert not capture.server.requests[0].flags.include_reshard_journal_events
+
+    given = Position.from_offset(json.loads(told.value.found))
+    assert {s: p.epoch for s, p in given.shards.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
+    assert given.shards["shop/-40"].gtid == targets["-40"]
+    went_on = later.plan(given, head, ALL)
+    assert changes(records_of(went_on.partitions)) == [("shop.item", "shop/40-80", "720x")]
+    assert went_on.at_head
+    reopened = {s.shard: s.gtid for s in capture.server.requests[2].vgtid.shard_gtids}
+    assert {shard: reopened[shard] for shard in targets} == targets
+    assert set(reopened) == {"80-", "-40", "40-80"}
+
+
+@pytest.mark.covers("VIT-RSH-03")
+def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
+    messages = recorded("include_journal")
+    start = start_of(messages)
+    capture = Capture(stack, [[*messages, Waits()]], options())
+    last = [e.vgtid for m in messages for e in VStreamResponse.FromString(m).events if e.type == 15][-1]
+    head = Position.of_vgtid(last.SerializeToString())
 
     records, plan = capture.read(start, head)
 
-    assert changes(records)[-1] == ("shop.item", "shop/40-80", "720x")
-    assert capture.server.requests[0].flags.stop_on_reshard
-    assert not capture.server.requests[0].flags.include_reshard_journal_events
-    reopened = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
-    assert {shard: reopened[shard] for shard in targets} == targets
-    assert set(reopened) == {"80-", "-40", "40-80"}
-    assert {s: v["epoch"] for s, v in plan.end.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
+    flags = capture.server.requests[0].flags
+    assert (flags.include_reshard_journal_events, flags.stop_on_reshard) == (True, False)
+    assert capture.stream.counts.journals == 1
+    assert plan.at_head
+    assert len(capture.server.requests) == 1
+    assert len(changes(records)) == 3
 
 
 def test_every_recorded_row_becomes_a_record() -> None:
