@@ -75,7 +75,7 @@ def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
     offset = json.loads(told.value.found)
     assert set(offset) == set(head)
     assert offset["shop/40-80"]["parents"] == ["shop/-80"]
-    plan = source.plan(offset, head, ReadLimit())
+    plan = source.plan(offset, source.head(), ReadLimit())
     assert plan.at_head
     read += _changes(source, plan)
     source.close()
