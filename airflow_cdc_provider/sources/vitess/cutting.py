@@ -100,6 +100,7 @@ class Cutter:
         self._journal: Any = None
         self._journals: dict[int, set[str]] = {}
         self._held: dict[str, ShardPlace] = {}
+        self._ended: set[str] = set()
         self._slices: list[StreamSlice] = []
         self._records: list[dict[str, Any]] = []
 
@@ -328,14 +329,18 @@ class Cutter:
         before, vgtid = self.place, self._vgtid
         self._vgtid = NONE
         self._end_at(piece, number)
-        self.place, new = before.after(self._told_shards or vgtid_shards(self._told))
+        told = self._told_shards or vgtid_shards(self._told)
+        late = not self._ended.isdisjoint(told)  # sent before VTGate had followed the journals
+        if late:
+            told = {name: told.get(name, place.gtid) for name, place in before.shards.items()}
+        self.place, new = before.after(told)
         place = self.place.shards.get(shard)
         # What bears no time is a copy's, whose packets share a position.
         if place is not None and events.timestamps[number] and _repeats(before.shards.get(shard), place):
             self.place, self._journal = before, None
             self.repeated += 1
             return
-        self._reached = self._told
+        self._reached = b"" if late else self._told
         for child in new:
             self._tell_of_child(child, self.place.shards[child], captured_us)
         if place is not None:
@@ -384,22 +389,32 @@ class Cutter:
             self._records.append(record(f"{keyspace}.{one.table}", position + b"\x01", kind))
 
     def _take_journal(self, journal: Any, shard: str, before: Position, captured_us: int) -> None:
+        """Follow a reshard when the journals of all shards that took part came.
+
+        VTGate sends a journal before it waits for the others: a stream that is opened again behind one of
+        them would wait for ever. So until all came, their shards stand before theirs.
+        """
         if journal.migration_type != _SHARDS:
             return
-        participants = [f"{p.keyspace}/{p.shard}" for p in journal.participants]
+        participants = {f"{p.keyspace}/{p.shard}" for p in journal.participants}
         targets = {f"{s.keyspace}/{s.shard}": s.gtid for s in journal.shard_gtids}
-        log.warning("%s turn into %s", ", ".join(participants), ", ".join(targets))
-        if not self._stops_at_journals:
-            return
-        # The journal of each participant ends its stream. A stream that is opened again must give it again,
-        # so its shard stands before it.
+        log.warning("%s turn into %s", ", ".join(sorted(participants)), ", ".join(targets))
         arrived = self._journals.setdefault(journal.id, set())
         arrived.add(shard)
         self._held[shard] = before.shards[shard]
-        if arrived >= set(participants) & set(self.place.shards):
-            self.resharded = self.place.resharded(participants, targets)
-            for child in targets:
-                self._tell_of_child(child, self.resharded.shards[child], captured_us)
+        if not arrived >= participants & set(self.place.shards):
+            return
+        after = self.place.resharded(participants, targets)
+        if self._stops_at_journals:
+            self.resharded = after
+        elif participants <= set(self.place.shards):  # else VTGate can't follow, and says so
+            self.place, self._reached = after, b""
+            self._ended |= participants
+            self._held = {held: place for held, place in self._held.items() if held not in participants}
+        else:
+            return
+        for child in targets:
+            self._tell_of_child(child, after.shards[child], captured_us)
 
     def _tell_of_child(self, shard: str, place: ShardPlace, captured_us: int) -> None:
         log.warning("%s is read now; it was made of %s", shard, ", ".join(place.parents))

@@ -29,6 +29,7 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded, Waiting
@@ -130,6 +131,8 @@ class ChangeStream:
                 break
             try:
                 cutter = self._take_next(_at_once(limit, read_bytes, changes))
+            except ParticipantsApart:
+                raise  # the same stream would be refused again
             except (TransientError, StreamEnded) as error:
                 given, beside = self._give()
                 slices += given

@@ -153,6 +153,16 @@ def rows(table: str, shard: str, *changes: tuple[Sequence[str] | None, Sequence[
     return event("ROW", shard, row_event=message, timestamp=1_700_000_000)
 
 
+def journal(shard: str, participants: Sequence[str], targets: Mapping[str, int], number: int = 7) -> Any:
+    """A JOURNAL event of a reshard, by the last transaction that its targets have of it."""
+    message = protocol.Journal(id=number, migration_type=1)
+    for one in participants:
+        message.participants.add(keyspace="shop", shard=one)
+    for target, last in targets.items():
+        message.shard_gtids.add(keyspace="shop", shard=target, gtid=gtid(last))
+    return event("JOURNAL", shard, journal=message)
+
+
 def transaction(shard: str, shards: dict[str, int | str], *inside: Any) -> list[Any]:
     """BEGIN, what is inside, VGTID, COMMIT."""
     return [

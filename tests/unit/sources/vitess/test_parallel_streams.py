@@ -30,6 +30,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     Waits,
     fields,
     gtid,
+    journal,
     response,
     rows,
     transaction,
@@ -199,7 +200,11 @@ def test_shards_that_become_one_are_read_by_one_stream(head_tells: bool) -> None
 
     def script(request: Any) -> Sequence[Step]:
         if len(request.vgtid.shard_gtids) == 1:
-            return [*halves(request)[:-1], APART]
+            (asked,) = request.vgtid.shard_gtids
+            if asked.gtid == gtid(6):  # behind the journal, nothing comes any more
+                return [Waits()]
+            told = transaction(asked.shard, {asked.shard: 6}, journal(asked.shard, ["-80", "80-"], {"-": 1}))
+            return [*halves(request)[:-1], response(*told), APART]
         return [*halves(request)[:-1], response(*merged), Waits()]
 
     with ExitStack() as stack:

@@ -37,6 +37,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     event,
     fields,
     gtid,
+    journal,
     response,
     rows,
     transaction,
@@ -554,6 +555,62 @@ def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
     assert plan.at_head
     assert len(capture.server.requests) == 1
     assert len(changes(records)) == 3
+
+
+@pytest.mark.covers("VIT-RSH-01")
+def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack: ExitStack) -> None:
+    messages = recorded("include_journal")
+    start = start_of(messages)
+    events = [VStreamResponse.FromString(m).events for m in messages]
+    place, told = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
+    last = [e.vgtid for inside in events for e in inside if e.type == 15][-1]
+    broken = [*messages[: place + 1], Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
+    capture = Capture(stack, [broken, [*messages[place + 1 :], Waits()]], options())
+
+    records, plan = capture.read(start, Position.of_vgtid(last.SerializeToString()))
+
+    assert plan.at_head
+    assert len(changes(records)) == 3
+    again = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
+    assert again.keys() == {"80-", "-40", "40-80"}
+    assert {s.shard: s.gtid for s in told.shard_gtids}.items() <= again.items()
+
+
+def test_two_shards_that_become_one_stand_before_their_journals_until_both_came() -> None:
+    cutter = Cutter(
+        Position({f"shop/{name}": ShardPlace(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
+        slice_bytes=1 << 20,
+        keep_empty=False,
+        stops_at_journals=False,
+        **NONE_KNOWN,
+    )
+
+    def take(shard: str, shards: dict[str, int | str], *inside: Any) -> dict[str, str]:
+        cutter.take(response(*transaction(shard, shards, *inside)), 1)
+        return {name.removeprefix("shop/"): place.gtid for name, place in cutter.place.shards.items()}
+
+    def change(shard: str, number: int) -> list[Any]:
+        return [fields("item", shard), rows("item", shard, (None, [f"{number}", "x"]))]
+
+    halves = ["-40", "40-80"]
+    first = take("-40", {"-40": 6, "40-80": 5, "80-": 5}, journal("-40", halves, {"-80": 3}))
+    between = take("40-80", {"-40": 6, "40-80": 6, "80-": 5}, *change("40-80", 1))
+    both = take("40-80", {"-40": 6, "40-80": 7, "80-": 5}, journal("40-80", halves, {"-80": 3}))
+    late = take("80-", {"-40": 6, "40-80": 7, "80-": 6}, *change("80-", 2))
+    followed = take("-80", {"80-": 6, "-80": 4}, *change("-80", 3))
+
+    assert first == {"-40": gtid(5), "40-80": gtid(5), "80-": gtid(5)}
+    assert between == {"-40": gtid(5), "40-80": gtid(6), "80-": gtid(5)}
+    assert both == {"-80": gtid(3), "80-": gtid(5)}
+    assert late == {"-80": gtid(3), "80-": gtid(6)}
+    assert followed == {"-80": gtid(4), "80-": gtid(6)}
+    assert cutter.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
+    slices, beside = cutter.give(1)
+    found = records_of(slices, beside)
+    assert [origin for _, origin, _ in changes(found)] == ["shop/40-80", "shop/80-", "shop/-80"]
+    assert [r["payload"] for r in beside if r["schema_id"] == "lineage"] == [
+        b'{"shop/-80": ["shop/-40", "shop/40-80"]}'
+    ]
 
 
 def test_every_recorded_row_becomes_a_record() -> None:
