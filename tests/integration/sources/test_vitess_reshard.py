@@ -175,4 +175,4 @@ def test_several_streams_follow_shards_that_become_one(cluster: VitessCluster) -
     source.close()
     assert read == 40
     assert set(plan.end) == set(head)
-    assert set(plan.end["shop/40-"]["parents"]) == {"shop/40-80", "shop/80-", "shop/-80"}
+    assert set(plan.end["shop/40-"]["parents"]) == {"shop/40-80", "shop/80-"}
