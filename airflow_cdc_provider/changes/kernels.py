@@ -79,9 +79,14 @@ def kernel_folder(file: Path) -> Path | None:
 
 @cache
 def source_hash(file: Path) -> str:
-    """Hash a module together with all modules of this package that it imports, and Numba's version."""
+    """Hash a module together with all modules of this package that it imports, and Numba's version.
+
+    Names of modules count: what Numba keeps names the modules of the types that a kernel takes.
+    """
     digest = hashlib.blake2b(numba.__version__.encode(), digest_size=12)
     for source in sorted(_with_imports(file)):
+        inside = source.is_relative_to(_PACKAGE)
+        digest.update(str(source.relative_to(_PACKAGE) if inside else source.name).encode())
         digest.update(_read(source))
     return digest.hexdigest()
 

@@ -39,13 +39,17 @@ from airflow_cdc_provider.options import (
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.yaml_file import read_yaml
 
-SourceOptions = CassandraOptions | MongodbOptions | VitessOptions
-SOURCE_OPTIONS: Mapping[str, type[CassandraOptions] | type[MongodbOptions] | type[VitessOptions]] = {
+SourceOptions = CassandraOptions | MongodbOptions | ScyllaOptions | VitessOptions
+SOURCE_OPTIONS: Mapping[
+    str, type[CassandraOptions] | type[MongodbOptions] | type[ScyllaOptions] | type[VitessOptions]
+] = {
     "cassandra": CassandraOptions,
     "mongodb": MongodbOptions,
+    "scylla": ScyllaOptions,
     "vitess": VitessOptions,
 }
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")

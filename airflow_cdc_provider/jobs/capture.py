@@ -23,6 +23,7 @@ from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges,
 from airflow_cdc_provider.sources.abilities import (
     CountsPassedOver,
     FindsGaps,
+    HearsReading,
     LearnsSchemas,
     PassedOver,
     ReadingCounts,
@@ -164,6 +165,8 @@ def _capture(context: JobContext) -> CaptureCounts:
                 raise
             committing = time.monotonic() - began
             committed += committing
+            if reading is not None and isinstance(source, HearsReading):
+                source.heard(Counter(reading.value) - before)
             batches += 1
             captured += state.appended - len(seen)
             seen = []

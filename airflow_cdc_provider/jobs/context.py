@@ -28,6 +28,7 @@ from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_c
 from airflow_cdc_provider.signals.names import SOURCE
 from airflow_cdc_provider.sources.abilities import HearsStop, LearnsSchemas, ReadingCounts
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 if TYPE_CHECKING:
@@ -242,6 +243,14 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
         from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 
         return CassandraSource(connector.source, connection, connector.selects, names=connector.names)
+    if isinstance(connector.source, ScyllaOptions):
+        from airflow_cdc_provider.sources.scylla.check import WantedImages
+        from airflow_cdc_provider.sources.scylla.source import ScyllaSource
+
+        images = WantedImages(*connector.publish.scylla.images())
+        return ScyllaSource(
+            connector.source, connection, connector.selects, names=connector.names, images=images
+        )
     if isinstance(connector.source, VitessOptions):
         from airflow_cdc_provider.sources.vitess.source import VitessSource
 

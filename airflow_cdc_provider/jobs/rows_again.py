@@ -17,7 +17,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.row_states import row_states
-from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cql.codec import CqlCodec
 
 ReadAgain = Callable[[str, Sequence[bytes]], Iterator[pa.RecordBatch]]
 """Reads all rows of some partition keys of a table (``keyspace.table``), as snapshot changes."""
@@ -36,7 +36,7 @@ def last_of_each_row(states: pa.RecordBatch) -> np.ndarray:
 
 
 def as_read(
-    states: pa.RecordBatch, codec: CassandraCodec, read_again: ReadAgain, now_seconds: int
+    states: pa.RecordBatch, codec: CqlCodec, read_again: ReadAgain, now_seconds: int
 ) -> pa.RecordBatch:
     """Return states of rows with what the source has of them now.
 
@@ -65,9 +65,7 @@ def as_read(
     return pa.RecordBatch.from_pydict({name: shown.get(name, states[name]) for name in names})
 
 
-def _read(
-    keys: Sequence[bytes], codec: CassandraCodec, read_again: ReadAgain, now_seconds: int
-) -> pa.RecordBatch:
+def _read(keys: Sequence[bytes], codec: CqlCodec, read_again: ReadAgain, now_seconds: int) -> pa.RecordBatch:
     """Read partitions, and return the states of their rows."""
     batches = list(read_again(codec.table, keys)) if keys else []
     (records,) = pa.Table.from_batches(batches, record.CHANGE_SCHEMA).combine_chunks().to_batches() or [

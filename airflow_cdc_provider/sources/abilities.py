@@ -54,6 +54,15 @@ class TellsReading(Protocol):
 
 
 @runtime_checkable
+class HearsReading(Protocol):
+    """What a source adds whose next batch follows from what the last one held."""
+
+    def heard(self, reading: ReadingCounts) -> None:
+        """Take in what tasks told of a batch that is committed."""
+        ...
+
+
+@runtime_checkable
 class NamesRows(Protocol):
     """What a reader of snapshots adds that can name a row for people."""
 

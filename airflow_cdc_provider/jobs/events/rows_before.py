@@ -18,8 +18,8 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.jobs.row_states import rows_before
-from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cql.codec import CqlCodec
 
 _OF_THE_MIRROR: Final = -1
 """Number of the change that stands for what a mirror holds."""
@@ -62,7 +62,7 @@ class RowsBefore:
 
     def __init__(
         self,
-        codec: CassandraCodec,
+        codec: CqlCodec,
         decoder: EventDecoder,
         records: pa.RecordBatch,
         fences: tuple[Fence, ...],

@@ -5,17 +5,18 @@ one array of bytes, a cell by where it starts, so nothing is unpacked. :func:`ch
 length once; all other kernels rely on it and never look at bytes that it hasn't passed.
 
 One rule set decides which version of a cell wins (``docs/formats/cassandra-commit-log.md``, section 16, rule
-3). Both are total orders, so any order of merging gives the same winner:
+3; ``docs/design/scylla.md``, *Ties*). All are total orders, so any order of merging gives the same winner:
 
 ======= ===============================================================================================
 4.0     write time; tombstone or expiring over plain; tombstone over expiring; later local deletion time
         or expiry; greater value, bytes unsigned
 3.11    write time; not live now over live; greater value, bytes signed; later local deletion time
+scylla  as 4.0, but after the expiry the shorter TTL, then the value
 ======= ===============================================================================================
 
 An expired cell counts by its expiry, without TTL and value: two that these told apart while they lived are
-the same now, whenever they are merged. A write time that is a lower bound wins over an equal exact one
-before values are looked at. TTL settles what is left, which no reader of the database can see.
+the same now, whenever they are merged. A write time that is a lower bound wins over an equal exact one before
+values (of ScyllaDB, TTLs) are looked at. TTL settles what is left, which no reader of the database can see.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from airflow_cdc_provider.lake.reconcile.shapes import Bytes, Flat, Int, Numbers
 
 RULES_4_0: Final = 0
 RULES_3_11: Final = 1
+RULES_SCYLLA: Final = 2
 
 HOLDS_NOTHING: Final = 0
 HOLDS_SOMETHING: Final = 1
@@ -306,6 +308,8 @@ def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) 
     b_tombstone = np.int64((b_flags & (CELL_TOMBSTONE | CELL_EXPIRING)) == CELL_TOMBSTONE)
     a_uncertain = a_flags & CELL_UNCERTAIN
     b_uncertain = b_flags & CELL_UNCERTAIN
+    a_ttl = np.int64(0) if is_expired(data, a, now_seconds) else cell_ttl(data, a)
+    b_ttl = np.int64(0) if is_expired(data, b, now_seconds) else cell_ttl(data, b)
     if rules == RULES_3_11:
         a_live = np.int64(is_live(data, a, now_seconds))
         b_live = np.int64(is_live(data, b, now_seconds))
@@ -328,11 +332,11 @@ def compare_versions(data: Bytes, a: Int, b: Int, now_seconds: Int, rules: Int) 
             order = order_of(a_end, b_end)
         if order == 0:
             order = order_of(a_uncertain, b_uncertain)
+        if order == 0 and rules == RULES_SCYLLA:
+            order = order_of(b_ttl, a_ttl)
         if order == 0:
             order = compare_values(data, a, b, now_seconds, rules)
     if order == 0:
-        a_ttl = np.int64(0) if is_expired(data, a, now_seconds) else cell_ttl(data, a)
-        b_ttl = np.int64(0) if is_expired(data, b, now_seconds) else cell_ttl(data, b)
         order = order_of(a_ttl, b_ttl)
     return order
 

@@ -1,4 +1,4 @@
-"""Cell-level reconciliation: Cassandra's read path over contributions, as one Arrow kernel.
+"""Cell-level reconciliation: the read path of Cassandra and ScyllaDB over contributions, as one Arrow kernel.
 
 ``docs/formats/cassandra-commit-log.md``, section 16: every cell by its write time and the database's tie
 rules, row liveness, deletions of rows, ranges, partitions and collections, expiry, statics. What comes out
@@ -43,6 +43,7 @@ from airflow_cdc_provider.lake.reconcile.cell_row import (
     HOLDS_UNCERTAIN_ROW,
     RULES_3_11,
     RULES_4_0,
+    RULES_SCYLLA,
     check_cell_rows,
 )
 from airflow_cdc_provider.lake.reconcile.copies import NO_CHANGES, count_copies
@@ -63,7 +64,7 @@ from airflow_cdc_provider.lake.reconcile.partition import (
 from airflow_cdc_provider.lake.reconcile.reconciled import Reconciled
 from airflow_cdc_provider.lake.reconcile.shapes import Batch, Numbers, Outcome, Settings
 
-RULES: Final = {"4.0": RULES_4_0, "3.11": RULES_3_11}
+RULES: Final = {"4.0": RULES_4_0, "3.11": RULES_3_11, "scylla": RULES_SCYLLA}
 
 
 def reconcile_cells(
@@ -82,7 +83,7 @@ def reconcile_cells(
         contributions: ``CONTRIBUTION_SCHEMA``, in any order, with any copies. For each key that occurs, all
             that is known of it: pending changes, the mirror's rows (as scope ``ROW``), the side table.
         now_seconds: Epoch second at which expiry is judged.
-        rules: Tie rules, ``4.0`` (and later) or ``3.11``.
+        rules: Tie rules: Cassandra's ``4.0`` (and later) or ``3.11``, or ``scylla``.
         min_generation: The table's generation: contributions of a lower one don't count. What comes out bears
             the highest generation that its key had.
         purge_before_seconds: Tombstones and expired data of before this epoch second are forgotten. Only safe

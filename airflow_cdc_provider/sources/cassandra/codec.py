@@ -1,92 +1,31 @@
-"""Decodes the changes of one table and shows its rows: what executors and the offline commands work with.
-
-Column ids in cell rows must outlive schema changes, so a mirror remembers them
-(:meth:`CassandraCodec.remember`). A column that
-was dropped and added again, and every column of a table that was made anew, gets a new id: cells of the old
-one, wherever they are still stored, are shown no more. Ids are reserved (:meth:`CassandraCodec.reserve`)
-before anything that names them is written, so that none is ever given to two columns, also if what wrote them
-was killed.
-"""
+"""Decodes the changes of one table and shows its rows: what executors and the offline commands work with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
-from uuid import UUID
+from typing import Any
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
-from airflow_cdc_provider.changes.static_columns import StaticColumns
-from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
-from airflow_cdc_provider.sources.cql.json_text import rows_to_json
+from airflow_cdc_provider.sources.cql import codec
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
-from airflow_cdc_provider.sources.cql.project import Projection
-from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
-
-MEMORY_FORMAT: Final = 1
-_RESERVED: Final = "reserved"
-_EPOCH_100NS: Final = 0x01B21DD213814000
-"""1970 in the time of UUIDs: 100 ns since 1582."""
+from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 
 @dataclass
-class CassandraCodec:
-    """The codec of one table: see :class:`~airflow_cdc_provider.sources.base.Codec`. Picklable.
+class CassandraCodec(codec.CqlCodec):
+    """The codec of one table: see :class:`~airflow_cdc_provider.sources.cql.codec.CqlCodec`. Picklable.
 
     Args:
-        schema: The table, its columns numbered.
         rules: Tie rules of the read path, ``4.0`` or ``3.11``.
-        types: Choices of lake types.
-        last_id: The greatest column id that the mirror's table ever had.
-        drift: What became of the columns since the mirror was last written.
     """
 
-    schema: TableSchema
     rules: str = "4.0"
-    types: LakeTypes = field(default_factory=LakeTypes)
-    last_id: int = 0
-    drift: Drift = field(default_factory=lambda: Drift(exact=True))
-
-    model: Literal["row", "cell"] = field(default="cell", init=False)
-    table: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Take over the table's name."""
-        self.table = self.schema.full_name
-
-    @property
-    def created_us(self) -> int:
-        """When the table was created, by its id, in us since 1970; 0 for an id that doesn't tell."""
-        table_id = UUID(hex=self.schema.id or "0" * 32)
-        return (table_id.time - _EPOCH_100NS) // 10 if table_id.version == 1 else 0
-
-    @property
-    def column_ids(self) -> frozenset[int] | None:
-        """Ids of the static and regular columns; None if no column that ever had one is gone."""
-        ids = frozenset(c.id for c in (*self.schema.static, *self.schema.regular))
-        return ids if len(ids) < self.last_id else None
-
-    @property
-    def static_columns(self) -> StaticColumns:
-        """The static columns, of which a table may have none."""
-        key = tuple(c.name for c in self.schema.partition_key)
-        return StaticColumns(key, tuple(c.name for c in self.schema.static))
-
-    @property
-    def lived_by(self) -> tuple[str, ...] | None:
-        """The columns by whose cells a row may live as it did when the mirror was last written.
-
-        None if that are all that there were: of no row the last cells have gone with a column.
-        """
-        if self.drift.renewed or not self.drift.replaced:
-            return None
-        return tuple(c.name for c in self.schema.regular if c.name not in self.drift.replaced)
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions.
@@ -95,64 +34,9 @@ class CassandraCodec:
         """
         return self._decoder.decode(changes, fences)
 
-    def mirror_schema(self) -> pa.Schema:
-        """Return the mirror's columns, in the order of ``SELECT *``."""
-        return self._projection.schema
-
-    def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows as the mirror's columns."""
-        return self._projection.project(rows)
-
-    def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live rows as ``SELECT JSON *`` does."""
-        return rows_to_json(self.schema, rows)
-
-    def remember(self) -> dict[str, Any]:
-        """Return the JSON from which :func:`recall_codec` gives columns the same ids again."""
-        columns = (*self.schema.static, *self.schema.regular)
-        return {
-            "v": MEMORY_FORMAT,
-            "table_id": self.schema.id,
-            "keys": [c.name for c in (*self.schema.partition_key, *self.schema.clustering)],
-            "columns": {c.name: [c.id, _dropped_at(self.schema, c.name)] for c in columns},
-            "last_id": self.last_id,
-        }
-
-    def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the memory that a mirror must keep before anything of this codec is written.
-
-        It is what the mirror's rows were written by, and beside it, under ``reserved``, the columns as they
-        are now, and those of former reservations of this table that have gone since. So a later codec gives
-        the same ids to the same columns and to no others, and knows which columns the mirror may have been
-        fitted to without having got values for them.
-
-        Args:
-            memory: The mirror's, from which this codec was recalled.
-
-        Returns:
-            The memory, None if the given one will do.
-        """
-        mine = self.remember()
-        if memory is not None and mine == {n: v for n, v in memory.items() if n != _RESERVED}:
-            return None
-        merged = {**mine, "columns": {}} if memory is None else memory
-        former = merged.get(_RESERVED, {"table_id": None})
-        columns = former["columns"] if former["table_id"] == self.schema.id else {}
-        part = {"table_id": self.schema.id, "columns": {**columns, **mine["columns"]}}
-        reserved = {**merged, _RESERVED: part, "last_id": self.last_id}
-        return None if reserved == memory else reserved
-
     @cached_property
     def _decoder(self) -> UpdateDecoder:
         return UpdateDecoder(self.schema, former=True)
-
-    @cached_property
-    def _projection(self) -> Projection:
-        return Projection(self.schema, self.types)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is compiled."""
-        return {f: getattr(self, f) for f in self.__dataclass_fields__}
 
 
 def recall_codec(
@@ -162,84 +46,13 @@ def recall_codec(
 
     Args:
         schema: The table as it is now.
-        memory: What :meth:`CassandraCodec.remember` gave, None for a new mirror.
+        memory: What :meth:`~airflow_cdc_provider.sources.cql.codec.CqlCodec.remember` gave, None for a new
+            mirror.
         rules: See :class:`CassandraCodec`.
-        types: Likewise.
+        types: Choices of lake types.
 
     Raises:
         TransientError: The mirror remembers a later state of the table: to follow the schema would drop
             columns that it doesn't know yet.
     """
-    ids: dict[str, int] = {}
-    last_id = 0
-    drift = Drift(exact=True)
-    if memory is not None:
-        last_id = int(memory["last_id"])
-        reserved = memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}})
-        for part in (memory, reserved):
-            if _same_table(schema, part) and (column := _forgotten(schema, part["columns"])):
-                raise TransientError(
-                    f"the schema of {schema.full_name} is older than that of its mirror",
-                    expected=f"a column {column}, or when it was dropped",
-                    found="neither",
-                    remedy="run again when the cluster answers, or its nodes agree on the schema",
-                )
-        merged = _kept(schema, memory)
-        ids = {**_kept(schema, reserved), **merged}
-        drift = _drift(schema, memory, merged, reserved["columns"])
-    # No column has the empty name: it keeps the ids of columns that are gone from being given again.
-    numbered = number_columns(schema, {**ids, "": last_id})
-    last_id = max([last_id, *(c.id for c in numbered.columns)])
-    return CassandraCodec(numbered, rules, types or LakeTypes(), last_id, drift)
-
-
-def _same_table(schema: TableSchema, remembered: Mapping[str, Any]) -> bool:
-    return not schema.id or remembered["table_id"] in ("", schema.id)
-
-
-def _kept(schema: TableSchema, remembered: Mapping[str, Any]) -> dict[str, int]:
-    """Return the ids of the columns that are still the same ones."""
-    if not _same_table(schema, remembered):
-        return {}
-    return {
-        name: number
-        for name, (number, dropped_at) in remembered["columns"].items()
-        if _dropped_at(schema, name) == dropped_at
-    }
-
-
-def _drift(
-    schema: TableSchema,
-    memory: Mapping[str, Any],
-    kept: Mapping[str, int],
-    reserved: Mapping[str, Any],
-) -> Drift:
-    """Compare a table with what a mirror remembers of it; its key columns are the same by their places.
-
-    A column of which only the id is reserved has no values yet, and may be another one than that to which the
-    mirror was fitted: it is replaced in any case.
-    """
-    if not _same_table(schema, memory):
-        own = {column.name for column in schema.columns}
-        known = {*memory["keys"], *memory["columns"], *reserved}
-        return Drift(renewed=True, replaced=frozenset(known | own), exact=True)
-    keys = len(schema.partition_key) + len(schema.clustering)
-    replaced = {*memory["columns"], *reserved} - set(kept)
-    return Drift(keys=keys, replaced=frozenset(replaced), exact=True)
-
-
-def _forgotten(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> str:
-    """Return a column that a mirror knows of and the schema does not yet; empty for none.
-
-    Of a column that was dropped Cassandra keeps when, also if one of its name is added again.
-    """
-    present = {column.name for column in schema.columns}
-    for name, (_, dropped_at) in remembered.items():
-        if name not in schema.dropped and (dropped_at or name not in present):
-            return name
-    return ""
-
-
-def _dropped_at(schema: TableSchema, name: str) -> int:
-    gone = schema.dropped.get(name)
-    return gone.dropped_at_us if gone else 0
+    return codec.recall_codec(CassandraCodec, schema, memory, rules, types)

@@ -19,8 +19,8 @@ from airflow_cdc_provider.changes.fence import EVENT_US
 from airflow_cdc_provider.changes.record import TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_truncation
-from airflow_cdc_provider.sources.cassandra.connect import driver_errors
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
+from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -36,8 +36,6 @@ SETTLED_MS: Final = 600_000
 
 _EVENT_MS: Final = EVENT_US // 1000
 _QUERY: Final = "SELECT host_id, toUnixTimestamp(now()) AS now_ms, truncated_at FROM system.local"
-_RETRY_SECONDS: Final = 2.0
-_PAUSE_SECONDS: Final = 0.2
 _NEVER: Final = Truncation(0, 0, 0)
 _NO_PLACE: Final = bytes(24)
 
@@ -55,32 +53,6 @@ class NodeState:
     host_id: str
     now_ms: int
     truncated: Mapping[str, Truncation] = field(default_factory=dict)
-
-
-def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
-    """Ask every node that is up, all at the same time; yield each with its answer, or with the error as ours.
-
-    With ``local_datacenter`` in the connection only that data centre's nodes can be asked.
-    """
-    hosts = [host for host in session.cluster.metadata.all_hosts() if host.is_up is not False]
-    last_try = time.monotonic() + _RETRY_SECONDS
-    while hosts:
-        again = []
-        asked = [(host, session.execute_async(query, host=host)) for host in hosts]
-        for host, answer in asked:
-            try:
-                with driver_errors(f"asking {host.address}"):
-                    found: Any = answer.result()
-            except CdcError as error:
-                if time.monotonic() < last_try:
-                    again.append(host)
-                    continue
-                found = error
-            yield host, found
-        if again:
-            # Just after connecting, the driver may still be about to replace its connections.
-            time.sleep(_PAUSE_SECONDS)
-        hosts = again
 
 
 def node_states(session: Session) -> list[NodeState]:

@@ -47,7 +47,6 @@ from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import ONLY_NODE
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_alone
-from airflow_cdc_provider.sources.cassandra.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cassandra.nodes import (
     NodeState,
     host_ids,
@@ -56,17 +55,19 @@ from airflow_cdc_provider.sources.cassandra.nodes import (
     truncation_rows,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cassandra.payload import state_payload
-from airflow_cdc_provider.sources.cassandra.reasons import MUTATION_CODES
-from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
-    SnapshotRange,
-    SnapshotReader,
-    plan_ranges,
-)
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
+from airflow_cdc_provider.sources.cql.reasons import MUTATION_CODES
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
+from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
+    SnapshotRange,
+    SnapshotReader,
+    SnapshotReads,
+    plan_ranges,
+)
 from airflow_cdc_provider.sources.cql.system_schema import Row, read_rows, schemas_from_rows
 
 if TYPE_CHECKING:
@@ -416,7 +417,9 @@ class CassandraSource:
 
     def _snapshot_reader(self) -> SnapshotReader:
         tables = {name: self._schema(name) for name in self.tables()}
-        return SnapshotReader(self._connection, self.options, tables)
+        advanced = self.options.advanced
+        reads = SnapshotReads(self.options.consistency, advanced.fetch_size, advanced.request_timeout_seconds)
+        return SnapshotReader(self._connection, reads, tables)
 
     def _drops_above(self, origin: str) -> int | None:
         """Tell how much a node's cdc_raw may hold, if it drops segments when it is full; else None."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cql.schema import TableSchema, ViewDefinition
-from airflow_cdc_provider.sources.cql.types import quote_name
+from airflow_cdc_provider.sources.cql.types import cql_name, quote_name
 
 
 def require_capturable(view: TableSchema, *, captured: bool) -> None:
@@ -50,8 +50,3 @@ def other_conditions(definition: ViewDefinition) -> list[str]:
     """List the conditions of a view that a reading of its base by ranges of tokens can't have beside them."""
     names = tuple(f"{quote_name(name)} " for name in definition.clustering)
     return [c for c in definition.conditions if not c.startswith(names)]
-
-
-def cql_name(full_name: str) -> str:
-    """Write ``keyspace.table`` as CQL does, each part quoted where it must be."""
-    return ".".join(map(quote_name, full_name.split(".", 1)))

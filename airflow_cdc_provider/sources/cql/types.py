@@ -143,6 +143,11 @@ def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def cql_name(full_name: str) -> str:
+    """Write ``keyspace.table`` as CQL does, each part quoted where it must be."""
+    return ".".join(map(quote_name, full_name.split(".", 1)))
+
+
 _RESERVED = """
     add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe
     drop entries execute from full grant if in index infinity insert into is keyspace limit materialized mbean

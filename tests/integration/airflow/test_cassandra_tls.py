@@ -17,7 +17,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
-from airflow_cdc_provider.sources.cassandra.java_keystores import read_keystore
+from airflow_cdc_provider.sources.cql.driver.java_keystores import read_keystore
 
 pytestmark = pytest.mark.integration
 

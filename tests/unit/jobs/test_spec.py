@@ -16,7 +16,7 @@ from airflow_cdc_provider.jobs.spec import (
     SegmentNumbers,
     TableResult,
 )
-from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import SnapshotRange as CassandraRange
+from airflow_cdc_provider.sources.cql.snapshots.token_ranges import SnapshotRange as CassandraRange
 from airflow_cdc_provider.sources.mongodb.snapshot import SnapshotRange as MongodbRange
 
 

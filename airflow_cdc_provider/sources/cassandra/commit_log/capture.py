@@ -41,7 +41,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     read_descriptor,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
-from airflow_cdc_provider.sources.cassandra.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
+from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4
 _SLICE_BYTES: Final = 16 * 1024 * 1024

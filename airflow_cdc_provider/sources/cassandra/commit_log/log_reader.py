@@ -72,8 +72,8 @@ from airflow_cdc_provider.sources.cassandra.payload import (
     mutation_header,
     mutation_payload,
 )
-from airflow_cdc_provider.sources.cassandra.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 

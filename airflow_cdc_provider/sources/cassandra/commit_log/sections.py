@@ -34,7 +34,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.compression import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, section_decrypter
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import Descriptor, SegmentBytes
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.reasons import (
     MARKER_CHECKSUM,
     MARKER_TARGET,
     SECTION_UNREADABLE,
@@ -66,7 +66,7 @@ class Damage(NamedTuple):
 
     ``position``  logical position where it begins
     ``length``    bytes of it, in the file
-    ``reason``    one of :mod:`airflow_cdc_provider.sources.cassandra.reasons`
+    ``reason``    one of :mod:`airflow_cdc_provider.sources.cql.reasons`
     ``sample``    its first bytes
     """
 

@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import (
     system_table,
     system_tables,
 )
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 SELECTED: Final = 0

@@ -21,8 +21,8 @@ from airflow_cdc_provider.sources.cassandra.commit_log.tables import (
     LogTables,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, find_table
-from airflow_cdc_provider.sources.cassandra.decoding.sink import (
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, find_table
+from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUNDS_AT,
     FAILED_AT,
     ROWS_AT,
@@ -31,7 +31,7 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     grow,
     new_sink,
 )
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.reasons import (
     BAD_COUNT,
     NO_SPACE,
     TRAILING_BYTES,

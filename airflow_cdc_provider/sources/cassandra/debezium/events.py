@@ -49,8 +49,11 @@ from airflow_cdc_provider.sources.cassandra.debezium.types import (
     java_type,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables
-from airflow_cdc_provider.sources.cassandra.decoding.sink import (
+from airflow_cdc_provider.sources.cassandra.payload import segments_and_ends
+from airflow_cdc_provider.sources.converters import Converter
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
+from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,
     CHANGE,
     LOWER,
@@ -60,12 +63,10 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     UPPER,
     Sink,
 )
-from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, segments_and_ends, snapshot_columns
-from airflow_cdc_provider.sources.converters import Converter
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, order_as_driver
+from airflow_cdc_provider.sources.cql.snapshot_payload import SNAPSHOT_TAG, snapshot_columns
 
 BOUND_TYPE: Final = pa.struct(
     [

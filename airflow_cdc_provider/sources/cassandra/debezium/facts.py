@@ -24,10 +24,10 @@ from airflow_cdc_provider.changes.cells import (
     ROW_UNCERTAIN,
 )
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cassandra.decoding.times import EXPIRED_TTL
-from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cql.decoding.sink import STATE_END, Sink
 from airflow_cdc_provider.sources.cql.schema import Column
+from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,12 @@ from airflow_cdc_provider.changes.fence import EVENT_US, Fence, newest_event
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Decoded
-from airflow_cdc_provider.sources.cassandra.decoding.clustering import comparable_clusterings
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import read_update
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, compile_tables, find_table
-from airflow_cdc_provider.sources.cassandra.decoding.sink import (
+from airflow_cdc_provider.sources.cassandra.payload import VERSIONS, Position
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables, find_table
+from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUNDS_AT,
     CHANGE,
     FAILED_AT,
@@ -37,9 +39,8 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     grow,
     new_sink,
 )
-from airflow_cdc_provider.sources.cassandra.decoding.snapshot_rows import read_snapshot_row
-from airflow_cdc_provider.sources.cassandra.payload import SNAPSHOT_TAG, VERSIONS, Position
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.decoding.snapshot_rows import read_snapshot_row
+from airflow_cdc_provider.sources.cql.reasons import (
     BAD_CLUSTERING,
     NO_SPACE,
     OTHER_TABLE,
@@ -49,8 +50,8 @@ from airflow_cdc_provider.sources.cassandra.reasons import (
     UNKNOWN_TAG,
     describe,
 )
-from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import SNAPSHOT_TAG
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16

@@ -20,18 +20,19 @@ from typing import Final
 
 import numpy as np
 
-from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same, store_little32, store_little64
-from airflow_cdc_provider.changes.cells import FORMAT, NEVER, ROW_DELETION, ROW_HEADER_BYTES
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, same, store_little32
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
 from airflow_cdc_provider.changes.kernels import inlined, walker
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program, find_column
 from airflow_cdc_provider.sources.cassandra.decoding.rows import (
     REGULAR_LINE,
     STATIC_LINE,
     read_clustering,
     read_row,
 )
-from airflow_cdc_provider.sources.cassandra.decoding.sink import (
+from airflow_cdc_provider.sources.cassandra.decoding.times import read_deletion
+from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_deletion
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, find_column
+from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,
     BOUNDS_AT,
     LIST_COUNT,
@@ -42,13 +43,10 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     RANGE_DELETION_TIME,
     RANGE_START,
     RANGE_TIMESTAMP,
-    STATES_AT,
     Sink,
     failed,
-    put_row,
 )
-from airflow_cdc_provider.sources.cassandra.decoding.times import LIVE, read_deletion
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.reasons import (
     BAD_FLAGS,
     BAD_MARKER,
     NO_SPACE,
@@ -120,7 +118,7 @@ def read_update(
         if after < 0:
             return failed(cursor, at, -after)
         at = after
-        if timestamp != LIVE and not _put_deletion(
+        if timestamp != LIVE and not put_deletion(
             sink, change, np.int64(PARTITION_DELETION), timestamp, deletion_time, NOWHERE, NOWHERE
         ):
             return -NO_SPACE
@@ -262,7 +260,7 @@ def _read_marker(
         if timestamp != cursor[RANGE_TIMESTAMP] or deletion_time != cursor[RANGE_DELETION_TIME]:
             return failed(cursor, marker_at, BAD_MARKER)
         upper = bound if count > 0 else NOWHERE
-        if not _put_deletion(
+        if not put_deletion(
             sink,
             change,
             np.int64(RANGE_DELETION),
@@ -285,27 +283,3 @@ def _read_marker(
         cursor[RANGE_TIMESTAMP] = timestamp
         cursor[RANGE_DELETION_TIME] = deletion_time
     return at
-
-
-@walker
-def _put_deletion(
-    sink: Sink,
-    change: Int,
-    scope: Int,
-    timestamp: Int,
-    deletion_time: Int,
-    lower: Int,
-    upper: Int,
-) -> bool:
-    """Append a contribution whose cell row is nothing but a deletion; False if there is no space."""
-    states = sink.states
-    at = sink.cursor[STATES_AT]
-    if at + ROW_HEADER_BYTES > len(states):
-        return False
-    store_little64(states, at, FORMAT | ROW_DELETION << 8)
-    store_little64(states, at + 8, LIVE)
-    store_little64(states, at + 16, NEVER)
-    store_little64(states, at + 24, timestamp)
-    store_little64(states, at + 32, deletion_time)
-    store_little64(states, at + 40, 0)
-    return put_row(sink, change, scope, at + ROW_HEADER_BYTES, lower, upper)

@@ -36,17 +36,17 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.changes.kernels import inlined, walker
-from airflow_cdc_provider.sources.cassandra.decoding.programs import GONE, Program
-from airflow_cdc_provider.sources.cassandra.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
-from airflow_cdc_provider.sources.cassandra.decoding.sorting import compare_cells, order_cells
 from airflow_cdc_provider.sources.cassandra.decoding.times import (
     EXPIRED_TTL,
-    LIVE,
     read_deletion,
     read_local_time,
     read_ttl,
 )
-from airflow_cdc_provider.sources.cassandra.reasons import (
+from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE, put_cell_header
+from airflow_cdc_provider.sources.cql.decoding.programs import GONE, Program
+from airflow_cdc_provider.sources.cql.decoding.sink import NOWHERE, STATES_AT, Sink, failed, put_row
+from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
+from airflow_cdc_provider.sources.cql.reasons import (
     BAD_EXPIRY,
     BAD_FLAGS,
     BAD_SUBSET,
@@ -162,7 +162,7 @@ def read_row(
                 if marked_at != LIVE and marked_at > dropped_at and column_id != GONE:
                     if state_at + CELL_HEADER_BYTES > len(states):
                         return -NO_SPACE
-                    _put_cell(
+                    put_cell_header(
                         states,
                         state_at,
                         column_id,
@@ -369,19 +369,8 @@ def _read_cell(
 
     if state_at + CELL_HEADER_BYTES + path_length + length > len(states):
         return state_at, -NO_SPACE
-    _put_cell(states, state_at, column_id, kind, ttl, timestamp, local_time)
+    put_cell_header(states, state_at, column_id, kind, ttl, timestamp, local_time)
     store_little32(states, state_at + 24, path_length)
     store_little32(states, state_at + 28, length)
     after = copy(data, path_at, path_length, states, state_at + CELL_HEADER_BYTES)
     return copy(data, at, length, states, after), at + length
-
-
-@inlined
-def _put_cell(
-    states: Bytes, at: Int, column_id: Int, flags: Int, ttl: Int, timestamp: Int, local_time: Int
-) -> None:
-    """Write the first 24 bytes of a cell's header."""
-    store_little32(states, at, column_id | flags << 16)
-    store_little32(states, at + 4, ttl)
-    store_little64(states, at + 8, timestamp)
-    store_little64(states, at + 16, local_time)

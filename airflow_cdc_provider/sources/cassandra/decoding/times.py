@@ -1,7 +1,7 @@
 """Times of an update: each is written as its distance from the least of its kind (reference §10).
 
 A function that reads returns the offset after what it read, or a negative reason
-(:mod:`airflow_cdc_provider.sources.cassandra.reasons`; ``-TRUNCATED`` is the -1 that
+(:mod:`airflow_cdc_provider.sources.cql.reasons`; ``-TRUNCATED`` is the -1 that
 :mod:`airflow_cdc_provider.sources.cql.wire` returns). ``header`` is the version of the segment and the
 update's least timestamp (us), deletion time and TTL (s).
 """
@@ -15,11 +15,10 @@ import numpy as np
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.cells import NEVER
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.reasons import BAD_EXPIRY
+from airflow_cdc_provider.sources.cql.decoding.cell_rows import LIVE
+from airflow_cdc_provider.sources.cql.reasons import BAD_EXPIRY
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
-LIVE: Final = -(1 << 63)
-"""Timestamp of a deletion that deletes nothing, and of a row without liveness."""
 EXPIRED_TTL: Final = 0x7FFFFFFF
 """TTL of the liveness by which a view's row is dead."""
 

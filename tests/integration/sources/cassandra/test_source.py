@@ -26,12 +26,12 @@ from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cassandra.snapshots import token_ranges
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.cql.comparable import comparable_bytes
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.programs import compile_types
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.snapshots import token_ranges
 from airflow_cdc_provider.sources.cql.types import parse_type, to_cql
 from tests.chance import draw
 from tests.integration.jobs.workloads import CASSANDRA_TABLES, create_cassandra, write_cassandra

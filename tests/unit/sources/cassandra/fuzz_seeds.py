@@ -12,7 +12,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE, SCHEMA
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import LENGTH, START, find_entries
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import LOCAL_TABLE, system_table
-from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from tests.oracles.cassandra_read_path import Liveness, Row, write
 from tests.unit.sources.cassandra.commit_logs import segment
 from tests.unit.sources.cassandra.fuzz_targets import (

@@ -39,7 +39,6 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
-from airflow_cdc_provider.sources.cassandra.commit_log.keystore import read_secret_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.log_reader import (
     ReadCounts,
     read_segments,
@@ -50,7 +49,8 @@ from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import syst
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, Position, mutation_payload
-from airflow_cdc_provider.sources.cassandra.reasons import CODES
+from airflow_cdc_provider.sources.cql.driver.keystore import read_secret_keys
+from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 from tests.oracles.cassandra_read_path import read

@@ -20,8 +20,8 @@ from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
-from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
-from airflow_cdc_provider.sources.cassandra.reasons import CODES
+from airflow_cdc_provider.sources.cql.reasons import CODES
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from tests.oracles.cassandra_read_path import Liveness, Row, read, write
 from tests.unit.sources.cassandra.commit_logs import put_segment
 from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording

@@ -14,9 +14,9 @@ from airflow_cdc_provider.changes.cell_row import Cell, CellRow, read_cell_row, 
 from airflow_cdc_provider.changes.cells import CELL_TOMBSTONE
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
-from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix, state_payload
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix, state_payload
 
 CREATE = """
 CREATE TABLE k.t (p int PRIMARY KEY, a int, b text, s set<int>)

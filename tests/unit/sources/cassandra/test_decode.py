@@ -17,9 +17,10 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder, decode_updates
-from airflow_cdc_provider.sources.cassandra.payload import Position, snapshot_prefix
+from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cql.comparable import AFTER
 from airflow_cdc_provider.sources.cql.schema import DroppedColumn, TableSchema, number_columns
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.types import parse_type
 from tests.oracles.cassandra_read_path import (
     PARTITION_DELETION,

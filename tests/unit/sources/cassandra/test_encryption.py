@@ -31,8 +31,8 @@ from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes, read_descriptor
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption, CassandraOptions
-from airflow_cdc_provider.sources.cassandra.reasons import code
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.cql.reasons import code
 from tests.unit.sources.cassandra.commit_logs import entry, put_segment, segment
 from tests.unit.sources.cassandra.recordings import FIXTURES, of_kind, recording
 from tests.unit.sources.cassandra.test_keystore import MANY

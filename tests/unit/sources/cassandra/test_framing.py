@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.commit_log.framing import Entries, find_entries
-from airflow_cdc_provider.sources.cassandra.reasons import code
+from airflow_cdc_provider.sources.cql.reasons import code
 from tests.unit.sources.cassandra.commit_logs import entry
 
 PAYLOADS = (b"first mutation", b"second mutation!", b"third mutation, the last")

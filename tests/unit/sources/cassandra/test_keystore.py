@@ -15,8 +15,8 @@ from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives.ciphers import Cipher, modes
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log import keystore
-from airflow_cdc_provider.sources.cassandra.commit_log.keystore import read_secret_keys
+from airflow_cdc_provider.sources.cql.driver import keystore
+from airflow_cdc_provider.sources.cql.driver.keystore import read_secret_keys
 from tests.unit.sources.cassandra.recordings import FIXTURES
 
 KEYSTORES = FIXTURES.parent / "keystores"

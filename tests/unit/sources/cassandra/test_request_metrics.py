@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_cdc_provider.sources.cassandra.request_metrics import RequestMetrics
+from airflow_cdc_provider.sources.cql.driver.request_metrics import RequestMetrics
 
 
 @dataclass

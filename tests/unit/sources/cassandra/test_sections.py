@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     walk_sections,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes, read_descriptor
-from airflow_cdc_provider.sources.cassandra.reasons import code
+from airflow_cdc_provider.sources.cql.reasons import code
 from tests.unit.sources.cassandra.commit_logs import HEADER_BYTES, entry, header, marker, segment
 
 ID = 1795247392875

@@ -27,16 +27,16 @@ from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
-from airflow_cdc_provider.sources.cassandra.payload import state_payload
-from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import UNKNOWN_TIME
-from airflow_cdc_provider.sources.cassandra.snapshots.token_ranges import (
+from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
+from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
+from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     compile_select,
     page_records,
     select_list,
     split_key,
 )
-from airflow_cdc_provider.sources.cql.describe import parse_cql
-from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import parse_type
 from tests.unit.sources.cassandra.select_pages import (
     NOW,

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.sources.cassandra.driver_settings import cluster_options, resolved
-from airflow_cdc_provider.sources.cassandra.tls import tls_context, wants_tls
+from airflow_cdc_provider.sources.cql.driver.driver_settings import cluster_options, resolved
+from airflow_cdc_provider.sources.cql.driver.tls import tls_context, wants_tls
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -63,7 +63,7 @@ def open_session(
     if wants_tls(extra):
         options["ssl_context"] = tls_context(extra)
     if raw_results:
-        from airflow_cdc_provider.sources.cassandra.raw_results import RawProtocolHandler, raw_pages
+        from airflow_cdc_provider.sources.cql.driver.raw_results import RawProtocolHandler, raw_pages
 
         profile.row_factory = raw_pages
         options |= {"schema_metadata_enabled": False, "token_metadata_enabled": False}

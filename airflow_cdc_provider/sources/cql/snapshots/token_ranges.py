@@ -12,7 +12,7 @@ again gives the rows as they are then. Expiry times can be off by one second.
 Not guaranteed: deletions are not seen (what a mirror has from before and a snapshot doesn't show is read
 again after its merge), and paths of list elements, the liveness of rows and, before Cassandra 5.0, write
 times of elements are not known; merging marks what can't be decided without them as doubtful. A materialized
-view whose rows live by a column of its key is read from its base (:mod:`..views`).
+view whose rows live by a column of its key is read from its base.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SNAPSHOT
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaUnknown, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
-from airflow_cdc_provider.sources.cassandra.connect import consistency_level, driver_errors, open_session
-from airflow_cdc_provider.sources.cassandra.payload import snapshot_prefix
-from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import (
+from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
+from airflow_cdc_provider.sources.cql.programs import OPS
+from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
+from airflow_cdc_provider.sources.cql.snapshots.select_rows import (
     COUNTER,
     ELEMENTS,
     PLAIN,
@@ -45,17 +48,12 @@ from airflow_cdc_provider.sources.cassandra.snapshots.select_rows import (
     SelectProgram,
     read_page,
 )
-from airflow_cdc_provider.sources.cassandra.views import cql_name
-from airflow_cdc_provider.sources.cql.buffers import binary_array
-from airflow_cdc_provider.sources.cql.programs import OPS
-from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
-from airflow_cdc_provider.sources.cql.types import quote_name
+from airflow_cdc_provider.sources.cql.types import cql_name, quote_name
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-    from airflow_cdc_provider.sources.cassandra.raw_results import RawPage
+    from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
 
 LEAST_TOKEN: Final = -(1 << 63)
 GREATEST_TOKEN: Final = (1 << 63) - 1
@@ -151,17 +149,32 @@ def _estimate(session: Session, table: TableSchema) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class SnapshotReads:
+    """How queries of a snapshot are asked.
+
+    Args:
+        consistency: Consistency level.
+        fetch_size: Rows per page.
+        request_timeout_seconds: How long to wait for one answer.
+    """
+
+    consistency: str
+    fetch_size: int
+    request_timeout_seconds: float
+
+
+@dataclass(frozen=True)
 class SnapshotReader:
     """Reads ranges, on any machine that reaches the cluster. Picklable.
 
     Args:
         connection: The Airflow connection's values.
-        options: The source's options.
+        options: How to ask.
         tables: Schemas by name.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
-    options: CassandraOptions
+    options: SnapshotReads
     tables: Mapping[str, TableSchema]
 
     def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
@@ -215,7 +228,7 @@ class SnapshotReader:
 
     @contextmanager
     def _connected(self) -> Iterator[Session]:
-        timeout = self.options.advanced.request_timeout_seconds
+        timeout = self.options.request_timeout_seconds
         session = open_session(self.connection, timeout_seconds=timeout, raw_results=True)
         try:
             yield session
@@ -262,7 +275,7 @@ class _Query:
         session: Session,
         schema: TableSchema,
         conditions: str,
-        options: CassandraOptions,
+        options: SnapshotReads,
         *,
         names: Sequence[str] = (),
     ) -> None:
@@ -282,7 +295,7 @@ class _Query:
                 f"SELECT {', '.join(asked)} FROM {cql_name(source)} WHERE {conditions}"
             )
         self.prepared.consistency_level = consistency_level(options.consistency)
-        self.prepared.fetch_size = options.advanced.fetch_size
+        self.prepared.fetch_size = options.fetch_size
         # The server's clock is the one that write times and TTLs are compared with.
         started = time.monotonic_ns()
         now_ms = int.from_bytes(self._single("SELECT toUnixTimestamp(now()) FROM system.local"), "big")

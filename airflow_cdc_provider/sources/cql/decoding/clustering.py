@@ -10,8 +10,10 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, load_little16,
 from airflow_cdc_provider.changes.cells import ROW_HEADER_BYTES
 from airflow_cdc_provider.changes.contribution import RANGE_DELETION, ROW
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.decoding.programs import Program
-from airflow_cdc_provider.sources.cassandra.decoding.sink import (
+from airflow_cdc_provider.sources.cql.buffers import binary_array
+from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
+from airflow_cdc_provider.sources.cql.decoding.programs import Program
+from airflow_cdc_provider.sources.cql.decoding.sink import (
     BOUND_HEADER_BYTES,
     LOWER,
     ROWS_AT,
@@ -20,8 +22,6 @@ from airflow_cdc_provider.sources.cassandra.decoding.sink import (
     UPPER,
     Sink,
 )
-from airflow_cdc_provider.sources.cql.buffers import binary_array
-from airflow_cdc_provider.sources.cql.comparable import AFTER, encode_clustering
 from airflow_cdc_provider.sources.cql.scratch import Scratch, new_scratch
 
 

@@ -25,6 +25,11 @@ BAD_VALUE: Final = 14
 UNORDERED_TYPE: Final = 15
 SHADOWABLE: Final = 16
 BAD_SNAPSHOT: Final = 17
+UNKNOWN_SCHEMA: Final = 18
+UNKNOWN_OPERATION: Final = 19
+UNFINISHED_CHANGE: Final = 20
+BAD_LOG_ROW: Final = 21
+BAD_KEY: Final = 22
 
 SIZE_CHECKSUM: Final = 32
 SIZE_INVALID: Final = 33
@@ -59,6 +64,11 @@ CODES: Final = {
     UNORDERED_TYPE: ("unordered-type", "a clustering column has a type without a known order"),
     SHADOWABLE: ("shadowable-deletion", "a deletion that only views of Cassandra 3 write"),
     BAD_SNAPSHOT: ("bad-snapshot", "a snapshot row is not built as its format says"),
+    UNKNOWN_SCHEMA: ("unknown-schema", "no record tells what columns the log had"),
+    UNKNOWN_OPERATION: ("unknown-operation", "cdc$operation has a code that this version doesn't know"),
+    UNFINISHED_CHANGE: ("unfinished-change", "rows of the change are missing: its numbers or end say so"),
+    BAD_LOG_ROW: ("bad-log-row", "a log row has no value where it needs one, or one of another length"),
+    BAD_KEY: ("bad-key", "a log row has no whole partition key, or another than the change's first row"),
     SIZE_CHECKSUM: (
         "size-checksum",
         "the checksum of an entry's size is wrong; the section's rest is skipped",

@@ -30,10 +30,10 @@ from airflow_cdc_provider.changes.cells import (
 )
 from airflow_cdc_provider.changes.contribution import ROW, STATIC
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.decoding.programs import GONE, Program, find_column
-from airflow_cdc_provider.sources.cassandra.decoding.sink import FAILED_AT, NOWHERE, STATES_AT, Sink, put_row
-from airflow_cdc_provider.sources.cassandra.decoding.sorting import compare_cells, order_cells
-from airflow_cdc_provider.sources.cassandra.reasons import BAD_SNAPSHOT, NO_SPACE, UNKNOWN_COLUMN
+from airflow_cdc_provider.sources.cql.decoding.programs import GONE, Program, find_column
+from airflow_cdc_provider.sources.cql.decoding.sink import FAILED_AT, NOWHERE, STATES_AT, Sink, put_row
+from airflow_cdc_provider.sources.cql.decoding.sorting import compare_cells, order_cells
+from airflow_cdc_provider.sources.cql.reasons import BAD_SNAPSHOT, NO_SPACE, UNKNOWN_COLUMN
 
 _HEADER_BYTES: Final = 4
 _TABLE: Final = np.int64(0)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.byte_kernels import Bytes, Int, compare, copy, load_little16, load_little32
 from airflow_cdc_provider.changes.cells import CELL_COMPLEX_DELETION, CELL_HEADER_BYTES
 from airflow_cdc_provider.changes.kernels import walker
-from airflow_cdc_provider.sources.cassandra.decoding.sink import Sink
-from airflow_cdc_provider.sources.cassandra.reasons import DUPLICATE_CELL, NO_SPACE
+from airflow_cdc_provider.sources.cql.decoding.sink import Sink
+from airflow_cdc_provider.sources.cql.reasons import DUPLICATE_CELL, NO_SPACE
 
 
 @walker

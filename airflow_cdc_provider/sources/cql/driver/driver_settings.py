@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.hocon import parse_hocon
-from airflow_cdc_provider.sources.cassandra.tls import SETTINGS as TLS_SETTINGS
+from airflow_cdc_provider.sources.cql.driver.hocon import parse_hocon
+from airflow_cdc_provider.sources.cql.driver.tls import SETTINGS as TLS_SETTINGS
 
 _FILE: Final = "driver_config_file"
 _COMPRESSIONS: Final = ("none", "lz4", "snappy")

@@ -1,6 +1,6 @@
 """Certificates and a private key out of Java's keystores: JKS, PKCS12, and certificates out of JCEKS.
 
-A JKS file is built as a JCEKS file (:mod:`.commit_log.keystore`), with another magic number. Its private keys
+A JKS file is built as a JCEKS file (:mod:`.keystore`), with another magic number. Its private keys
 are ``EncryptedPrivateKeyInfo`` of an algorithm of Sun's own (1.3.6.1.4.1.42.2.17.1.1)::
 
     0     20   salt
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cassandra.commit_log.keystore import JavaReader, Malformed, read_entries
+from airflow_cdc_provider.sources.cql.driver.keystore import JavaReader, Malformed, read_entries
 
 _JKS: Final = 0xFEEDFEED
 _JCEKS: Final = 0xCECECECE

@@ -1,0 +1,1 @@
+"""From payloads to contributions: what the decoding of all CQL databases shares."""

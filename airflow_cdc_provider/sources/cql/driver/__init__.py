@@ -1,0 +1,1 @@
+"""Connections to clusters over the native protocol: settings, TLS, raw results, figures of requests."""

@@ -1,0 +1,1 @@
+"""ScyllaDB: the log tables of its change data capture, and snapshots, over CQL."""

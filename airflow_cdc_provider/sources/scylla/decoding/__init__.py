@@ -1,0 +1,1 @@
+"""Log rows to contributions: what they say of rows, cell by cell."""

@@ -1,0 +1,247 @@
+"""Changes of one table to contributions: payload bytes in, cell rows out, one kernel call a batch.
+
+A payload that can't be decoded is left out whole, with its reason; nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, DOUBT, UPSERT, generations
+from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.cql.buffers import binary_array, binary_parts
+from airflow_cdc_provider.sources.cql.decoding.clustering import comparable_clusterings
+from airflow_cdc_provider.sources.cql.decoding.programs import Program, compile_tables
+from airflow_cdc_provider.sources.cql.decoding.sink import (
+    BOUNDS_AT,
+    CHANGE,
+    FAILED_AT,
+    ROWS_AT,
+    SCOPE,
+    STATE_END,
+    STATES_AT,
+    Sink,
+    grow,
+    new_sink,
+)
+from airflow_cdc_provider.sources.cql.decoding.snapshot_rows import read_snapshot_row
+from airflow_cdc_provider.sources.cql.reasons import (
+    BAD_CLUSTERING,
+    NO_SPACE,
+    UNKNOWN_OPERATION,
+    UNKNOWN_SCHEMA,
+    UNKNOWN_TAG,
+    describe,
+)
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.cql.snapshot_payload import SNAPSHOT_TAG
+from airflow_cdc_provider.sources.scylla.decoding.log_rows import UNKNOWN_MOMENT, Keys, read_change
+from airflow_cdc_provider.sources.scylla.decoding.programs import COLUMNS, LogProgram, compile_logs
+from airflow_cdc_provider.sources.scylla.log_table import LogTable
+from airflow_cdc_provider.sources.scylla.payload import CHANGE_TAG, Position, time_us
+
+_UNKNOWN_VERSION: Final = -1
+_FORMER: Final = -2
+"""Version of a change of a table of this name that was dropped: it is passed over."""
+
+_MOST_BYTES: Final = np.iinfo(np.int32).max
+_POSITION_BYTES: Final = 40
+
+
+class LogDecoder:
+    """A table's schema and the versions of its log compiled for decoding: make one for many batches.
+
+    Args:
+        schema: The table; its static and regular columns have their ids.
+        logs: Versions of its log. Changes of those with another table id are of a table of this name that was
+            dropped: they are passed over.
+    """
+
+    def __init__(self, schema: TableSchema, logs: Sequence[LogTable]) -> None:
+        self.schema = schema
+        own = [log for log in logs if log.table_id in ("", schema.id) or not schema.id]
+        self._former = {log.schema_id for log in logs} - {log.schema_id for log in own}
+        self._versions = {log.schema_id: number for number, log in enumerate(own)}
+        self._log = compile_logs(schema, own)
+        self._program = compile_tables([schema])
+
+    def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+        """Decode changes of kind ``change`` and ``snapshot``.
+
+        Args:
+            changes: Batch of ``CHANGE_SCHEMA``; further columns are ignored.
+            fences: The table's fences; they give each contribution its generation.
+
+        Returns:
+            The contributions, in the order of the changes; and the rows that could not be decoded, each with
+            a reason that leads with its code, and names table, stream and time.
+
+        Raises:
+            ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.
+        """
+        data, offsets, _ = binary_parts(changes.column("payload"))
+        sink, keys, failures = self._decode_all(data, offsets, changes)
+        rows = sink.rows[: sink.cursor[ROWS_AT]]
+        clusterings, ends, malformed = comparable_clusterings(sink, self._program)
+        failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
+        if sink.cursor[STATES_AT] > _MOST_BYTES:
+            raise ConfigurationError(
+                "a batch of changes makes more cell rows than one Arrow column holds",
+                expected=f"at most {_MOST_BYTES} bytes",
+                found=str(sink.cursor[STATES_AT]),
+                remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
+            )
+        places = pa.array(rows[:, CHANGE])
+        state_ends = np.concatenate(([0], rows[:, STATE_END]))
+        key = pc.coalesce(changes.column("key"), binary_array(keys.data, keys.ends))
+        contributions = pa.RecordBatch.from_arrays(
+            [
+                key.take(places),
+                pa.array(rows[:, SCOPE].astype(np.int8)),
+                clusterings,
+                ends,
+                generations(changes, fences).take(places),
+                pa.nulls(len(rows), pa.binary()),
+                pa.array(np.full(len(rows), UPSERT, np.int8)),
+                binary_array(sink.states, state_ends, rows[:, SCOPE] != DOUBT),
+            ],
+            schema=CONTRIBUTION_SCHEMA,
+        )
+        sound = failures[rows[:, CHANGE], 0] == 0
+        if not sound.all():
+            contributions = contributions.filter(pa.array(sound))
+        failed = np.flatnonzero(failures[:, 0])
+        return Decoded(
+            contributions=contributions,
+            undecodable=failed.tolist(),
+            reasons=[self._reason(changes, int(row), *map(int, failures[row])) for row in failed],
+            rows=rows[sound, CHANGE],
+        )
+
+    def _decode_all(
+        self, data: Bytes, offsets: NDArray[np.int64], changes: pa.RecordBatch
+    ) -> tuple[Sink, Keys, NDArray[np.int64]]:
+        count = len(offsets) - 1
+        payload_bytes = int(offsets[-1] - offsets[0])
+        failures = np.zeros((count, 2), np.int64)
+        keys = Keys(np.empty(payload_bytes + 1, np.uint8), np.zeros(count + 1, np.int64))
+        fields = np.empty((int(self._log.versions[:, COLUMNS].max(initial=0)), 2), np.int64)
+        sink = new_sink(payload_bytes // 2, 2 * count, len(self._program.column_id))
+        given = (self._versions_of(changes), _read_at(changes), self._log, self._program)
+        done = _decode(data, offsets, 0, *given, sink, keys, fields, failures)
+        while done < count:
+            sink = grow(sink)
+            done = _decode(data, offsets, done, *given, sink, keys, fields, failures)
+        return sink, keys, failures
+
+    def _versions_of(self, changes: pa.RecordBatch) -> NDArray[np.int64]:
+        """Return the number of each change's version; a snapshot row's record names the table's id."""
+        ids = pc.fill_null(changes.column("schema_id"), "").dictionary_encode()
+        known = {**self._versions, **dict.fromkeys(self._former, _FORMER)}
+        numbers = np.array([known.get(i, _UNKNOWN_VERSION) for i in ids.dictionary.to_pylist()], np.int64)
+        versions: NDArray[np.int64] = numbers[ids.indices.to_numpy(zero_copy_only=False)]
+        tags = pc.binary_slice(changes.column("payload"), 0, 1)
+        rows = pc.equal(tags, bytes([SNAPSHOT_TAG])).fill_null(False).to_numpy(zero_copy_only=False)
+        if rows.any() and self.schema.id:
+            other = pc.not_equal(changes.column("schema_id"), self.schema.id).fill_null(False)
+            versions = np.where(rows & other.to_numpy(zero_copy_only=False), _FORMER, versions)
+        return versions
+
+    def _reason(self, changes: pa.RecordBatch, row: int, reason: int, at: int) -> str:
+        payload = changes.column("payload")[row].as_py() or b""
+        place = f"{self.schema.full_name}, byte {at} of {len(payload)}"
+        position = changes.column("position")[row].as_py() or b""
+        if payload[:1] == bytes([CHANGE_TAG]) and len(position) == _POSITION_BYTES:
+            found = Position.unpack(position)
+            place += f", stream {found.stream.hex()}, written at {time_us(found.time)} us"
+        if reason == UNKNOWN_OPERATION:
+            place += f", code {int.from_bytes(payload[at : at + 1], 'big', signed=True)}"
+        return describe(reason, place)
+
+
+def _read_at(changes: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return when each record was read, in epoch seconds."""
+    micros = changes.column("captured_at").cast(pa.timestamp("us")).cast(pa.int64())
+    seconds = pc.fill_null(pc.divide(micros, 1_000_000), UNKNOWN_MOMENT)
+    found: NDArray[np.int64] = seconds.to_numpy(zero_copy_only=False)
+    return found
+
+
+@walker
+def _decode(
+    data: Bytes,
+    offsets: NDArray[np.int64],
+    first: Int,
+    versions: NDArray[np.int64],
+    read_at: NDArray[np.int64],
+    log: LogProgram,
+    program: Program,
+    sink: Sink,
+    keys: Keys,
+    fields: NDArray[np.int64],
+    failures: NDArray[np.int64],
+) -> Int:
+    """Decode payloads from number ``first`` on, until all are done or the sink is full.
+
+    Args:
+        data: Payloads, one after the other.
+        offsets: Where each begins, then where the last ends.
+        first: Number of the first to decode.
+        versions: Per payload, its log's version.
+        read_at: Per payload, when it was read.
+        log: Versions of the log, compiled.
+        program: The base table, compiled.
+        sink: Gets the contributions.
+        keys: Gets the partition keys of changes.
+        fields: Scratch, a line per column of the log.
+        failures: Per payload, gets reason and offset in it; reason 0 for success.
+
+    Returns:
+        Number of the first payload that is not done.
+    """
+    cursor = sink.cursor
+    for change in range(first, len(offsets) - 1):
+        rows_at, states_at, bounds_at = cursor[ROWS_AT], cursor[STATES_AT], cursor[BOUNDS_AT]
+        start, end = offsets[change], offsets[change + 1]
+        keys.ends[change + 1] = keys.ends[change]
+        if versions[change] == _FORMER:
+            continue
+        cursor[FAILED_AT] = start
+        tag = np.int64(data[start]) if start < end else np.int64(0)
+        if tag == SNAPSHOT_TAG:
+            result = read_snapshot_row(data, start, end, np.int64(change), program, sink)
+        elif tag != CHANGE_TAG:
+            result = np.int64(-UNKNOWN_TAG)
+        elif versions[change] < 0:
+            result = np.int64(-UNKNOWN_SCHEMA)
+        else:
+            result = read_change(
+                data,
+                start + 1,
+                end,
+                np.int64(change),
+                versions[change],
+                read_at[change],
+                log,
+                sink,
+                keys,
+                fields,
+            )
+        if result < 0:
+            cursor[ROWS_AT], cursor[STATES_AT], cursor[BOUNDS_AT] = rows_at, states_at, bounds_at
+            keys.ends[change + 1] = keys.ends[change]
+            if result == -NO_SPACE:
+                return change
+            failures[change, 0] = -result
+            failures[change, 1] = cursor[FAILED_AT] - start
+    return len(offsets) - 1

@@ -1,0 +1,184 @@
+"""Which streams a table's changes are in, and from when to when.
+
+Streams change: with vnodes all at once when a node joins or goes (a *generation*, the same for all tables),
+with tablets for each table when its tablets are split or merged. Either way there is a set of streams from
+one moment to the next, judged by the timestamps of writes. Within a set a partition has one stream, so what
+one needs for the order of changes of a key is to read one set to its end before the next one.
+
+The tables read here: ``cdc_generation_timestamps`` and ``cdc_streams_descriptions_v2`` of
+``system_distributed``; ``cdc_timestamps`` and ``cdc_streams`` of ``system``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
+from airflow_cdc_provider.sources.scylla.stream_ids import stream_token, vnode_index
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+    from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced
+
+Groups = Mapping[str, tuple[bytes, ...]]
+"""Streams by the name of their group: the index of their vnode, or with tablets the stream's token."""
+
+_IN_USE: Final = 0
+"""``stream_state`` of a stream that works at a timestamp."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The stream sets of a table.
+
+    Args:
+        begins_ms: From when each works, rising.
+        describe: Gives the groups of one of them; asked once of each.
+    """
+
+    begins_ms: tuple[int, ...]
+    describe: Callable[[int], Groups]
+    _known: dict[int, Groups] = field(default_factory=dict, repr=False, compare=False)
+
+    def at(self, moment_us: int) -> int | None:
+        """Return the set that works at a moment, None before the first."""
+        place = bisect_right(self.begins_ms, moment_us // 1000)
+        return self.begins_ms[place - 1] if place else None
+
+    def after(self, begin_ms: int) -> int | None:
+        """Return the set that follows one, None for the last."""
+        place = bisect_right(self.begins_ms, begin_ms)
+        return self.begins_ms[place] if place < len(self.begins_ms) else None
+
+    def groups(self, begin_ms: int) -> Groups:
+        """Return the streams of a set."""
+        if begin_ms not in self._known:
+            self._known[begin_ms] = self.describe(begin_ms)
+        return self._known[begin_ms]
+
+
+def by_vnode(streams: Iterable[bytes]) -> Groups:
+    """Group streams by the index of their vnode, each group in the order of its bytes."""
+    groups: dict[int, list[bytes]] = defaultdict(list)
+    for stream in streams:
+        groups[vnode_index(stream)].append(stream)
+    return {str(index): tuple(sorted(groups[index])) for index in sorted(groups)}
+
+
+def by_token(streams: Iterable[bytes]) -> Groups:
+    """Make a group of each stream: those of tablets have no index."""
+    groups: dict[int, list[bytes]] = defaultdict(list)
+    for stream in streams:
+        groups[stream_token(stream)].append(stream)
+    return {str(token): tuple(sorted(groups[token])) for token in sorted(groups)}
+
+
+class StreamTables:
+    """Reads them, once for all tables of vnodes.
+
+    Args:
+        session: To the cluster.
+        names: Keyspaces of the server's own tables.
+    """
+
+    def __init__(self, session: Session, names: ScyllaAdvanced) -> None:
+        self._session = session
+        self._names = names
+        self._described: dict[int, Groups] = {}
+
+    def timelines(self, tables: Sequence[str]) -> dict[str, Timeline]:
+        """Return the stream sets of tables.
+
+        Raises:
+            ConfigurationError: Generations are described as release 4.3 did it.
+        """
+        with_tablets = {table: times for table in tables if (times := self._tablet_times(table))}
+        generations = self._generations() if len(with_tablets) < len(tables) else None
+        found = {}
+        for table in tables:
+            if table in with_tablets:
+                found[table] = Timeline(with_tablets[table], partial(self._tablet_groups, table))
+            else:
+                assert generations is not None
+                found[table] = generations
+        return found
+
+    def _generations(self) -> Timeline:
+        keyspace = self._names.distributed_keyspace
+        rows = self._rows_if_there(
+            f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'"
+        )
+        if rows is None:
+            self._refuse_old_form()
+        return Timeline(tuple(sorted(_ms(row.time) for row in rows or ())), self._vnode_groups)
+
+    def _refuse_old_form(self) -> None:
+        keyspace = self._names.distributed_keyspace
+        old = self._rows_if_there(f"SELECT time FROM {keyspace}.cdc_streams_descriptions LIMIT 1")
+        raise ConfigurationError(
+            "the cluster doesn't tell the generations of its streams",
+            expected=f"{keyspace}.cdc_generation_timestamps and {keyspace}.cdc_streams_descriptions_v2, "
+            "which ScyllaDB has from release 4.4 on",
+            found=f"{keyspace}.cdc_streams_descriptions alone, the form of release 4.3"
+            if old is not None
+            else "neither these nor the form of release 4.3",
+            remedy="upgrade the cluster: its nodes then rewrite the descriptions"
+            if old is not None
+            else "check that this is a cluster of ScyllaDB, and source.advanced.distributed_keyspace",
+        )
+
+    def _vnode_groups(self, begin_ms: int) -> Groups:
+        if begin_ms not in self._described:
+            rows = self._rows(
+                f"SELECT streams FROM {self._names.distributed_keyspace}.cdc_streams_descriptions_v2 "
+                "WHERE time = %s",
+                (_moment(begin_ms),),
+            )
+            self._described[begin_ms] = by_vnode(stream for row in rows for stream in row.streams)
+        return self._described[begin_ms]
+
+    def _tablet_times(self, table: str) -> tuple[int, ...]:
+        rows = self._rows_if_there(
+            f'SELECT "timestamp" AS time FROM {self._names.system_keyspace}.cdc_timestamps '
+            "WHERE keyspace_name = %s AND table_name = %s",
+            tuple(table.split(".", 1)),
+        )
+        return tuple(sorted(_ms(row.time) for row in rows or ()))
+
+    def _tablet_groups(self, table: str, begin_ms: int) -> Groups:
+        rows = self._rows(
+            f"SELECT stream_id FROM {self._names.system_keyspace}.cdc_streams WHERE keyspace_name = %s "
+            'AND table_name = %s AND "timestamp" = %s AND stream_state = %s',
+            (*table.split(".", 1), _moment(begin_ms), _IN_USE),
+        )
+        return by_token(row.stream_id for row in rows)
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with driver_errors("reading the streams of change data capture"):
+            return list(self._session.execute(query, values))
+
+    def _rows_if_there(self, query: str, values: Sequence[Any] = ()) -> list[Any] | None:
+        """Return a table's rows, None if there is no such table or keyspace."""
+        from cassandra import InvalidRequest
+
+        with driver_errors("reading the streams of change data capture"):
+            try:
+                return list(self._session.execute(query, values))
+            except InvalidRequest:
+                return None
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,184 @@
+"""Pages of a log to changes: where rows end, and which of them are one change.
+
+A page is rows one after the other, each the values of the query's columns: an int32 length (-1: null) and
+that many bytes. Rows of one stream come in the order of ``cdc$time`` and ``cdc$batch_seq_no``; those of one
+time are one change, whose last row has ``cdc$end_of_batch``. A change may go on in the next page.
+
+The payload of a change::
+
+    byte 'L', then per row: u32 little-endian length of the row, the row as the page has it
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import copy_bytes
+from airflow_cdc_provider.sources.cql.wire import next_part
+
+PAYLOAD_TAG: Final = ord("L")
+_TIME, _OPERATION, _END_OF_BATCH = 1, 3, 5
+_TIME_BYTES: Final = 16
+_LEAST_CODE, _GREATEST_CODE = -4, 9
+
+
+class PageChanges(NamedTuple):
+    """The changes of a page.
+
+    ``payloads``      Their payloads, one after the other.
+    ``ends``          Where each ends.
+    ``times``         16 bytes each: ``cdc$time`` as bytes whose order is the database's.
+    ``whole``         Whether each one's last row has ``cdc$end_of_batch``.
+    ``unknown_code``  Of each the first code that isn't known, else 0, which is.
+    ``rows``          Rows of each.
+    """
+
+    payloads: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    times: npt.NDArray[np.uint8]
+    whole: npt.NDArray[np.bool_]
+    unknown_code: npt.NDArray[np.int8]
+    rows: npt.NDArray[np.int64]
+
+
+class MalformedPage(ValueError):
+    """A page doesn't have the form of the query."""
+
+
+def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[PageChanges, int, int]:
+    """Take a page apart.
+
+    Args:
+        data: Its bytes, led by what the page before left.
+        rows: Number of rows in it.
+        columns: Number of columns of the query.
+        more: Whether another page follows: then the last change is left for it, unless it is whole.
+
+    Returns:
+        The changes; where in ``data`` begins what is left; and how many rows that is.
+
+    Raises:
+        MalformedPage: It breaks its format.
+    """
+    content = np.frombuffer(data, np.uint8)
+    found = PageChanges(
+        np.empty(len(data) + 5 * rows, np.uint8),
+        np.zeros(rows, np.int64),
+        np.zeros((rows, _TIME_BYTES), np.uint8),
+        np.zeros(rows, np.bool_),
+        np.zeros(rows, np.int8),
+        np.zeros(rows, np.int64),
+    )
+    count, rest, rest_rows, broken = _split(content, rows, columns, more, found)
+    if broken >= 0:
+        raise MalformedPage(f"row {broken} of a page")
+    size = int(found.ends[count - 1]) if count else 0
+    cut = PageChanges(
+        found.payloads[:size],
+        found.ends[:count],
+        found.times[:count],
+        found.whole[:count],
+        found.unknown_code[:count],
+        found.rows[:count],
+    )
+    return cut, int(rest), int(rest_rows)
+
+
+@walker
+def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
+    """Fill ``found``; return how many changes, where the rest begins, its rows, a broken row or -1."""
+    size = np.int64(len(data))
+    at = np.int64(0)
+    count = np.int64(0)  # changes that are ended
+    out = np.int64(0)
+    began = np.int64(0)  # where the change begins that isn't ended
+    began_row = np.int64(0)
+    for row in range(rows):
+        start = at
+        fresh = row == began_row
+        end_of_batch = False
+        code = np.int64(0)
+        time_at = np.int64(0)
+        for column in range(columns):
+            begin, length, after = next_part(data, at, size)
+            if after < 0:
+                return count, began, rows - began_row, np.int64(row)
+            if column == _TIME:
+                if length != _TIME_BYTES:
+                    return count, began, rows - began_row, np.int64(row)
+                time_at = begin
+            elif column == _OPERATION:
+                if length != 1:
+                    return count, began, rows - began_row, np.int64(row)
+                code = np.int64(np.int8(data[begin]))
+            elif column == _END_OF_BATCH:
+                end_of_batch = length == 1 and data[begin] != 0
+            at = after
+        if not fresh and not _same_time(data, time_at, found.times, count):
+            # The one before never ended.
+            found.ends[count] = out
+            found.rows[count] = row - began_row
+            count += 1
+            began, began_row, fresh = start, np.int64(row), True
+        if fresh:
+            _sortable(data, time_at, found.times, count)
+            found.payloads[out] = PAYLOAD_TAG
+            out += 1
+        length = at - start
+        for i in range(4):
+            found.payloads[out + i] = (length >> (8 * i)) & 0xFF
+        out = copy_bytes(data, start, at, found.payloads, out + 4)
+        if (code < _LEAST_CODE or code > _GREATEST_CODE or code in (-2, -1)) and found.unknown_code[
+            count
+        ] == 0:
+            found.unknown_code[count] = code
+        if end_of_batch:
+            found.whole[count] = True
+            found.ends[count] = out
+            found.rows[count] = row + 1 - began_row
+            count += 1
+            began, began_row = at, np.int64(row + 1)
+    if at != size:
+        return count, began, rows - began_row, np.int64(rows)
+    if began_row < rows and not more:
+        found.ends[count] = out
+        found.rows[count] = rows - began_row
+        count += 1
+        began, began_row = at, np.int64(rows)
+    elif began_row < rows:
+        found.unknown_code[count] = 0
+    return count, began, rows - began_row, np.int64(-1)
+
+
+@walker
+def _sortable(data, at, times, row):  # type: ignore[no-untyped-def]
+    """Write a timeuuid as bytes whose order is the database's."""
+    times[row, 0] = data[at + 6] & 0x0F
+    times[row, 1] = data[at + 7]
+    times[row, 2] = data[at + 4]
+    times[row, 3] = data[at + 5]
+    for i in range(4):
+        times[row, 4 + i] = data[at + i]
+    for i in range(8, 16):
+        times[row, i] = data[at + i] ^ 0x80
+
+
+@walker
+def _same_time(data, at, times, row):  # type: ignore[no-untyped-def]
+    """Tell whether a row's time is that of the change that isn't ended."""
+    for i in range(8, 16):
+        if times[row, i] != data[at + i] ^ 0x80:
+            return False
+    for i in range(4):
+        if times[row, 4 + i] != data[at + i]:
+            return False
+    return (
+        times[row, 0] == data[at + 6] & 0x0F
+        and times[row, 1] == data[at + 7]
+        and times[row, 2] == data[at + 4]
+        and times[row, 3] == data[at + 5]
+    )

@@ -1,0 +1,113 @@
+"""What the changes table holds of ScyllaDB: layouts of ``position`` and ``payload``, by kind.
+
+``position`` is big-endian, so memcmp sorts it in the order of reading: by generation, in it by time::
+
+    0   u64   generation: ms since 1970 (of tablets: of the set of streams)
+    8   u64   ``cdc$time``: the 60 bits of its time
+    16  8     its other eight bytes, each with the sign bit flipped: the order of timeuuids
+    24  16    stream id
+
+``payload`` begins with a tag:
+
+============== ======= =====================================================================================
+kind           tag     then
+============== ======= =====================================================================================
+``change``     ``L``   the log rows of one stream and ``cdc$time``, in the order of ``cdc$batch_seq_no``: per
+                       row u32 little-endian its length, then per column i32 big-endian length (-1: null) and
+                       bytes, as the native protocol has them
+``snapshot``   ``S``   one row of a SELECT: :mod:`airflow_cdc_provider.sources.cql.snapshot_payload`
+``schema``     ``{``   what the log's columns are: :mod:`.log_table`
+============== ======= =====================================================================================
+
+``schema_id`` of a change is the digest of the schema that names its columns (:func:`schema_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+CHANGE_TAG: Final = ord("L")
+
+STREAM_ID: Final = "cdc$stream_id"
+TIME: Final = "cdc$time"
+BATCH_SEQ_NO: Final = "cdc$batch_seq_no"
+OPERATION: Final = "cdc$operation"
+TTL: Final = "cdc$ttl"
+END_OF_BATCH: Final = "cdc$end_of_batch"
+LOG_ROW_TTL: Final = "ttl(cdc$operation)"
+"""What is left of the log row's own life when it is read, as ``TTL("cdc$operation")`` shows it."""
+
+META_COLUMNS: Final = (STREAM_ID, TIME, BATCH_SEQ_NO, OPERATION, TTL, END_OF_BATCH, LOG_ROW_TTL)
+"""What each row of a payload begins with, in this order; the others follow by name."""
+
+DELETED: Final = "cdc$deleted_"
+"""Before a column's name: true where it was set to null, cleared or overwritten."""
+DELETED_ELEMENTS: Final = "cdc$deleted_elements_"
+"""Before a multi-cell column's name: the elements that were removed."""
+
+EPOCH_100NS: Final = 0x01B21DD213814000
+"""1970 in the time of UUIDs: 100 ns since 1582."""
+
+_POSITION = struct.Struct(">QQ8s16s")
+_FLIP: Final = bytes(byte ^ 0x80 for byte in range(256))
+
+
+class Position(NamedTuple):
+    """A change's place.
+
+    Args:
+        generation_ms: When its generation of streams began.
+        time: ``cdc$time``, 16 bytes.
+        stream: Stream id, 16 bytes.
+    """
+
+    generation_ms: int
+    time: bytes
+    stream: bytes
+
+    def pack(self) -> bytes:
+        """Write it as the column ``position`` holds it."""
+        return _POSITION.pack(
+            self.generation_ms, time_bits(self.time), self.time[8:].translate(_FLIP), self.stream
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Position:
+        """Read what :meth:`pack` wrote; the version of the timeuuid is 1."""
+        generation_ms, bits, rest, stream = _POSITION.unpack(data)
+        low, middle, high = bits & 0xFFFFFFFF, bits >> 32 & 0xFFFF, bits >> 48 | 0x1000
+        return cls(generation_ms, struct.pack(">IHH", low, middle, high) + rest.translate(_FLIP), stream)
+
+
+def time_bits(timeuuid: bytes) -> int:
+    """Return the 60 bits of a timeuuid's time: 100 ns since 1582."""
+    low, middle, high = struct.unpack_from(">IHH", timeuuid)
+    return int((high & 0x0FFF) << 48 | middle << 32 | low)
+
+
+def time_us(timeuuid: bytes) -> int:
+    """Return the write time that ``cdc$time`` tells, in us since 1970."""
+    return (time_bits(timeuuid) - EPOCH_100NS) // 10
+
+
+def change_payload(rows: Iterable[Sequence[bytes | None]]) -> bytes:
+    """Write the payload of a change.
+
+    Args:
+        rows: Its log rows: per column its native bytes, in the order of the schema record.
+    """
+    parts = [bytes([CHANGE_TAG])]
+    for row in rows:
+        written = b"".join(
+            b"\xff\xff\xff\xff" if value is None else struct.pack(">i", len(value)) + value for value in row
+        )
+        parts += [struct.pack("<I", len(written)), written]
+    return b"".join(parts)
+
+
+def schema_digest(payload: bytes) -> str:
+    """Return what names a schema record in the changes: the digest of its payload, as 32 hex digits."""
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()

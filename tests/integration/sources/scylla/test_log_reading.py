@@ -1,0 +1,323 @@
+"""The ScyllaDB source on the imitation's log tables: every log row once, in order."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.sources.base import ReadLimit
+from server_kit import CassandraServer
+from server_kit.scylla import (
+    PAIR,
+    CdcOptions,
+    Column,
+    CqlType,
+    ImitatedScylla,
+    LoggedChange,
+    SystemKeyspaces,
+    Table,
+    Turmoil,
+    draw_table,
+)
+from server_kit.scylla.statements import Insert
+from tests.integration.sources.scylla.captured import Captured, LogRow, scylla_source
+from tests.oracles.raw_rows import raw_rows
+
+pytestmark = pytest.mark.integration
+
+NUMBER = CqlType("int")
+SECOND_US = 1_000_000
+
+
+@pytest.fixture
+def keyspace(cassandra_session: Any) -> Iterator[str]:
+    name = f"k{random.randrange(10**9)}"
+    yield name
+    for suffix in ("", "_distributed", "_system", "_schema"):
+        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
+
+
+def imitated(session: Any, keyspace: str, **settings: Any) -> ImitatedScylla:
+    names = SystemKeyspaces(*(f"{keyspace}_{part}" for part in ("distributed", "system", "schema")))
+    cluster = ImitatedScylla(session, keyspace, names=names, **settings)
+    cluster.create(first_generation=False)
+    cluster.create_type(PAIR)
+    return cluster
+
+
+def item(keyspace: str, name: str = "item", **cdc: Any) -> Table:
+    columns = (Column("sku", NUMBER),)
+    return Table(keyspace, name, columns, regular=(Column("qty", NUMBER),), cdc=CdcOptions(**cdc))
+
+
+def insert(sku: int, qty: int) -> Insert:
+    return Insert((struct.pack(">i", sku),), (), {"qty": struct.pack(">i", qty)})
+
+
+def log_row(change: LoggedChange) -> str:
+    """Say in CQL which log row is the first of a change."""
+    moment = uuid.UUID(bytes=change.timeuuid)
+    return f'"cdc$stream_id" = 0x{change.stream.hex()} AND "cdc$time" = {moment} AND "cdc$batch_seq_no" = 0'
+
+
+def logged_rows(session: Any, cluster: ImitatedScylla) -> Counter[LogRow]:
+    """Read all log rows there are, as :attr:`Captured.log_rows` has them."""
+    return Counter(
+        (base.table.full_name, frozenset((name, value) for name, value in row.items() if value is not None))
+        for base in cluster.tables.values()
+        for row in raw_rows(session, f"SELECT * FROM {cluster.keyspace}.{base.table.log_name}")
+    )
+
+
+def in_stream_order(captured: Captured) -> bool:
+    """Tell whether changes of each stream came in the order of their positions."""
+    last: dict[tuple[str, bytes], bytes] = {}
+    for record in captured.records:
+        stream = (record["source_table"], record["position"][24:])
+        if last.setdefault(stream, record["position"]) > record["position"]:
+            return False
+        last[stream] = record["position"]
+    return True
+
+
+@pytest.mark.covers("SCY-STM-01", "SCY-STM-02", "SCY-LOG-03", "SCY-LOG-08", "SCY-GEN-01", "SCY-GEN-05")
+@pytest.mark.parametrize(("seed", "tablets"), [(31, 0), (32, 4)])
+def test_every_log_row_is_read_once_over_all_switches_of_streams(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, seed: int, tablets: int
+) -> None:
+    cluster = imitated(cassandra_session, keyspace, seed=seed, tablets=tablets, nodes=2)
+    if not tablets:
+        cluster.new_generation()
+    turmoil = Turmoil(cluster, random.Random(seed), late=0, events=0.08)
+    for number in range(3):
+        turmoil.add(draw_table(turmoil.chance, keyspace, f"t{number}"))
+    source = scylla_source(cluster, cassandra_server, query_window_seconds=0.5, fetch_size=7)
+    captured = Captured(source)
+    for _ in range(3):
+        turmoil.run(60)
+        captured.run()
+    turmoil.settle()
+    time.sleep(1.1)  # clocks are told in milliseconds, and writes may get later microseconds
+    captured.run()
+    assert turmoil.done["streams"] >= 2
+    assert captured.log_rows == logged_rows(cassandra_session, cluster)
+    assert in_stream_order(captured)
+    assert len({r["position"] for r in captured.records}) == len(captured.records)
+    source.close()
+
+
+@pytest.mark.covers("SCY-GEN-02", "SCY-STM-05", "SCY-STM-06", "SCY-OFF-01")
+def test_an_old_generation_is_read_to_its_end_before_the_next_one(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace, nodes=2, vnodes=3, shards=2)
+    first = cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    cluster.execute("item", *(insert(sku, 1) for sku in range(20)))
+    time.sleep(0.02)
+    second = cluster.new_generation(nodes=3)
+    cluster.execute("item", *(insert(sku, 2) for sku in range(20)))
+    time.sleep(0.02)
+
+    captured = Captured(scylla_source(cluster, cassandra_server)).run()
+
+    generations = [int.from_bytes(r["position"][:8], "big") for r in captured.records]
+    assert generations == sorted(generations)
+    assert Counter(generations) == {first.time_ms: 20, second.time_ms: 20}
+    groups = {r["origin"] for r in captured.records if r["position"][:8] == first.time_ms.to_bytes(8, "big")}
+    assert groups <= {f"{keyspace}.item/{index}" for index in range(6)}
+    reads = [read for plan in captured.plans for part in plan.partitions for read in part.reads]
+    assert {len(r.streams) for r in reads} == {2}
+    assert len({r.group for r in reads if r.generation_ms == first.time_ms}) == 6
+    assert list(captured.offset or {}) == [f"{keyspace}.item"]
+
+    # A process that starts anew goes on from the offset, and reads nothing twice.
+    cluster.execute("item", insert(7, 3))
+    time.sleep(0.02)
+    again = Captured(scylla_source(cluster, cassandra_server), captured.offset).run()
+    assert len(again.records) == 1
+
+
+@pytest.mark.covers("SCY-WIN-01")
+def test_an_empty_day_takes_fifty_times_fewer_requests_than_fixed_windows(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace, nodes=1, vnodes=1, shards=1)
+    now_us = time.time_ns() // 1000
+    cluster.new_generation(now_us // 1000 - 2 * 86_400_000)
+    cluster.create_table(item(keyspace))
+
+    adaptive = Captured(scylla_source(cluster, cassandra_server)).run()
+
+    fixed = scylla_source(cluster, cassandra_server, widest_window_seconds=30)
+    fixed.head()
+    begin = fixed.start()
+    windows = 0
+    head = fixed.head()
+    while begin is not None:
+        plan = fixed.plan(begin, head, ReadLimit())
+        fixed.heard(Counter())
+        begin, windows = None if plan.at_head else plan.end, windows + 1
+    assert windows in (2880, 2881)
+    requests = adaptive.counts["requests"]
+    assert 50 * requests <= windows, (requests, windows)
+    assert not adaptive.records
+
+
+@pytest.mark.covers("SCY-LOG-09", "SCY-LOG-10")
+def test_a_position_that_is_older_than_the_log_is_told_with_its_times(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
+    generation = cluster.new_generation(hour_ago_ms)
+    cluster.create_table(item(keyspace, ttl=600))
+    cluster.create_table(item(keyspace, "kept", ttl=0))
+    source = scylla_source(cluster, cassandra_server)
+    old = {"v": 1, "generation": generation.time_ms, "read_to": hour_ago_ms * 1000}
+    source.head()
+
+    lost, after = source.gaps({f"{keyspace}.item": old, f"{keyspace}.kept": old})
+
+    (text,) = lost
+    assert f"{keyspace}.item keeps changes for 600 s" in text
+    assert after[f"{keyspace}.kept"]["read_to"] == old["read_to"]
+    begins_us = time.time_ns() // 1000 - 600 * SECOND_US
+    assert 0 <= begins_us - after[f"{keyspace}.item"]["read_to"] < 5 * SECOND_US
+    assert source.gaps(after) == ([], after)
+    assert (source.start() or {})[f"{keyspace}.item"]["read_to"] > begins_us - 10 * SECOND_US
+
+
+@pytest.mark.covers("SCY-WIN-04")
+def test_a_new_connector_begins_as_far_back_as_it_is_told(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    generation = cluster.new_generation(time.time_ns() // 1_000_000 - 3_600_000)
+    cluster.create_table(item(keyspace))
+    begin = scylla_source(cluster, cassandra_server).start() or {}
+    assert begin[f"{keyspace}.item"]["read_to"] == generation.time_ms * 1000
+    later = scylla_source(cluster, cassandra_server, lookback_seconds=60).start() or {}
+    ago_us = time.time_ns() // 1000 - later[f"{keyspace}.item"]["read_to"]
+    assert 60 * SECOND_US <= ago_us < 70 * SECOND_US
+
+
+@pytest.mark.covers("SCY-WIN-02")
+def test_a_change_is_read_when_it_is_as_old_as_the_confidence_window(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    cluster.execute("item", insert(1, 1))
+    captured = Captured(scylla_source(cluster, cassandra_server, confidence_window_seconds=3))
+    assert not captured.run().records
+    time.sleep(3.1)
+    assert len(captured.run().records) == 1
+
+
+@pytest.mark.covers("SCY-GEN-04")
+def test_the_form_of_release_4_3_is_refused_with_the_way_on(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    cluster.create_as_of_4_3()
+    with pytest.raises(ConfigurationError, match=r"cdc_streams_descriptions alone.*upgrade the cluster"):
+        scylla_source(cluster, cassandra_server).head()
+
+
+@pytest.mark.covers("SCY-LOG-01", "SCY-LOG-02")
+def test_logs_that_are_off_are_refused_or_told(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace, "never", enabled=False))
+    source = scylla_source(cluster, cassandra_server)
+    assert source.tables() == []
+    source._names = lambda table: table == f"{keyspace}.never"
+    with pytest.raises(ConfigurationError, match=rf"{keyspace}.never is named but its changes aren't logged"):
+        source.tables()
+
+    source = scylla_source(cluster, cassandra_server)
+    cluster.alter_cdc("never", enabled=True)
+    records: list[dict[str, Any]] = []
+
+    def learned() -> int:
+        source.head()
+        records.extend({name: r.get(name) for name in CHANGE_SCHEMA.names} for r in source.schema_records())
+        source.learn(pa.Table.from_pylist(records, CHANGE_SCHEMA))
+        return len(records)
+
+    assert learned() == 1
+    assert learned() == 1
+    assert not source.schema_findings()
+    cluster.alter_cdc("never", enabled=False)
+    assert learned() == 2
+    (finding,) = source.schema_findings()
+    assert f"the log of {keyspace}.never is switched off" in finding
+    assert source.tables() == [f"{keyspace}.never"]
+    cluster.alter_cdc("never", enabled=True)
+    assert learned() == 3
+    assert source.resumed_at(f"{keyspace}.never") > 0
+    assert not source.schema_findings()
+
+
+@pytest.mark.covers("SCY-LOG-15", "SCY-LOG-16")
+def test_a_change_that_is_not_whole_is_never_taken_in_part_nor_an_unknown_code_dropped(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    (change,) = cluster.execute("item", insert(1, 1))
+    where = log_row(change)
+    table = f"{keyspace}.item_scylla_cdc_log"
+    cassandra_session.execute(
+        f'UPDATE {table} SET "cdc$operation" = 77 WHERE {where} AND "cdc$batch_seq_no" = 0'
+    )
+    time.sleep(0.02)
+    captured = Captured(scylla_source(cluster, cassandra_server)).run()
+    (record,) = captured.records
+    assert record["kind"] == "quarantine"
+    assert record["schema_id"].startswith("unknown-operation: cdc$operation 77 in the log of ")
+    assert change.stream.hex() in record["schema_id"]
+    assert str(uuid.UUID(bytes=change.timeuuid)) in record["schema_id"]
+
+    (change,) = cluster.execute("item", insert(2, 1))
+    where = log_row(change)
+    cassandra_session.execute(
+        f'DELETE "cdc$end_of_batch" FROM {table} WHERE {where} AND "cdc$batch_seq_no" = 0'
+    )
+    time.sleep(0.02)
+    with pytest.raises(CorruptInput, match=f"isn't whole.*{change.stream.hex()}"):
+        captured.run()
+
+
+def test_a_generation_that_is_announced_late_is_read_from_its_begin(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    captured = Captured(scylla_source(cluster, cassandra_server)).run()
+    time.sleep(0.05)
+    began_ms = time.time_ns() // 1_000_000
+    time.sleep(0.05)
+    captured.run()
+    cluster.new_generation(began_ms)
+    logged = cluster.execute("item", Insert((struct.pack(">i", 1),), (), {}, timestamp=began_ms * 1000 + 5))
+    captured.run()
+    assert [r["position"][24:] for r in captured.records] == [logged[0].stream]
