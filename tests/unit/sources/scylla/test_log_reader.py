@@ -14,7 +14,7 @@ from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.sources.base import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.log_reader import (
     GroupRead,
