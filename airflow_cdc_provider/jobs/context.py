@@ -26,7 +26,7 @@ from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot, incremental_notification
 from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_channels
 from airflow_cdc_provider.signals.names import SOURCE
-from airflow_cdc_provider.sources.base import HearsStop, LearnsSchemas, ReadingCounts
+from airflow_cdc_provider.sources.abilities import HearsStop, LearnsSchemas, ReadingCounts
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions

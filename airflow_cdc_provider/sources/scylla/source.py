@@ -18,15 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, SchemaUnknown, TransientError
-from airflow_cdc_provider.sources.base import (
-    Finding,
-    Lag,
-    Offset,
-    Plan,
-    ReadingCounts,
-    ReadLimit,
-    SnapshotPlan,
-)
+from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes

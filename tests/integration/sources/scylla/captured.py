@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.base import Offset, Plan, ReadingCounts, ReadLimit
+from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.base import Offset, Plan, ReadLimit
 from airflow_cdc_provider.sources.scylla.check import WantedImages
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
 from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL
