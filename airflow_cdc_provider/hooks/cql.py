@@ -65,13 +65,13 @@ class CqlHook(CdcHook):
         finally:
             self.close()
 
-    def release(self, session: Session) -> str:
-        """Return the release of the node that is asked."""
-        return str(session.execute("SELECT release_version FROM system.local").one().release_version)
+    def release(self, session: Session, told: str) -> str:
+        """Return the release of the node that is asked, which says itself that it is of a certain one."""
+        return told
 
     def _described(self, session: Session) -> str:
-        row = session.execute("SELECT cluster_name FROM system.local").one()
-        return f"{self.product} {self.release(session)}, cluster {row.cluster_name}"
+        row = session.execute("SELECT cluster_name, release_version FROM system.local").one()
+        return f"{self.product} {self.release(session, row.release_version)}, cluster {row.cluster_name}"
 
     def session_state(self, probes: int) -> dict[str, Any]:
         """Ask a node a few times who it is, over one session.

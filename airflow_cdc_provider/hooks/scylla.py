@@ -41,7 +41,7 @@ class ScyllaCdcHook(CqlHook):
         """Id of the connection."""
         return self.scylla_conn_id
 
-    def release(self, session: Session) -> str:
+    def release(self, session: Session, told: str) -> str:
         """Return the release of the node that is asked: Cassandra's, which it says it is, isn't it."""
         from airflow_cdc_provider.sources.scylla.check import release_of
 
