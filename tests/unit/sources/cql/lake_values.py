@@ -8,6 +8,8 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.lake_types import field_names, is_lake_map
 from airflow_cdc_provider.sources.cql.schema import CqlType
@@ -64,3 +66,29 @@ def shown(cql_type: CqlType, value: Native) -> Any:  # one branch per type
     parts += [None] * (len(inside) - len(parts))
     names = field_names(cql_type)
     return {n: shown(t, v) for n, t, v in zip(names, inside, parts, strict=True)}
+
+
+def comparable_pylist(array: Any) -> Any:
+    """Show dates and timestamps as numbers, which Python's own types can't hold."""
+    kind = array.type
+    if pa.types.is_date32(kind):
+        return array.view(pa.int32()).to_pylist()
+    if pa.types.is_timestamp(kind):
+        return array.view(pa.int64()).to_pylist()
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        if pa.types.is_map(kind):
+            inside = list(zip(comparable_pylist(array.keys), comparable_pylist(array.items), strict=True))
+        else:
+            inside = comparable_pylist(array.values)
+        offsets = array.offsets.to_pylist()
+        return [
+            inside[a:b] if ok else None
+            for a, b, ok in zip(offsets, offsets[1:], array.is_valid().to_pylist(), strict=False)
+        ]
+    if pa.types.is_struct(kind):
+        fields = {kind.field(i).name: comparable_pylist(array.field(i)) for i in range(kind.num_fields)}
+        return [
+            {n: f[i] for n, f in fields.items()} if ok else None
+            for i, ok in enumerate(array.is_valid().to_pylist())
+        ]
+    return array.to_pylist()

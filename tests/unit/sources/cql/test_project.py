@@ -21,34 +21,8 @@ from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from tests.unit.sources.cql.cell_rows import cell_row, live_rows
 from tests.unit.sources.cql.cql_values import Native, types, values
-from tests.unit.sources.cql.lake_values import shown
+from tests.unit.sources.cql.lake_values import comparable_pylist, shown
 from tests.unit.sources.cql.recordings import VARIANTS, recorded_rows, recorded_schemas, recording
-
-
-def _plain(array: Any) -> Any:
-    """Show dates and timestamps as numbers, which Python's own types can't hold."""
-    kind = array.type
-    if pa.types.is_date32(kind):
-        return array.view(pa.int32()).to_pylist()
-    if pa.types.is_timestamp(kind):
-        return array.view(pa.int64()).to_pylist()
-    if pa.types.is_list(kind) or pa.types.is_map(kind):
-        if pa.types.is_map(kind):
-            inside = list(zip(_plain(array.keys), _plain(array.items), strict=True))
-        else:
-            inside = _plain(array.values)
-        offsets = array.offsets.to_pylist()
-        return [
-            inside[a:b] if ok else None
-            for a, b, ok in zip(offsets, offsets[1:], array.is_valid().to_pylist(), strict=False)
-        ]
-    if pa.types.is_struct(kind):
-        fields = {kind.field(i).name: _plain(array.field(i)) for i in range(kind.num_fields)}
-        return [
-            {n: f[i] for n, f in fields.items()} if ok else None
-            for i, ok in enumerate(array.is_valid().to_pylist())
-        ]
-    return array.to_pylist()
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -67,7 +41,7 @@ def _check(table: TableSchema, rows: Sequence[dict[str, Native]], noise: random.
     assert projected.num_rows == len(rows)
     for column, array in zip(table.columns, projected.columns, strict=True):
         wanted = [shown(column.type, row[column.name]) for row in rows]
-        found = _plain(array)
+        found = comparable_pylist(array)
         for w, f in zip(wanted, found, strict=True):
             assert _same(w, f), (column, w, f)
 

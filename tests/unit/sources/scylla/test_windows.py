@@ -137,7 +137,7 @@ def test_windows_widen_over_empty_time_and_narrow_under_load() -> None:
     assert fixed.after(100, 0.0) == fixed.after(100, 9.0) == fixed
 
 
-@pytest.mark.covers("SCY-STM-06", "SCY-OFF-03")
+@pytest.mark.covers("SCY-STM-06")
 def test_an_offset_names_a_table_once_and_groups_that_are_ahead() -> None:
     positions = {"s.a": TablePosition(5, 7), "s.b": TablePosition(5, 7, {"3": 9})}
     offset = write_offset(positions)
