@@ -76,6 +76,12 @@ class PositionLost(CdcError):
     code = "POSITION-LOST"
 
 
+class ReshardStopped(CdcError):
+    """The stream has ended at a reshard, as the declaration wants; a person gives a new start."""
+
+    code = "RESHARD-STOPPED"
+
+
 class SchemaUnknown(CdcError):
     """A change belongs to a table or column that no known schema describes."""
 
@@ -106,7 +112,7 @@ class OffsetMissing(CdcError):
     code = "OFFSET-MISSING"
 
 
-PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing)
+PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing, ReshardStopped)
 """Errors that stay until a person changes something; another try may get over all others."""
 
 _CLASSES: dict[str, type[CdcError]] = {
@@ -115,6 +121,7 @@ _CLASSES: dict[str, type[CdcError]] = {
         ConfigurationError,
         TransientError,
         PositionLost,
+        ReshardStopped,
         SchemaUnknown,
         CorruptInput,
         CommitConflict,

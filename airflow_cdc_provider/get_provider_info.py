@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "hooks": [_modules("hooks.cassandra", "hooks.mongodb", "hooks.vitess")],
+        "hooks": [_modules("hooks.cassandra", "hooks.mongodb", "hooks.scylla", "hooks.vitess")],
         "operators": [
             _modules(
                 "operators.stages",
@@ -57,7 +57,7 @@ def get_provider_info() -> dict[str, Any]:
                 "triggers.vitess",
             )
         ],
-        "connection-types": [_CASSANDRA, _MONGODB, _VITESS],
+        "connection-types": [_CASSANDRA, _MONGODB, _SCYLLA, _VITESS],
         "extra-links": [f"{_PACKAGE}.links.connector.ConnectorAssetsLink"],
         "asset-uris": [
             {"schemes": ["cassandra"], "handler": f"{_PACKAGE}.assets.sanitize_table_uri"},
@@ -75,6 +75,67 @@ def _modules(*names: str) -> dict[str, Any]:
     return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
 
 
+_CQL_FIELDS = {
+    "local_datacenter": {
+        "label": "Local datacenter",
+        "description": "Only nodes of this datacenter are asked.",
+        "schema": _TEXT,
+    },
+    "driver_config_file": {
+        "label": "Driver settings file",
+        "description": "application.conf of the Java driver (cassandra.driver.config.file).",
+        "schema": _TEXT,
+    },
+    "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
+    "tls_ca_file": {
+        "label": "TLS CA file",
+        "description": "PEM file of the authority behind the nodes' certificates; empty: the system's.",
+        "schema": _TEXT,
+    },
+    "tls_certificate_file": {
+        "label": "TLS certificate file",
+        "description": "PEM file with the client's certificate, where nodes demand one.",
+        "schema": _TEXT,
+    },
+    "tls_key_file": {
+        "label": "TLS key file",
+        "description": "PEM file with the key of that certificate.",
+        "schema": _TEXT,
+    },
+    "tls_key_password": {
+        "label": "TLS key password",
+        "schema": _SECRET,
+    },
+    "tls_config_file": {
+        "label": "TLS settings file",
+        "description": "Properties file of Debezium (cassandra.ssl.config.path): keystores, suites.",
+        "schema": _TEXT,
+    },
+    "trustStore.location": {
+        "label": "TLS trust store",
+        "description": "Java keystore with the nodes' certificates or their authority's: JKS or PKCS12.",
+        "schema": _TEXT,
+    },
+    "trustStore.password": {"label": "TLS trust store password", "schema": _SECRET},
+    "keyStore.location": {
+        "label": "TLS key store",
+        "description": "Java keystore with the client's key and certificate, where nodes demand one.",
+        "schema": _TEXT,
+    },
+    "keyStore.password": {"label": "TLS key store password", "schema": _SECRET},
+    "cipherSuites": {
+        "label": "TLS cipher suites",
+        "description": "The only ones to use, with commas, in Java's or OpenSSL's names; empty for all.",
+        "schema": _TEXT,
+    },
+    "tls_check_hostname": {
+        "label": "TLS host name check",
+        "description": "Compare the certificate's names with the contact point.",
+        "schema": {"type": ["boolean", "null"], "default": True},
+    },
+}
+"""Of connections to clusters that speak CQL."""
+
 _CASSANDRA = {
     "connection-type": "cdc_cassandra",
     "hook-class-name": f"{_PACKAGE}.hooks.cassandra.CassandraCdcHook",
@@ -85,58 +146,7 @@ _CASSANDRA = {
         "placeholders": {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
     },
     "conn-fields": {
-        "local_datacenter": {
-            "label": "Local datacenter",
-            "description": "Only nodes of this datacenter are asked.",
-            "schema": _TEXT,
-        },
-        "driver_config_file": {
-            "label": "Driver settings file",
-            "description": "application.conf of the Java driver (cassandra.driver.config.file).",
-            "schema": _TEXT,
-        },
-        "tls": {"label": "TLS", "description": "Encrypt connections.", "schema": _FLAG},
-        "tls_ca_file": {
-            "label": "TLS CA file",
-            "description": "PEM file of the authority behind the nodes' certificates; empty: the system's.",
-            "schema": _TEXT,
-        },
-        "tls_certificate_file": {
-            "label": "TLS certificate file",
-            "description": "PEM file with the client's certificate, where nodes demand one.",
-            "schema": _TEXT,
-        },
-        "tls_key_file": {
-            "label": "TLS key file",
-            "description": "PEM file with the key of that certificate.",
-            "schema": _TEXT,
-        },
-        "tls_key_password": {
-            "label": "TLS key password",
-            "schema": _SECRET,
-        },
-        "tls_config_file": {
-            "label": "TLS settings file",
-            "description": "Properties file of Debezium (cassandra.ssl.config.path): keystores, suites.",
-            "schema": _TEXT,
-        },
-        "trustStore.location": {
-            "label": "TLS trust store",
-            "description": "Java keystore with the nodes' certificates or their authority's: JKS or PKCS12.",
-            "schema": _TEXT,
-        },
-        "trustStore.password": {"label": "TLS trust store password", "schema": _SECRET},
-        "keyStore.location": {
-            "label": "TLS key store",
-            "description": "Java keystore with the client's key and certificate, where nodes demand one.",
-            "schema": _TEXT,
-        },
-        "keyStore.password": {"label": "TLS key store password", "schema": _SECRET},
-        "cipherSuites": {
-            "label": "TLS cipher suites",
-            "description": "The only ones to use, with commas, in Java's or OpenSSL's names; empty for all.",
-            "schema": _TEXT,
-        },
+        **_CQL_FIELDS,
         "keystore_password": {
             "label": "Commit log keystore password",
             "description": "Of the keystore of encrypted commit logs (option source.encryption.keystore).",
@@ -147,12 +157,19 @@ _CASSANDRA = {
             "description": "Of the keys in it; empty for the keystore's.",
             "schema": _SECRET,
         },
-        "tls_check_hostname": {
-            "label": "TLS host name check",
-            "description": "Compare the certificate's names with the contact point.",
-            "schema": {"type": ["boolean", "null"], "default": True},
-        },
     },
+}
+
+_SCYLLA = {
+    "connection-type": "cdc_scylla",
+    "hook-class-name": f"{_PACKAGE}.hooks.scylla.ScyllaCdcHook",
+    "hook-name": "ScyllaDB (CDC)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "extra"],
+        "relabeling": {"host": "Contact points"},
+        "placeholders": {"host": "10.0.0.1, 10.0.0.2", "port": "9042"},
+    },
+    "conn-fields": _CQL_FIELDS,
 }
 
 _MONGODB = {

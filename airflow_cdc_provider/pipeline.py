@@ -88,7 +88,7 @@ def snapshot_params(connector: ConnectorLike) -> dict[str, Param]:
     """
     declared = to_connector(connector)
     tables = _literal_tables(declared)
-    kind = "keyspace.table" if declared.type == "cassandra" else "database.collection"
+    kind = "database.collection" if declared.type == "mongodb" else "keyspace.table"
     about = f"What to read in full once more: {kind}"
     table = (
         Param(tables[0], type="string", enum=tables, title="Table", description=about)

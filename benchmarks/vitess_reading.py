@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.changes.record import SCHEMA, TRANSACTION
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -21,6 +21,7 @@ from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from benchmarks.vitess_recording import COPY, KEYSPACE, TABLE, Recording
 
 _SHARD: Final = f"{KEYSPACE}/0"
+_ROWS_AT_ONCE: Final = 10_000
 _LIMIT: Final = ReadLimit(bytes=256 << 20, changes=100_000)
 
 
@@ -44,27 +45,23 @@ class Reading:
         """Return the fields that rows came with."""
         return self._fields[table, schema_id]
 
-    def records(self, stream: str) -> Iterator[pa.RecordBatch]:
-        """Read a stream; give its records but those of kind ``schema``."""
-        if stream == COPY:
-            yield from self._copied()
-        else:
-            yield from self._streamed(stream)
+    def records(self, stream: str, *, in_order: bool) -> Iterator[pa.RecordBatch]:
+        """Read a stream; give its records but those of kind ``schema``, some thousands at a time.
 
-    def whole_transactions(self, stream: str) -> Iterator[pa.RecordBatch]:
-        """Read a stream; each batch has whole transactions."""
-        if stream == COPY:
-            yield from self._copied()
-            return
+        Args:
+            stream: Which.
+            in_order: Whether each batch has whole transactions, in the order of their positions, as rows of a
+                changes table come to whoever makes events of them.
+        """
         waiting: list[pa.RecordBatch] = []
-        for batch in self._streamed(stream):
+        for batch in self._copied() if stream == COPY else self._streamed(stream):
             waiting.append(batch)
-            if batch["kind"][-1].as_py() == "transaction":
-                table = pa.Table.from_batches(waiting)
-                order = pc.sort_indices(table, [("position", "ascending")])
-                (sorted_rows,) = table.take(order).combine_chunks().to_batches()
-                yield sorted_rows
+            whole = stream == COPY or batch["kind"][-1].as_py() == TRANSACTION
+            if whole and sum(one.num_rows for one in waiting) >= _ROWS_AT_ONCE:
+                yield _joined(waiting, in_order=in_order)
                 waiting = []
+        if waiting:
+            yield _joined(waiting, in_order=in_order)
 
     def _copied(self) -> Iterator[pa.RecordBatch]:
         part = SnapshotRange(f"{KEYSPACE}.{TABLE}", 1, "0", self.recorded.ends[COPY], 1, "")
@@ -99,6 +96,14 @@ class Reading:
         self.schema += records
         for record in records:
             self._fields[record["source_table"], record["schema_id"]] = record["payload"]
+
+
+def _joined(batches: list[pa.RecordBatch], *, in_order: bool) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches)
+    if in_order:
+        table = table.take(pc.sort_indices(table["position"]))
+    (rows,) = table.combine_chunks().to_batches()
+    return rows
 
 
 def _selects(table: str) -> bool:

@@ -127,7 +127,7 @@ def _answer(client: VtgateClient, sql: str) -> bytes:
 
 
 def _head(client: VtgateClient) -> str:
-    place: Position = current_position(client, VitessOptions(keyspace=KEYSPACE), ["0"])
+    place: Position = current_position(client, VitessOptions(keyspace=KEYSPACE), [f"{KEYSPACE}/0"])
     return place.shards[f"{KEYSPACE}/0"].gtid
 
 

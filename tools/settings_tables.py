@@ -14,10 +14,11 @@ from airflow_cdc_provider.connector import datastax, debezium
 from airflow_cdc_provider.connector.imported import Rules, table
 
 _DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-PAGES: Final = tuple(_DOCS / f"moving-to-{name}.md" for name in ("cassandra", "mongodb", "vitess"))
+PAGES: Final = tuple(_DOCS / f"moving-to-{name}.md" for name in ("cassandra", "mongodb", "scylla", "vitess"))
 TABLES: Final[Mapping[str, Rules]] = {
     "debezium-cassandra": debezium.RULES["cassandra"],
     "debezium-mongodb": debezium.RULES["mongodb"],
+    "scylla": debezium.RULES["scylla"],
     "debezium-vitess": debezium.RULES["vitess"],
     "datastax": datastax.RULES,
 }

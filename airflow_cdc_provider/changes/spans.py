@@ -117,3 +117,9 @@ def _copy_spans(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> No
     for i in range(len(starts)):
         if starts[i] >= 0:
             copy_bytes(data, starts[i], ends[i], out, offsets[i])
+
+
+def without_first_bytes(values: pa.Array, count: int) -> pa.Array:
+    """Return binary values without their first bytes; each has as many."""
+    data, starts, ends = binary_buffer(values)
+    return span_column(pa.binary(), data, starts + count, ends)

@@ -102,13 +102,12 @@ def _vitess_shards(connector: Connector, options: VitessOptions) -> list[str]:
     from airflow_cdc_provider.hooks.vitess import VitessCdcHook
     from airflow_cdc_provider.sources.vitess.requests import serving_shards
 
-    shards = list(options.shards)
-    if not shards:
-        hook = hook_for(connector)
-        assert isinstance(hook, VitessCdcHook)
-        with hook as client:
-            shards = serving_shards(client, options)
-    return [f"{options.keyspace}/{shard}" for shard in shards]
+    if options.shards:
+        return [f"{options.keyspace}/{shard}" for shard in options.shards]
+    hook = hook_for(connector)
+    assert isinstance(hook, VitessCdcHook)
+    with hook as client:
+        return serving_shards(client, options)
 
 
 def _of_mongodb(connector: Connector, content: bytes, *, allow_invalidation: bool) -> Imported | None:

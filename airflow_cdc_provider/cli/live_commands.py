@@ -95,7 +95,7 @@ def status(args: Namespace) -> None:
 @command
 def signal(args: Namespace) -> None:
     """Put a signal where the connector's jobs look for it, and print its id."""
-    from airflow_cdc_provider.operators.parameters import to_tables
+    from airflow_cdc_provider.hooks.parameters import to_tables
     from airflow_cdc_provider.operators.signal import send_signal
 
     data = _parse(args.data, "--data")

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_cdc_provider.cli.live_commands import print_events
 from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 
 @command
@@ -43,6 +44,8 @@ def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
     from airflow_cdc_provider.jobs.offline import recordings as offline
 
     connector = read_connector(args.connector)
+    if isinstance(connector.source, ScyllaOptions):
+        raise wrong_usage("there are no recordings of ScyllaDB: events --from-lake shows what was captured")
     recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
     damage = offline.Damage(strict=connector.source.advanced.strict)
     for lines in lines_of(connector, recording, damage):

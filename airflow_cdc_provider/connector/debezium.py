@@ -18,6 +18,7 @@ from typing import Final
 from airflow_cdc_provider.connector.datastax import from_datastax, is_datastax
 from airflow_cdc_provider.connector.debezium_cassandra import CASSANDRA
 from airflow_cdc_provider.connector.debezium_mongodb import MONGODB
+from airflow_cdc_provider.connector.debezium_scylla import SCYLLA, scyllas_finish
 from airflow_cdc_provider.connector.debezium_vitess import VITESS, vitess_defaults
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, split_list, wrong
@@ -31,6 +32,7 @@ _CLASSES: Final = {
     "io.debezium.connector.cassandra.Cassandra4Connector": "cassandra",
     "io.debezium.connector.cassandra.Cassandra5Connector": "cassandra",
     "io.debezium.connector.vitess.VitessConnector": "vitess",
+    "com.scylladb.cdc.debezium.connector.ScyllaConnector": "scylla",
 }
 
 
@@ -91,7 +93,7 @@ def _source_type(properties: Mapping[str, str]) -> str:
 def _finish(draft: Draft) -> None:
     """Put together what several properties say."""
     prefix = draft.values.get("publish", {}).get("topic_prefix")
-    if not prefix and draft.type in ("mongodb", "vitess"):
+    if not prefix and draft.type in ("mongodb", "scylla", "vitess"):
         raise ConfigurationError(
             "property topic.prefix is missing",
             expected="the logical name of the source",
@@ -118,6 +120,8 @@ def _finish(draft: Draft) -> None:
         _note_what_the_server_cannot_apply(draft)
     elif draft.type == "cassandra":
         _cassandras_defaults(draft)
+    elif draft.type == "scylla":
+        scyllas_finish(draft)
     else:
         vitess_defaults(draft)
 
@@ -196,5 +200,10 @@ def _capture_mode(draft: Draft) -> None:
     draft.set("source.pre_images", pre_images)
 
 
-RULES: Final[Mapping[str, Rules]] = {"mongodb": MONGODB, "cassandra": CASSANDRA, "vitess": VITESS}
+RULES: Final[Mapping[str, Rules]] = {
+    "mongodb": MONGODB,
+    "cassandra": CASSANDRA,
+    "vitess": VITESS,
+    "scylla": SCYLLA,
+}
 """By source, what becomes of each property."""

@@ -12,6 +12,7 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.publish_scylla import ScyllaPublishOptions, refuse_clashing_scylla
 from airflow_cdc_provider.connector.publish_vitess import VitessPublishOptions, refuse_clashing_vitess
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
@@ -192,6 +193,7 @@ class PublishOptions:
     )
     mongodb: MongodbPublishOptions = option("Choices that only events of MongoDB have", MongodbPublishOptions)
     vitess: VitessPublishOptions = option("Choices that only events of Vitess have", VitessPublishOptions)
+    scylla: ScyllaPublishOptions = option("Choices that only events of ScyllaDB have", ScyllaPublishOptions)
     unwrap: UnwrapOptions = option("Events as plain rows, without an envelope", UnwrapOptions)
     outbox: OutboxOptions = option("Collections whose documents are events to be routed", OutboxOptions)
 
@@ -215,6 +217,12 @@ def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
     elif publish.vitess != VitessPublishOptions():
         raise ConfigurationError(
             "option publish.vitess is for source vitess", found=f"source {kind}", expected="its default"
+        )
+    if kind == "scylla":
+        refuse_clashing_scylla(publish.scylla, rows=publish.unwrap.enabled)
+    elif publish.scylla != ScyllaPublishOptions():
+        raise ConfigurationError(
+            "option publish.scylla is for source scylla", found=f"source {kind}", expected="its default"
         )
     _refuse_clashing_forms(publish)
     _refuse_other_envelopes(publish)
@@ -246,7 +254,8 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
         "schema_changes",
         "schema_changes_topic",
     )
-    names = ("mongodb", "unwrap", "outbox", *(() if kind == "vitess" else shared))
+    unwraps = () if kind == "scylla" else ("unwrap",)
+    names = ("mongodb", *unwraps, "outbox", *(() if kind == "vitess" else shared))
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]

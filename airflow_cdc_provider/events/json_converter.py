@@ -38,7 +38,8 @@ def to_json(schema: ConnectSchema, column: pa.Array) -> pa.LargeStringArray:
     Returns:
         A text per row, none null.
     """
-    return pc.fill_null(_texts(schema, column), _default(schema))
+    texts = _texts(schema, column)
+    return pc.fill_null(texts, _default(schema)) if texts.null_count else texts
 
 
 def quote(column: pa.Array) -> pa.LargeStringArray:

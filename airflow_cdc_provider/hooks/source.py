@@ -33,6 +33,7 @@ ConnectorLike = Connector | Mapping[str, Any] | str
 _HOOKS: Final = {
     "cassandra": ("airflow_cdc_provider.hooks.cassandra", "CassandraCdcHook"),
     "mongodb": ("airflow_cdc_provider.hooks.mongodb", "MongodbCdcHook"),
+    "scylla": ("airflow_cdc_provider.hooks.scylla", "ScyllaCdcHook"),
     "vitess": ("airflow_cdc_provider.hooks.vitess", "VitessCdcHook"),
 }
 

@@ -53,7 +53,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of a keyspace, by name.
+    """The shards that there are, ``keyspace/shard``.
 
     Args:
         serving: Those that serve, of those that are read.
@@ -71,7 +71,7 @@ class Feed:
     """What to watch; a connector's options as JSON, so that a trigger can carry it.
 
     Args:
-        keyspace: The keyspace.
+        keyspace: The keyspace, or behind a slash an expression on keyspaces.
         shards: Its shards; none: all.
         tablet_type: Type of the tablets that are read.
         exclude_empty_shards: Whether shards without such tablets are left out.
@@ -130,7 +130,7 @@ def look(
     from airflow_cdc_provider.sources.vitess.gtid import is_real
     from airflow_cdc_provider.sources.vitess.position import Position, require_known
     from airflow_cdc_provider.sources.vitess.requests import current_position, serving_shards
-    from airflow_cdc_provider.sources.vitess.tablets import list_tablets, require_kept, shards_in_reshard
+    from airflow_cdc_provider.sources.vitess.tablets import require_kept
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
@@ -151,7 +151,7 @@ def look(
             for shard, place in head.shards.items()
             if shard in position.shards and is_real(position.shards[shard].gtid)
         }
-        turning = shards_in_reshard(list_tablets(client, feed.keyspace, _CALL_SECONDS))
+        turning = _turning(client, options)
         if position.is_real and position.has(head):
             return Pending(news=False, lag_seconds=0.0, shards=ahead, resharding=turning)
         found = _first_change(client, feed, position, head, ahead, patience_seconds)
@@ -176,13 +176,19 @@ def look_at_shards(client: VtgateClient, feed: Feed, offset: Mapping[str, Any] |
     """
     from airflow_cdc_provider.sources.vitess.position import Position
     from airflow_cdc_provider.sources.vitess.requests import serving_shards
-    from airflow_cdc_provider.sources.vitess.tablets import list_tablets, shards_in_reshard
 
     serving = serving_shards(client, feed.options)
     known = Position.from_offset(offset).shards if offset is not None else None
-    missing = [] if known is None else [s for s in serving if f"{feed.keyspace}/{s}" not in known]
-    turning = shards_in_reshard(list_tablets(client, feed.keyspace, _CALL_SECONDS))
-    return Shards(serving, turning, missing)
+    missing = [] if known is None else [shard for shard in serving if shard not in known]
+    return Shards(serving, _turning(client, feed.options), missing)
+
+
+def _turning(client: VtgateClient, options: VitessOptions) -> list[str]:
+    from airflow_cdc_provider.sources.vitess.requests import each_keyspace
+    from airflow_cdc_provider.sources.vitess.tablets import list_tablets, shards_in_reshard
+
+    keyspaces = (one.keyspace for one in each_keyspace(client, options))
+    return shards_in_reshard([t for name in keyspaces for t in list_tablets(client, name, _CALL_SECONDS)])
 
 
 def _first_change(
@@ -207,6 +213,8 @@ def _first_change(
     try:
         for response in stream:
             for event in VStreamResponse.FromString(response).events:
+                if event.HasField("row_event") and not feed.selects(event.row_event.table_name):
+                    continue  # of another keyspace, by the name of a table that is selected
                 if event.type in kinds:
                     now = event.current_time / 1e9 or time.time()
                     age = max(now - event.timestamp, 0.0) if event.timestamp else None

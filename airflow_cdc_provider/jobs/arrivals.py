@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.sources.base import RenamesTables
+from airflow_cdc_provider.sources.abilities import RenamesTables
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.lake.changes_table import ChangesState

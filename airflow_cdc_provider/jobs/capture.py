@@ -20,16 +20,16 @@ from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.read import new_counts, read_partitions
 from airflow_cdc_provider.jobs.segments import SegmentTally
 from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges, join_origins
-from airflow_cdc_provider.sources.base import (
+from airflow_cdc_provider.sources.abilities import (
     CountsPassedOver,
     FindsGaps,
     HearsReading,
     LearnsSchemas,
     PassedOver,
     ReadingCounts,
-    ReadLimit,
     TellsReading,
 )
+from airflow_cdc_provider.sources.base import ReadLimit
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class CaptureCounts:
 
     ``quarantined`` counts all records that are set apart after it; ``passed_over`` what it met beside: of
     Cassandra updates of other tables, by origin and why; ``segments`` what its batches counted; ``reading``
-    what tasks did to read (:data:`~airflow_cdc_provider.sources.base.ReadingCounts`). Batches were planned on
-    the driver for ``plan_seconds``, then read, converted and written for ``commit_seconds``.
+    what tasks did to read (:data:`~airflow_cdc_provider.sources.abilities.ReadingCounts`). Batches were
+    planned on the driver for ``plan_seconds``, then read, converted and written for ``commit_seconds``.
     """
 
     batches: int = 0

@@ -26,7 +26,7 @@ from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot, incremental_notification
 from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_channels
 from airflow_cdc_provider.signals.names import SOURCE
-from airflow_cdc_provider.sources.base import HearsStop, LearnsSchemas, ReadingCounts
+from airflow_cdc_provider.sources.abilities import HearsStop, LearnsSchemas, ReadingCounts
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -244,9 +244,13 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
 
         return CassandraSource(connector.source, connection, connector.selects, names=connector.names)
     if isinstance(connector.source, ScyllaOptions):
+        from airflow_cdc_provider.sources.scylla.check import WantedImages
         from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 
-        return ScyllaSource(connector.source, connection, connector.selects, names=connector.names)
+        images = WantedImages(*connector.publish.scylla.images())
+        return ScyllaSource(
+            connector.source, connection, connector.selects, names=connector.names, images=images
+        )
     if isinstance(connector.source, VitessOptions):
         from airflow_cdc_provider.sources.vitess.source import VitessSource
 

@@ -18,7 +18,8 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.lake.doubts import settle, unseen_keys
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Asked, Mirror, MirrorState
-from airflow_cdc_provider.sources.base import Codec, Rereads
+from airflow_cdc_provider.sources.abilities import Rereads
+from airflow_cdc_provider.sources.base import Codec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,8 +5,8 @@ killed goes on behind its last commit. Rows compete with the stream's changes by
 every snapshot do, and nothing is taken out of a mirror: what the source no longer has, the stream has told.
 
 For whoever reads the events of the changes table in its order: what a source reads at the position up to
-which the stream is committed (:class:`~airflow_cdc_provider.sources.base.ReadsChunks`) holds every change of
-its row that stands before it, and each change after it is newer.
+which the stream is committed (:class:`~airflow_cdc_provider.sources.abilities.ReadsChunks`) holds every
+change of its row that stands before it, and each change after it is newer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from airflow_cdc_provider.jobs.read import Paced, Reader, batches, read_partitio
 from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
-from airflow_cdc_provider.sources.base import ReadsChunks, SnapshotsFromOffset, Source, WritesMarks
+from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOffset, WritesMarks
+from airflow_cdc_provider.sources.base import Source
 
 _PARTS_PER_CORE: Final = 2
 _MOST_CHUNKS: Final = 256

@@ -12,7 +12,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.due import DueTable
-from airflow_cdc_provider.sources.base import FIELD_COUNTS, LearnsColumns
+from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, LearnsColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -2,7 +2,7 @@
 
 There are two ways to learn of it. A source that can't go on raises
 :class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned. A source that does go
-on, after a hole (:class:`~airflow_cdc_provider.sources.base.FindsGaps`), tells of it beforehand. Option
+on, after a hole (:class:`~airflow_cdc_provider.sources.abilities.FindsGaps`), tells of it beforehand. Option
 ``snapshot.on_lost_position`` decides for both:
 
 =========  =================================================================================================
@@ -26,7 +26,7 @@ from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import FindsGaps
+from airflow_cdc_provider.sources.abilities import FindsGaps
 
 _MOST_TOLD: Final = 5
 

@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
-from airflow_cdc_provider.sources.base import LearnsColumns, RenamesTables, RevisitsRows
+from airflow_cdc_provider.sources.abilities import LearnsColumns, RenamesTables, RevisitsRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

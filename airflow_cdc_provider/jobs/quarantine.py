@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.sources.base import LearnsSchemas
+from airflow_cdc_provider.sources.abilities import LearnsSchemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
-from airflow_cdc_provider.sources.base import (
+from airflow_cdc_provider.sources.abilities import (
     CountsPassedOver,
     NamesRows,
     PassedOver,
@@ -63,10 +63,10 @@ def read_partitions(
         reader: From ``Source.reader()`` or ``Source.snapshot_reader()``.
         partitions: From the plan; small ones travel in the task, large ones as data.
         tasks: Over how many tasks to spread them at most; None for one each.
-        passed_over: Gets what a reader that counts (:class:`~airflow_cdc_provider.sources.base.
+        passed_over: Gets what a reader that counts (:class:`~airflow_cdc_provider.sources.abilities.
             CountsPassedOver`) met and did not yield.
-        reading: Gets what a reader that tells it (:class:`~airflow_cdc_provider.sources.base.TellsReading`)
-            did.
+        reading: Gets what a reader that tells it
+            (:class:`~airflow_cdc_provider.sources.abilities.TellsReading`) did.
     """
     pickled = [pickle.dumps(partition) for partition in partitions]
     if not pickled:

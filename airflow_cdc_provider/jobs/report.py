@@ -12,7 +12,8 @@ from airflow_cdc_provider.jobs.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.progress import Progress
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SnapshotResult, TableResult
-from airflow_cdc_provider.sources.base import CountsStreams, Lag, LearnsSchemas
+from airflow_cdc_provider.sources.abilities import CountsStreams, LearnsSchemas
+from airflow_cdc_provider.sources.base import Lag
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
 _OF_TASKS: Final = (

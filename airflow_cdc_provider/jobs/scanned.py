@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.jobs.read import Reader, batches
-from airflow_cdc_provider.sources.base import NamesRows
+from airflow_cdc_provider.sources.abilities import NamesRows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,7 @@ from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.signal import Arrived
-from airflow_cdc_provider.sources.base import CarriesSignals
+from airflow_cdc_provider.sources.abilities import CarriesSignals
 
 _MOST_BATCHES_AGAIN: Final = 50
 """After so many batches without a signal the offset tells that they were looked through."""

@@ -24,7 +24,7 @@ from airflow_cdc_provider.jobs.read import Paced, read_partitions
 from airflow_cdc_provider.jobs.scanned import ScannedRows
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
-from airflow_cdc_provider.sources.base import (
+from airflow_cdc_provider.sources.abilities import (
     CountsDisconnects,
     LearnsSchemas,
     ReadsInBatches,
@@ -142,10 +142,10 @@ def snapshot(
     found = context.changes.summary(first, state.batch)
     rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
     by_origin: dict[str, dict[str, int]] = {}
-    for part in found:
-        if part.kind == record.SNAPSHOT and part.source_table is not None:
-            for origin, count in sorted(part.origins.items()):
-                by_origin.setdefault(origin, {})[part.source_table] = count
+    for one in found:
+        if one.kind == record.SNAPSHOT and one.source_table is not None:
+            for origin, count in sorted(one.origins.items()):
+                by_origin.setdefault(origin, {})[one.source_table] = count
     context.snapshot = replace(
         shot,
         rows_by_origin=by_origin,

@@ -12,7 +12,7 @@ from airflow_cdc_provider.jobs.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.quarantine import Quarantine
 from airflow_cdc_provider.jobs.spec import SnapshotState, TableStatus
-from airflow_cdc_provider.sources.base import ReadsChunks
+from airflow_cdc_provider.sources.abilities import ReadsChunks
 
 
 def table_status(context: JobContext) -> tuple[TableStatus, ...]:

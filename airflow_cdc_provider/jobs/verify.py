@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.spans import without_first_bytes
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
@@ -25,8 +26,8 @@ from airflow_cdc_provider.jobs.report import report
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import compare_tables
 from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, STATICS, MergeKernel
-from airflow_cdc_provider.lake.mirror import CDC_COLUMN, spark_schema
-from airflow_cdc_provider.sources.base import InheritsRows
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
+from airflow_cdc_provider.sources.abilities import InheritsRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -158,7 +159,8 @@ class _WithFamilies:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield batch.append_column(_FAMILY, self.families(batch.column("_cdc_id")))
+            keys = without_first_bytes(batch.column("_cdc_id"), ID_KEY_BEGINS)
+            yield batch.append_column(_FAMILY, self.families(keys))
 
 
 def _under_ids_of(source: pa.Table, mirror: pa.Table) -> pa.Table:

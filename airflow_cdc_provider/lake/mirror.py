@@ -441,6 +441,10 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
+ID_KEY_BEGINS = 4
+"""Where the key stands in an id; it is the rest of it where rows have no clustering."""
+
+
 def row_ids(keys: pa.Array, clusterings: pa.Array) -> pa.Array:
     """Name rows: four bytes of key length, the key, the clustering.
 

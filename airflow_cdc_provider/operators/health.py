@@ -16,12 +16,12 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_cdc_provider.exceptions import PERMANENT, CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow
+from airflow_cdc_provider.hooks.parameters import one_of
 from airflow_cdc_provider.hooks.source import ConnectorLike, hook_for, to_connector
 from airflow_cdc_provider.hooks.state import last_run
 from airflow_cdc_provider.hooks.work_folder import stream_folder
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.metrics import emit_health
-from airflow_cdc_provider.operators.parameters import one_of
 from airflow_cdc_provider.sensors.observing import with_state
 
 if TYPE_CHECKING:

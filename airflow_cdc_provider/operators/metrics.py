@@ -145,6 +145,7 @@ def _emit_stream(stream: StreamNumbers, tags: dict[str, str]) -> None:
     for name in (
         "disconnects",
         "elections",
+        "journals",
         "replies",
         "empty_replies",
         "events",

@@ -31,6 +31,7 @@ from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_ali
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.hooks.parameters import to_tables
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name, signals_folder
@@ -40,7 +41,6 @@ from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
 from airflow_cdc_provider.operators.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.operators.notifications import following_notifications
-from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.operators.run_folder import RunFolder
 from airflow_cdc_provider.operators.snapshot_rows import following_rows
 from airflow_cdc_provider.operators.spark_process import (

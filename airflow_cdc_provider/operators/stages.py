@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_tables
 from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.operators.parameters import one_of, to_flag, to_mapping, to_tables
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 
 DIFFERENT: Final = "DIFFERENT"

@@ -13,10 +13,10 @@ from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.hooks.commit_log_offset import is_passed
 from airflow_cdc_provider.hooks.failures import for_airflow
+from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.hooks.state import stored_offset
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.operators.run_folder import unwritable
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments

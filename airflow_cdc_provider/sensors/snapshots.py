@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.parameters import to_tables
 from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
 from airflow_cdc_provider.hooks.state import stored_snapshots
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.operators.parameters import to_tables
 from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
 
 if TYPE_CHECKING:
@@ -89,6 +89,6 @@ def _epoch_seconds(moment: datetime | str | None) -> float | None:
             moment = datetime.fromisoformat(moment)
         except ValueError:
             raise ConfigurationError(
-                "argument since is no time", expected="2026-11-23T07:00:00+00:00", found=moment
+                "argument since is no time", expected="2026-11-23T07:00:00+00:00", found=str(moment)
             ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+_GREATEST: Final = ("last_event_at", "last_empty_reply_at", "behind_seconds")
 
 
 @dataclass
@@ -13,6 +16,7 @@ class StreamNumbers:
     Args:
         connected: Whether the stream is open now.
         disconnects: Connections that were lost, and attempts to make one that failed.
+        journals: Journals of reshards that came, one for each shard that took part.
         elections: Changes of the primary, seen when connecting anew. A stream of a secondary can't tell.
         replies: Replies of the server.
         empty_replies: Those without events.
@@ -43,6 +47,7 @@ class StreamNumbers:
 
     connected: bool = False
     disconnects: int = 0
+    journals: int = 0
     elections: int = 0
     replies: int = 0
     empty_replies: int = 0
@@ -68,3 +73,21 @@ class StreamNumbers:
     queue_bytes: int = 0
     queue_events_max: int = 0
     queue_bytes_max: int = 0
+
+
+def added(numbers: Sequence[StreamNumbers]) -> StreamNumbers:
+    """Return the numbers of several streams as those of one."""
+    total: dict[str, Any] = {}
+    for one in fields(StreamNumbers):
+        values = [getattr(number, one.name) for number in numbers]
+        if one.name == "position":
+            total[one.name] = {name: place for value in values for name, place in value.items()}
+        elif one.name == "connected":
+            total[one.name] = any(values)
+        elif one.name in _GREATEST:
+            total[one.name] = max((value for value in values if value is not None), default=None)
+        elif isinstance(one.default, str):
+            total[one.name] = next(filter(None, reversed(values)), "")
+        else:
+            total[one.name] = sum(values)
+    return StreamNumbers(**total)

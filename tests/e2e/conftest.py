@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from server_kit import CassandraServer, MongoServer
+    from server_kit import CassandraServer, MongoServer, VitessServer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,6 +155,20 @@ def store(airflow: Airflow, mongo_server: MongoServer) -> Any:
     database["orders"].insert_many([{"_id": n, "amount": n * 10} for n in range(100)])
     database["customers"].insert_many([{"_id": n, "name": f"c{n}"} for n in range(10)])
     return database
+
+
+@pytest.fixture(scope="session")
+def vitess_shop(airflow: Airflow, vitess_server: VitessServer) -> VitessServer:
+    """The keyspace of the Vitess example, with two tables in two shards."""
+    airflow.connect("vitess_shop", conn_type="cdc_vitess", **vitess_server.connection)
+    tables = ("orders", "items")
+    made = [f"CREATE TABLE {table} (id bigint PRIMARY KEY, amount int)" for table in tables]
+    vitess_server.define("shop", *made, shard_by=dict.fromkeys(tables, "id"))
+    values = ", ".join(f"({number}, {number * 10})" for number in range(50))
+    with vitess_server.connect("shop") as connection, connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"INSERT INTO {table} (id, amount) VALUES {values}")
+    return vitess_server
 
 
 @pytest.fixture(scope="session")

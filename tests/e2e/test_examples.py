@@ -16,7 +16,7 @@ from airflow_cdc_provider.hooks.cdc_raw import list_segments
 from tests.e2e.conftest import Airflow, Outcome
 
 if TYPE_CHECKING:
-    from server_kit import CassandraServer
+    from server_kit import CassandraServer, VitessServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration]
 
@@ -88,6 +88,29 @@ def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflo
         assert time.monotonic() < deadline, "SIGTERM ends it after its current commit"
         time.sleep(0.2)
     assert json.loads(state.read_text())["status"] == "stopped"
+
+
+def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
+    airflow: Airflow, vitess_shop: VitessServer
+) -> None:
+    outcome = airflow.run("sync_vitess", again="shop.items").succeeded()
+
+    assert outcome.value("news")["news"] is True
+    synced = outcome.value("sync")
+    assert {name: table["rows_written"] for name, table in synced["tables"].items()} == {
+        "shop.orders": 50,
+        "shop.items": 50,
+    }
+    assert set(synced["offset"]) == {"shop/-80", "shop/80-"}
+    assert outcome.value("near")["lag_seconds"] is not None, "the stored offset reached the sensor"
+    assert outcome.value("settled") == {
+        "serving": ["shop/-80", "shop/80-"],
+        "resharding": [],
+        "missing": [],
+    }
+    assert list(outcome.value("snapshot")["tables"]) == ["shop.items"]
+    assert outcome.value("copied") == {"done": ["shop.items"], "left": []}
+    assert not list(airflow.work.rglob("connection.json"))
 
 
 def test_a_scheduled_sync_makes_mirrors_that_equal_the_source(

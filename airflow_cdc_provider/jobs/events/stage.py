@@ -20,7 +20,7 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.events import mongodb_lake, vitess_lake
+from airflow_cdc_provider.jobs.events import mongodb_lake, scylla, vitess_lake
 from airflow_cdc_provider.jobs.events.cassandra import EventSettings, lines_of_records
 from airflow_cdc_provider.jobs.events.rows_before import Known
 from airflow_cdc_provider.jobs.offline.cassandra import cluster_name
@@ -29,6 +29,7 @@ from airflow_cdc_provider.jobs.read import Paced, Reader
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
@@ -59,10 +60,12 @@ def events(context: JobContext) -> JobResult:
     after = int(context.spec.options.get("after_batch", 0))
     through = context.changes.state().batch
     now_ns = int(context.spec.options.get("now_ns", time.time_ns()))
-    damage = Damage(strict=context.connector.source.advanced.strict)
+    damage = Damage(strict=_is_strict(context))
     lines_of = _cassandras_lines
     if isinstance(context.connector.source, MongodbOptions):
         lines_of = mongodb_lake.captured_lines
+    elif isinstance(context.connector.source, ScyllaOptions):
+        lines_of = scylla.captured_lines
     elif isinstance(context.connector.source, VitessOptions):
         lines_of = vitess_lake.captured_lines
     target = Path(context.spec.options["path"])
@@ -73,6 +76,12 @@ def events(context: JobContext) -> JobResult:
     unfinished.replace(target)
     log.info("%s: events of batches %d to %d", context.connector.name, after + 1, through)
     return JobResult(ok=True, findings=tuple(damage.told()))
+
+
+def _is_strict(context: JobContext) -> bool:
+    """Tell whether what can't be decoded ends the job; logs of ScyllaDB have no option for that."""
+    source = context.connector.source
+    return not isinstance(source, ScyllaOptions) and source.advanced.strict
 
 
 def _cassandras_lines(

@@ -236,10 +236,13 @@ class VitessRecords:
 
     def _wanted(self, table: TableEvents) -> TableEvents:
         """Leave out events that aren't to be published; transactions don't count them either."""
+        publish = self.connector.publish
+        if not publish.skipped_operations and not publish.skip_unchanged:
+            return table
         numbers = pa.array(np.arange(table.rows.num_rows))
         rows = table.rows.append_column("number", numbers)
         rows = without_skipped(rows, self.connector, self.skipped)
-        if self.connector.publish.skip_unchanged:
+        if publish.skip_unchanged:
             rows = self._changed(rows)
         kept = rows["number"].to_numpy()
         rows = rows.drop_columns(["number"])

@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.events.vitess import VitessRecords
 from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.recordings import read_recording
 
 _ROWS_AT_ONCE: Final = 10_000
@@ -33,7 +33,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     headers = context_headers(connector.topic_prefix, connector.publish.task_id, "vitess", str(uuid.uuid4()))
 
     def captured(keyspace: str, table: str) -> bool:
-        return keyspace == options.keyspace and connector.selects(f"{keyspace}.{table}")
+        return has_keyspace(options.keyspace, keyspace) and connector.selects(f"{keyspace}.{table}")
 
     maker = VitessRecords(connector, recording.now_ns, captured, damage.skipped)
     for file in recorded_files(recording.path):

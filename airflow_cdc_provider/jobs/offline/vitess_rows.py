@@ -29,7 +29,7 @@ from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, vgtid_shards
 from airflow_cdc_provider.sources.vitess.projection import to_json
 from airflow_cdc_provider.sources.vitess.records import SliceReader
@@ -73,7 +73,7 @@ def _read(connector: Connector, recording: Recording, damage: Damage) -> _Record
     assert isinstance(options, VitessOptions)
 
     def selects(table: str) -> bool:
-        return table.partition(".")[0] == options.keyspace and connector.selects(table)
+        return has_keyspace(options.keyspace, table.partition(".")[0]) and connector.selects(table)
 
     def knows(table: str, name: str) -> bool:
         return (table, name) in known

@@ -17,6 +17,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.base import Finding, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
+from airflow_cdc_provider.sources.cassandra.nodes import host_ids
 from airflow_cdc_provider.sources.cassandra.views import require_capturable
 from airflow_cdc_provider.sources.cql.driver.connect import (
     NODE_LOCAL,
@@ -25,7 +26,7 @@ from airflow_cdc_provider.sources.cql.driver.connect import (
     driver_errors,
     open_session,
 )
-from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes, host_ids
+from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshots.token_ranges import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load

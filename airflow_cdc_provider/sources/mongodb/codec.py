@@ -38,7 +38,8 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.changes.spans import Ints, binary_buffer, span_column
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.base import FIELD_COUNTS, Decoded
+from airflow_cdc_provider.sources.abilities import FIELD_COUNTS
+from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.mongodb import change_event
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT, FAULTS, NULL, find_in_all, validate_all
 from airflow_cdc_provider.sources.mongodb.canonical_json import write_values

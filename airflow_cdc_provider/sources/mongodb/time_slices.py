@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.sources.base import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions

@@ -39,7 +39,7 @@ from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from airflow_cdc_provider.sources.base import ReadingCounts
+    from airflow_cdc_provider.sources.abilities import ReadingCounts
     from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
 
 UNKNOWN_OPERATION: Final = "unknown-operation"

@@ -18,15 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, SchemaUnknown, TransientError
-from airflow_cdc_provider.sources.base import (
-    Finding,
-    Lag,
-    Offset,
-    Plan,
-    ReadingCounts,
-    ReadLimit,
-    SnapshotPlan,
-)
+from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
@@ -40,6 +33,14 @@ from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
 )
 from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
 from airflow_cdc_provider.sources.cql.types import cql_name
+from airflow_cdc_provider.sources.scylla.check import (
+    WantedImages,
+    check_consistency,
+    check_images,
+    check_logs,
+    read_cdc_options,
+    release_of,
+)
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
 from airflow_cdc_provider.sources.scylla.log_reader import (
     UNKNOWN_OPERATION,
@@ -81,6 +82,7 @@ class ScyllaSource:
         connection: The Airflow connection's values (:func:`~..cql.driver.connect.open_session`).
         selects: Tells whether the declaration wants a table.
         names: Tells whether it spells out a table's name.
+        images: What events are to show of rows that change; tables are checked for it.
     """
 
     type = "scylla"
@@ -92,11 +94,13 @@ class ScyllaSource:
         selects: Callable[[str], bool],
         *,
         names: Callable[[str], bool] = lambda table: False,
+        images: WantedImages | None = None,
     ) -> None:
         self.options = options
         self._connection = dict(connection)
         self._selects = selects
         self._names = names
+        self._images = images or WantedImages()
         self._history = LogHistory()
         narrowest = min(options.query_window_seconds, options.widest_window_seconds)
         self._pace = Pace(
@@ -140,7 +144,20 @@ class ScyllaSource:
         found = [Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")]
         if nameless:
             found.append(Finding("warning", "streams", f"{', '.join(nameless)}: there are no streams yet"))
-        return found
+        found += check_consistency(self.options.consistency)
+        try:
+            release = release_of(self._session, self.options.advanced.system_keyspace)
+            options = self._cdc_options(tables)
+        except CdcError as error:
+            return [*found, Finding("error", "options", error.message, error.remedy)]
+        found.append(Finding("ok", "release", f"ScyllaDB {release}"))
+        found += check_logs(options, self.options.confidence_window_seconds)
+        return [*found, *check_images(options, self._images)]
+
+    def _cdc_options(self, tables: Sequence[str]) -> dict[str, Mapping[str, str]]:
+        """Return the option ``cdc`` of tables."""
+        found = read_cdc_options(self._session, self.options.advanced.schema_keyspace)
+        return {table: found.get(table, {}) for table in tables}
 
     def tables(self) -> list[str]:
         """List the selected tables that have a log, or once had it, sorted.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -11,7 +13,13 @@ from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, require_known
-from airflow_cdc_provider.sources.vitess.requests import current_position, list_tables, serving_shards
+from airflow_cdc_provider.sources.vitess.requests import (
+    current_position,
+    each_keyspace,
+    list_tables,
+    oldest_after,
+    serving_shards,
+)
 from airflow_cdc_provider.sources.vitess.tablets import (
     SERVING,
     Binlogs,
@@ -20,6 +28,7 @@ from airflow_cdc_provider.sources.vitess.tablets import (
     read_binlogs,
     require_kept,
 )
+from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
 _TABLES_TO_COPY_SINCE: Final = 23
@@ -29,6 +38,11 @@ _CHUNKS_SINCE: Final = 24
 _SHORT_RETENTION_SECONDS: Final = 86_400
 _LATE_REPLICA_SECONDS: Final = 60
 _NAMES_SHOWN: Final = 10
+_OLDEST_SECONDS: Final = 3.0
+_FULL_LOAD: Final = 100
+_MINUTE_SECONDS: Final = 60
+_THROTTLER: Final = 8
+"""Column of ``SHOW VITESS_REPLICATION_STATUS``: what the tablet's throttler says, as JSON."""
 
 
 def check_keyspace(
@@ -51,14 +65,49 @@ def check_keyspace(
         return [_failed("connection", error)]
     findings: list[Finding] = []
     with client:
-        for look in (_server, _shards):
-            findings += look(client, options)
-            if any(finding.level == "error" for finding in findings):
-                return findings
-        findings += _tables(client, options, selects)
-        findings += _servers_behind(client, options, offset)
+        findings += _server(client, options)
+        if _failed_already(findings):
+            return findings
+        try:
+            keyspaces = each_keyspace(client, options)
+        except CdcError as error:
+            return [*findings, _failed("keyspace", error)]
+        for one in keyspaces:
+            findings += _shards(client, one)
+        if _failed_already(findings):
+            return findings
+        for one in keyspaces:
+            findings += _tables(client, one, selects)
+            findings += _servers_behind(client, one, _of_keyspace(offset, one))
         findings += _stream(client, options, offset)
+        findings += _first_position(values, client, options)
     return findings
+
+
+def _failed_already(findings: Sequence[Finding]) -> bool:
+    return any(finding.level == "error" for finding in findings)
+
+
+def _of_keyspace(offset: Position | None, options: VitessOptions) -> Position | None:
+    """Return what an offset has of a keyspace, None for nothing."""
+    shards = {} if offset is None else offset.shards
+    own = {s: place for s, place in shards.items() if s.partition("/")[0] == options.keyspace}
+    return Position(own) if own else None
+
+
+def _first_position(
+    values: ConnectionValues, client: VtgateClient, options: VitessOptions
+) -> Iterator[Finding]:
+    """Ask vtctld, where the connection names one, as the first capture does."""
+    if values.vtctld is None:
+        return
+    try:
+        shards = serving_shards(client, options)
+        vtctld_position(values, values.vtctld, shards, options.tablet_type, _seconds(options))
+    except CdcError as error:
+        yield _failed("vtctld", error)
+        return
+    yield Finding("ok", "vtctld", f"tells where {len(shards)} shards stand")
 
 
 def _failed(subject: str, error: CdcError) -> Finding:
@@ -110,7 +159,7 @@ def _server(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
 
 def _shards(client: VtgateClient, options: VitessOptions) -> Iterator[Finding]:
     try:
-        shards = serving_shards(client, options)
+        shards = [shard.partition("/")[2] for shard in serving_shards(client, options)]
         tablets = list_tablets(client, options.keyspace, _seconds(options))
     except CdcError as error:
         yield _failed("keyspace", error)
@@ -161,13 +210,39 @@ def _replication(client: VtgateClient, options: VitessOptions) -> Iterator[Findi
             f"tablets are behind their primaries, and so is what is captured: {', '.join(late)}",
             "see why replication is slow, or choose another source.tablet_type",
         )
+    throttled = [
+        f"{row[3]} ({why})"
+        for row in rows
+        if row[2] == options.tablet_type and len(row) > _THROTTLER and (why := _throttled(row[_THROTTLER]))
+    ]
+    if throttled:
+        yield Finding(
+            "warning",
+            "throttler",
+            f"tablets are throttled, and streams of them wait: {', '.join(throttled)}",
+            "see SHOW VITESS_THROTTLED_APPS and the throttler's threshold; or choose another "
+            "source.tablet_type",
+        )
+
+
+def _throttled(status: str) -> str:
+    """Say why a tablet holds up its streams; empty if it doesn't, or where it doesn't tell."""
+    try:
+        told = json.loads(status)
+    except ValueError:
+        return ""
+    # Releases differ in what they call the state, and some leave it empty.
+    load, state, message = told.get("load") or 0, told.get("state") or "", told.get("message") or ""
+    if load < _FULL_LOAD and state in ("OK", ""):
+        return ""
+    return ", ".join(part for part in (f"load {load:g} %", state, message) if part)
 
 
 def _tables(
     client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
 ) -> Iterator[Finding]:
     try:
-        tables = list_tables(client, options, selects)
+        tables = [table.partition(".")[2] for table in list_tables(client, options, selects)]
         keyless = keyless_tables(
             client, _target(options, _first_shard(client, options)), tables, _seconds(options)
         )
@@ -200,7 +275,7 @@ def _servers_behind(
     try:
         binlogs = {
             shard: read_binlogs(client, _target(options, shard), seconds)
-            for shard in serving_shards(client, options)
+            for shard in (name.partition("/")[2] for name in serving_shards(client, options))
         }
     except CdcError as error:
         yield Finding(
@@ -230,6 +305,24 @@ def _servers_behind(
         except CdcError as error:
             yield Finding("warning", "stored offset", str(error), "see that all its shards serve")
     yield from _schema_versions(client, options)
+
+
+def _age_of_offset(client: VtgateClient, options: VitessOptions, offset: Position) -> Iterator[Finding]:
+    """Compare how old the first transaction after the offset is with how long binlogs are kept."""
+    targets = (name.replace("/", ":") + f"@{options.tablet_type.lower()}" for name in offset.shards)
+    kept = [read_binlogs(client, target, _seconds(options)).expire_seconds for target in targets]
+    kept_seconds = min(filter(None, kept), default=0)
+    if not kept_seconds or not offset.is_real:
+        return
+    committed = oldest_after(client, options, offset, _OLDEST_SECONDS)
+    age = int(time.time() - committed) if committed is not None else 0
+    if age > kept_seconds / 2:
+        yield Finding(
+            "warning",
+            "stored offset",
+            f"what follows it is {_duration(age)} old, and binlogs are kept for {_duration(kept_seconds)}",
+            "capture now; then more often, or raise binlog_expire_logs_seconds",
+        )
 
 
 def _formats(binlogs: dict[str, Binlogs]) -> Iterator[Finding]:
@@ -290,6 +383,8 @@ def _stream(client: VtgateClient, options: VitessOptions, offset: Position | Non
             if shard in offset.shards
         )
         yield Finding("ok", "stored offset", f"the stream can go on; {max(behind, 0)} transactions are ahead")
+        if behind > 0:
+            yield from _age_of_offset(client, options, offset)
     except PositionLost as error:
         yield _failed("stored offset", error)
     except CdcError as error:
@@ -297,7 +392,7 @@ def _stream(client: VtgateClient, options: VitessOptions, offset: Position | Non
 
 
 def _first_shard(client: VtgateClient, options: VitessOptions) -> str:
-    return serving_shards(client, options)[0]
+    return serving_shards(client, options)[0].partition("/")[2]
 
 
 def _target(options: VitessOptions, shard: str) -> str:
@@ -310,6 +405,8 @@ def _seconds(options: VitessOptions) -> float:
 
 def _duration(seconds: int) -> str:
     days, rest = divmod(seconds, 86_400)
+    if not days and rest < _MINUTE_SECONDS:
+        return f"{rest} s"
     return f"{days} d {rest // 3600} h" if days else f"{rest // 3600} h {rest % 3600 // 60} min"
 
 

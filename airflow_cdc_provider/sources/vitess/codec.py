@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.spans import without_first_bytes
 from airflow_cdc_provider.sources.base import Decoded
 from airflow_cdc_provider.sources.vitess import contributions, projection
 from airflow_cdc_provider.sources.vitess.history import FromDefault, TableHistory, families_of
@@ -124,15 +125,16 @@ class VitessCodec:
         """Return what the keys of all rows of a shard begin with, and no others."""
         return key_prefix(origin)
 
-    def families(self, ids: pa.Array) -> pa.Array | None:
+    def families(self, keys: pa.Array) -> pa.Array | None:
         """Return keys as if shards that a reshard made and those it made them of were one; None for none."""
         if not self.lineage:
             return None
         for shard, name in families_of(self.lineage).items():
             prefix = key_prefix(shard)
-            renamed = pc.binary_replace_slice(ids, 0, len(prefix), key_prefix(name))
-            ids = pc.if_else(pc.starts_with(ids, prefix), renamed, ids)
-        return ids
+            own = pc.starts_with(keys, prefix)
+            rest = without_first_bytes(keys.filter(own), len(prefix))
+            keys = pc.replace_with_mask(keys, own, pc.binary_join_element_wise(key_prefix(name), rest, b""))
+        return keys
 
     def mirror_schema(self) -> pa.Schema:
         """Return the columns of the newest fields in their order, and ``_rest``."""

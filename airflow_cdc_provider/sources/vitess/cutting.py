@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.changes.spans import Ints
@@ -27,8 +25,8 @@ from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import SchemaBehind
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
+from airflow_cdc_provider.sources.vitess.pieces import FEW, NONE, Piece, last_before, of_types, read_bodies
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPlace, vgtid_shards
-from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal
 from airflow_cdc_provider.sources.vitess.records import (
     StreamSlice,
     Transactions,
@@ -36,8 +34,7 @@ from airflow_cdc_provider.sources.vitess.records import (
     schema_record,
 )
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, schema_id
-from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
-from airflow_cdc_provider.sources.vitess.wire import BrokenMessage, Events, ShardTable, scan
+from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +43,6 @@ _SHARDS: Final = 1
 """``migration_type`` of a journal that tells of a reshard."""
 _SINGLES: Final = (wire.FIELD, wire.JOURNAL, wire.DDL, wire.OTHER)
 """Types of events that are taken one by one; they are few."""
-_FEW: Final = 40
-"""Up to so many events are taken one by one, which costs less then."""
-_NONE: Final = -1
 
 
 class Cutter:
@@ -74,8 +68,8 @@ class Cutter:
         stops_at_journals: bool,
     ) -> None:
         self.place = place
-        self.reopen = False
-        """Whether the stream is to be opened again, at :attr:`place`: shards have turned into others."""
+        self.resharded: Position | None = None
+        """Where the stream stands behind a reshard that ends it; :attr:`place` is before it."""
         self.repeated = 0
         """How many transactions came that the place had already."""
         self._bytes = 0
@@ -90,7 +84,7 @@ class Cutter:
         self._rows = 0
         self._whole_rows = 0
         self._end = 0  # of the last whole transaction, in the data
-        self._last = _NONE  # its last event
+        self._last = NONE  # its last event
         self._known: dict[ShardTable, str] = {}
         self._seen: list[tuple[int, ShardTable, str]] = []
         self._shards: dict[str, int] = {}
@@ -99,13 +93,14 @@ class Cutter:
         self._reached = place.to_vgtid().SerializeToString()
         """The VGTID message of the place, where it is one; else empty."""
         self._begin = 0
-        self._vgtid = _NONE
+        self._vgtid = NONE
         self._told = b""
         self._told_shards: Mapping[str, str] | None = None
         self._told_at = 0
         self._journal: Any = None
         self._journals: dict[int, set[str]] = {}
         self._held: dict[str, ShardPlace] = {}
+        self._ended: set[str] = set()
         self._slices: list[StreamSlice] = []
         self._records: list[dict[str, Any]] = []
 
@@ -134,16 +129,16 @@ class Cutter:
         data = b"".join(responses)
         ends = np.cumsum([len(response) for response in responses], dtype=np.int64)
         events = scan(data, np.concatenate([[0], ends[:-1]]), ends)
-        bodies = _read_bodies(events)
-        piece = _Piece(events, bodies, self._events, len(self._data), self._rows, captured_us)
+        bodies = read_bodies(events)
+        piece = Piece(events, bodies, self._events, len(self._data), self._rows, captured_us)
         self._data += data
         self._events += len(events)
         self._rows += len(events.changes)
-        if len(events) <= _FEW:
+        if len(events) <= FEW:
             self._take_few(piece)
         else:
             self._take_many(piece)
-        if self.reopen:
+        if self.resharded is not None:
             self._drop_rest()
         if self._end >= self._slice_bytes:
             self._cut(captured_us)
@@ -176,7 +171,7 @@ class Cutter:
         self._bytes = self._changes = 0
         return slices, records
 
-    def _take_few(self, piece: _Piece) -> None:
+    def _take_few(self, piece: Piece) -> None:
         for number, kind in enumerate(piece.events.types.tolist()):
             if kind == wire.BEGIN:
                 self._begin = piece.first_event + number
@@ -186,20 +181,20 @@ class Cutter:
                 self._end_step(piece, number)
             elif kind in _SINGLES:
                 self._take_single(piece, number)
-            if self.reopen:
+            if self.resharded is not None:
                 break
 
-    def _take_many(self, piece: _Piece) -> None:
+    def _take_many(self, piece: Piece) -> None:
         first = 0
-        for number in [*_of_types(piece.events, _SINGLES).tolist(), len(piece.events)]:
+        for number in [*of_types(piece.events, _SINGLES).tolist(), len(piece.events)]:
             self._take_plain(piece, first, number)
-            if not self.reopen and number < len(piece.events):
+            if self.resharded is None and number < len(piece.events):
                 self._take_single(piece, number)
-            if self.reopen:
+            if self.resharded is not None:
                 break
             first = number + 1
 
-    def _take_plain(self, piece: _Piece, first: int, last: int) -> None:
+    def _take_plain(self, piece: Piece, first: int, last: int) -> None:
         """Take events none of which is of :data:`_SINGLES`."""
         types = piece.events.types[first:last]
         begins = first + np.flatnonzero(types == wire.BEGIN)
@@ -207,10 +202,10 @@ class Cutter:
         commits = first + np.flatnonzero(types == wire.COMMIT)
         at = 0
         if len(commits):
-            own = _last_before(vgtids, commits)
+            own = last_before(vgtids, commits)
             # A VGTID holds for what it stands before, and no longer.
-            own[1:][own[1:] < commits[:-1]] = _NONE
-            whose = _last_before(begins, commits)
+            own[1:][own[1:] < commits[:-1]] = NONE
+            whose = last_before(begins, commits)
             firsts = np.where(whose >= 0, piece.first_event + whose, self._begin)
         while at < len(commits):
             count = self._follow(piece, commits[at:], own[at:], firsts[at:])
@@ -221,14 +216,14 @@ class Cutter:
                 self._begin = int(firsts[at])
                 self._end_step(piece, int(commits[at]))
                 at += 1
-            if self.reopen:
+            if self.resharded is not None:
                 return
         if len(begins):
             self._begin = piece.first_event + int(begins[-1])
         if len(vgtids) and (not len(commits) or vgtids[-1] > commits[-1]):
             self._take_vgtid(piece, int(vgtids[-1]))
 
-    def _take_single(self, piece: _Piece, number: int) -> None:
+    def _take_single(self, piece: Piece, number: int) -> None:
         kind = piece.events.types[number]
         if kind == wire.FIELD:
             self._take_fields(piece, number)
@@ -237,13 +232,13 @@ class Cutter:
         else:
             self._end_step(piece, number)
 
-    def _take_vgtid(self, piece: _Piece, number: int) -> None:
+    def _take_vgtid(self, piece: Piece, number: int) -> None:
         self._vgtid = piece.first_event + number
         self._told = piece.events.body(number)
         self._told_shards = piece.bodies.get(number)
         self._told_at = piece.first_byte + int(piece.events.body_starts[number])
 
-    def _follow(self, piece: _Piece, commits: Ints, vgtids: Ints, firsts: Ints) -> int:
+    def _follow(self, piece: Piece, commits: Ints, vgtids: Ints, firsts: Ints) -> int:
         """Take the transactions that come first and are usual ones (:mod:`.following`); return how many."""
         if not self._reached or self._held or self._journal is not None:
             return 0
@@ -276,17 +271,17 @@ class Cutter:
             piece.first_event + commits[:count],
         )
         self._done.append(np.stack(columns))
-        self._vgtid = _NONE
+        self._vgtid = NONE
         self._end_at(piece, int(commits[count - 1]))
         return count
 
-    def _end_at(self, piece: _Piece, number: int) -> None:
+    def _end_at(self, piece: Piece, number: int) -> None:
         """Note that everything up to an event is whole."""
         self._end = piece.first_byte + int(piece.events.ends[number])
         self._last = piece.first_event + number
         self._whole_rows = piece.first_row + int(np.searchsorted(piece.events.changes.events, number))
 
-    def _take_fields(self, piece: _Piece, number: int) -> None:
+    def _take_fields(self, piece: Piece, number: int) -> None:
         events, fields = piece.events, piece.bodies[number]
         table = events.table(number)
         if not is_captured(table, self._selects):
@@ -322,7 +317,7 @@ class Cutter:
             )
         )
 
-    def _end_step(self, piece: _Piece, number: int) -> None:
+    def _end_step(self, piece: Piece, number: int) -> None:
         """Move the place to the VGTID that came, if one did, and note the transaction."""
         if self._vgtid < 0:
             return
@@ -332,18 +327,22 @@ class Cutter:
         kind = int(events.types[number])
         first = self._begin if kind == wire.COMMIT else self._vgtid
         before, vgtid = self.place, self._vgtid
-        self._vgtid = _NONE
+        self._vgtid = NONE
         self._end_at(piece, number)
-        self.place, new = before.after(self._told_shards or vgtid_shards(self._told))
+        told = self._told_shards or vgtid_shards(self._told)
+        late = not self._ended.isdisjoint(told)  # sent before VTGate had followed the journals
+        if late:
+            told = {name: told.get(name, place.gtid) for name, place in before.shards.items()}
+        self.place, new = before.after(told)
         place = self.place.shards.get(shard)
         # What bears no time is a copy's, whose packets share a position.
         if place is not None and events.timestamps[number] and _repeats(before.shards.get(shard), place):
             self.place, self._journal = before, None
             self.repeated += 1
             return
-        self._reached = self._told
+        self._reached = b"" if late else self._told
         for child in new:
-            self._tell_of_child(child, captured_us)
+            self._tell_of_child(child, self.place.shards[child], captured_us)
         if place is not None:
             own = self._shards.setdefault(shard, len(self._shards))
             text = place.gtid.encode()
@@ -390,27 +389,34 @@ class Cutter:
             self._records.append(record(f"{keyspace}.{one.table}", position + b"\x01", kind))
 
     def _take_journal(self, journal: Any, shard: str, before: Position, captured_us: int) -> None:
+        """Follow a reshard when the journals of all shards that took part came.
+
+        VTGate sends a journal before it waits for the others: a stream that is opened again behind one of
+        them would wait for ever. So until all came, their shards stand before theirs.
+        """
         if journal.migration_type != _SHARDS:
             return
-        participants = [f"{p.keyspace}/{p.shard}" for p in journal.participants]
+        participants = {f"{p.keyspace}/{p.shard}" for p in journal.participants}
         targets = {f"{s.keyspace}/{s.shard}": s.gtid for s in journal.shard_gtids}
-        log.warning("%s turn into %s", ", ".join(participants), ", ".join(targets))
-        if not self._stops_at_journals:
-            return
-        # The journal of each participant ends its stream. Until all came, a stream that is opened again must
-        # give this one again: its shard stands before it.
+        log.warning("%s turn into %s", ", ".join(sorted(participants)), ", ".join(targets))
         arrived = self._journals.setdefault(journal.id, set())
         arrived.add(shard)
         self._held[shard] = before.shards[shard]
-        if arrived >= set(participants) & set(self.place.shards):
-            self._held = {s: p for s, p in self._held.items() if s not in participants}
-            self.place = self.place.resharded(participants, targets)
-            for child in targets:
-                self._tell_of_child(child, captured_us)
-            self.reopen = True
+        if not arrived >= participants & set(self.place.shards):
+            return
+        after = self.place.resharded(participants, targets)
+        if self._stops_at_journals:
+            self.resharded = after
+        elif participants <= set(self.place.shards):  # else VTGate can't follow, and says so
+            self.place, self._reached = after, b""
+            self._ended |= participants
+            self._held = {held: place for held, place in self._held.items() if held not in participants}
+        else:
+            return
+        for child in targets:
+            self._tell_of_child(child, after.shards[child], captured_us)
 
-    def _tell_of_child(self, shard: str, captured_us: int) -> None:
-        place = self.place.shards[shard]
+    def _tell_of_child(self, shard: str, place: ShardPlace, captured_us: int) -> None:
         log.warning("%s is read now; it was made of %s", shard, ", ".join(place.parents))
         self._records.append(
             schema_record(
@@ -429,7 +435,7 @@ class Cutter:
         del self._data[self._end :]
         self._events, self._rows = self._last + 1, self._whole_rows
         self._seen = [one for one in self._seen if one[0] < self._events]
-        self._vgtid, self._journal = _NONE, None
+        self._vgtid, self._journal = NONE, None
 
     def _cut(self, captured_us: int) -> None:
         if self._last < 0:
@@ -448,83 +454,12 @@ class Cutter:
         self._events -= through + 1
         self._begin = max(self._begin - through - 1, 0)
         self._told_at -= self._end
-        self._vgtid = self._vgtid - through - 1 if self._vgtid >= 0 else _NONE
+        self._vgtid = self._vgtid - through - 1 if self._vgtid >= 0 else NONE
         self._rows -= self._whole_rows
         self._whole_rows = 0
-        self._end, self._last = 0, _NONE
+        self._end, self._last = 0, NONE
         self._done = []
         self._shards = {}
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Some responses and what came before them since the last cut.
-
-    Args:
-        events: Their events.
-        bodies: What FIELD and JOURNAL events carry, by the number of the event; of a few events, also VGTIDs.
-        first_event: Number of the first.
-        first_byte: Place of their first byte.
-        first_row: Number of their first row change.
-        captured_us: When they were read, in us since 1970.
-    """
-
-    events: Events
-    bodies: Mapping[int, Any]
-    first_event: int
-    first_byte: int
-    first_row: int
-    captured_us: int
-
-
-def _of_types(events: Events, types: Sequence[int]) -> Ints:
-    """Return the numbers of the events of some types; NumPy's ``isin`` takes longer than all else."""
-    found = events.types == types[0]
-    for kind in types[1:]:
-        found |= events.types == kind
-    return np.flatnonzero(found)
-
-
-def _last_before(events: Ints, places: Ints) -> Ints:
-    """Return the last of some events before each place; :data:`_NONE` where there is none."""
-    found: Ints = np.append(events, _NONE)[np.searchsorted(events, places) - 1]
-    return found
-
-
-def _read_bodies(events: Events) -> dict[int, Any]:
-    """Read what FIELD and JOURNAL events carry, by their number, and of a few events also VGTIDs.
-
-    Raises:
-        BrokenMessage: One can't be read, or a VGTID.
-    """
-    read_here = list(_READERS)
-    if len(events) > _FEW:
-        read_here.remove(wire.VGTID)
-        vgtids = np.flatnonzero(events.types == wire.VGTID)
-        if len(unread_vgtids(events.data, events.body_starts[vgtids], events.body_ends[vgtids])):
-            raise _broken_body("a VGTID can't be read")
-    try:
-        return {
-            number: _READERS[int(events.types[number])](events.body(number))
-            for number in _of_types(events, read_here).tolist()
-        }
-    except DecodeError as error:
-        raise _broken_body(str(error)) from error
-
-
-def _broken_body(found: str) -> BrokenMessage:
-    return BrokenMessage(
-        "A message of a VStream is broken",
-        expected="fields, positions and journals of events as messages",
-        found=found,
-    )
-
-
-_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
-    wire.FIELD: FieldEvent.FromString,
-    wire.VGTID: vgtid_shards,
-    wire.JOURNAL: Journal.FromString,
-}
 
 
 def _repeats(before: ShardPlace | None, place: ShardPlace) -> bool:

@@ -235,7 +235,9 @@ def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[Store
 
 def _by_task(offsets: Sequence[StoredOffset]) -> dict[TaskKey, Shards]:
     """Read offsets by task; the connector's own counts where no task of generation 0 has one."""
-    stored = {TaskKey.parse(offset.task): _shards(offset.value) for offset in offsets if offset.task}
+    stored: dict[TaskKey, Shards] = {
+        TaskKey.parse(offset.task): _shards(offset.value) for offset in offsets if offset.task
+    }
     plain = next((offset for offset in offsets if not offset.task), None)
     if plain is not None and all(key.generation for key in stored):
         stored[TaskKey.parse("")] = _shards(plain.value)

@@ -138,7 +138,7 @@ def _decode(
         table_events(table, all_rows.take(chosen), unread)
         for table, chosen in _by_form(rows, np.flatnonzero(~is_end & ~unnamed), fields, form, captured)
     ]
-    by_start = {int(start): number for number, start in zip(places.tolist(), starts.tolist(), strict=True)}
+    by_start = dict(zip(starts.tolist(), places.tolist(), strict=True)) if unread else {}
     by_number = {by_start[at]: why for at, why in unread.items()}
     for number in np.flatnonzero(~is_end & unnamed).tolist():
         if captured(*rows["source_table"][number].as_py().split(".", 1)):

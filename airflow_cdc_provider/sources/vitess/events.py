@@ -293,7 +293,8 @@ def _rows(events: wire.Events, first: int, last: int, commits: Ints, begins: Int
             changes.ends[numbers],
             (of_event << _PLACE_BITS) + 2 * (numbers - np.searchsorted(changes.events, of_event)),
             shards.take(pa.array(events.table_numbers[of_event])),
-            events.timestamps[of_event],
+            # A long transaction's rows bear the times of their statements.
+            events.timestamps[commits[transactions]],
             transactions,
         ),
         of_event,

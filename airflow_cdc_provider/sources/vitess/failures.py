@@ -18,10 +18,15 @@ class SchemaBehind(TransientError):
     """A tablet's view of a table's columns doesn't fit the changes that it reads; passes as a rule."""
 
 
+class ParticipantsApart(TransientError):
+    """A reshard concerns shards of which a stream has some and not all, so VTGate can't follow it there."""
+
+
 _SHOWN: Final = 400
 
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
+_APART: Final = "not all journaling participants are in the stream"
 _TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
 _FOR_A_PERSON: Final = {
     "could not decode position": "the offset is no position of this server: set it, or take a new snapshot",
@@ -67,6 +72,8 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
         return SchemaBehind(
             doing, found=found, remedy="if it stays, start vttablets with --track-schema-versions"
         )
+    if _APART in text:
+        return ParticipantsApart(doing, found=found, remedy="read all shards that were resharded")
     if _LOST.search(text):
         return PositionLost(
             doing, found=found, remedy="take a new snapshot, or start from a later place; keep binlogs longer"

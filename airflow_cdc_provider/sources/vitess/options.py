@@ -25,7 +25,20 @@ def _shards(values: tuple[str, ...]) -> str:
 
 
 def _keyspace(value: str) -> str:
-    return "" if re.fullmatch(r"[^\s/:@.`]+", value) else "the name of one keyspace"
+    if value.startswith("/"):
+        try:
+            re.compile(value.strip("/"))
+        except re.error as error:
+            return f"a regular expression behind the slash ({error})"
+        return "" if value.strip("/") else "a regular expression behind the slash"
+    return "" if re.fullmatch(r"[^\s/:@.`]+", value) else "a keyspace, or an expression behind a slash"
+
+
+def has_keyspace(chosen: str, keyspace: str) -> bool:
+    """Tell whether a keyspace is among those of option ``keyspace``: by its name, or as VTGate matches it."""
+    if chosen.startswith("/"):
+        return re.search(chosen.strip("/"), keyspace) is not None
+    return chosen == keyspace
 
 
 def _tablet_type(value: Any) -> Any:
@@ -215,7 +228,10 @@ class VitessAdvanced:
 class VitessOptions:
     """Which shards to read, and how."""
 
-    keyspace: str = option("The keyspace", check=_keyspace)
+    keyspace: str = option(
+        "The keyspace; or, behind a slash, a regular expression: all keyspaces in which it is found",
+        check=_keyspace,
+    )
     conn_id: str = option("Airflow connection of VTGate; not needed offline", "")
     shards: tuple[str, ...] = option("Shards to read; default: all that serve", (), check=_shards)
     tablet_type: Literal["PRIMARY", "REPLICA", "RDONLY"] = option(
@@ -265,13 +281,19 @@ class VitessOptions:
         Raises:
             ConfigurationError: With what fits.
         """
+        if self.shards and self.keyspace.startswith("/"):
+            raise ConfigurationError(
+                "option source.shards says nothing of several keyspaces",
+                expected="one keyspace in source.keyspace",
+                found=self.keyspace,
+            )
         if self.shards:
             require_epochs_of(self.shards, self.epochs)
         if self.start_at == CURRENT:
             return
         named = {(entry["keyspace"], entry["shard"]) for entry in json.loads(self.start_at)}
         require_epochs_of((shard for _, shard in named), self.epochs)
-        if any(keyspace != self.keyspace for keyspace, _ in named) or (
+        if any(not has_keyspace(self.keyspace, keyspace) for keyspace, _ in named) or (
             self.shards and {shard for _, shard in named} != set(self.shards)
         ):
             raise ConfigurationError(

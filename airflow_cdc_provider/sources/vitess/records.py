@@ -28,7 +28,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, SNAPSHOT, TRANSACTION
 from airflow_cdc_provider.changes.spans import Bytes, Ints, fixed_width_binary, span_column
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.base import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, copy_key
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
@@ -317,7 +317,8 @@ def _rows(events: Events, part: StreamSlice, owners: Ints, rows: Ints) -> pa.Rec
     tables = events.table_numbers[of_event]
     position = fixed_width_binary(_positions(transactions, owner, _numbers_inside(owners)[rows]))
     ids, schema_numbers = _schema_ids(events, part, of_event, tables)
-    seconds = events.timestamps[of_event]
+    # Of the COMMIT: a long transaction's rows bear the times of their statements.
+    seconds = events.timestamps[transactions.lasts[owner]]
     return pa.RecordBatch.from_arrays(
         [
             _named(tables, [f"{t.keyspace}.{t.table}" for t in events.tables]),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.protocol import TABLET_TYPES, Filter, VGtid, VStreamRequest
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, Room, StreamEnded
-from airflow_cdc_provider.sources.vitess.tablets import SERVING, list_tablets
+from airflow_cdc_provider.sources.vitess.tablets import SERVING, keyless_tables, list_tablets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import VGTID, scan
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, VGTID, scan
 
 _INTERNAL: Final = re.compile(
     r"_vt.*|_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_\d{14}_(gho|ghc|del|new|vrepl)|_.*_old"
@@ -64,12 +66,37 @@ def filter_of(tables: Sequence[str] | None) -> Any:
     return filters
 
 
+def each_keyspace(client: VtgateClient, options: VitessOptions) -> list[VitessOptions]:
+    """Return the options of each keyspace that is read by itself, sorted by its name.
+
+    Raises:
+        ConfigurationError: No keyspace fits the expression.
+    """
+    if not options.keyspace.startswith("/"):
+        return [options]
+    answer = client.execute("SHOW VITESS_SHARDS", timeout_seconds=options.advanced.call_seconds).texts()
+    there = sorted({name.partition("/")[0] for (name, *_) in answer})
+    found = [keyspace for keyspace in there if has_keyspace(options.keyspace, keyspace)]
+    if not found:
+        raise ConfigurationError(
+            f"VTGate has no keyspace in which {options.keyspace} is found",
+            expected=", ".join(there) or "any",
+            found=options.keyspace,
+            remedy="check source.keyspace",
+        )
+    return [replace(options, keyspace=keyspace, start_at=CURRENT) for keyspace in found]
+
+
 def serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
-    """List the shards of the keyspace that are read, sorted; those without tablets too, unless left out.
+    """List the shards that are read, ``keyspace/shard``, sorted; those without tablets too, unless left out.
 
     Raises:
         ConfigurationError: The keyspace isn't there, or a chosen shard, or no shard serves.
     """
+    return [shard for one in each_keyspace(client, options) for shard in _serving_shards(client, one)]
+
+
+def _serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
     seconds = options.advanced.call_seconds
     answer = client.execute("SHOW VITESS_SHARDS", timeout_seconds=seconds).texts()
     keyspace = options.keyspace
@@ -88,31 +115,52 @@ def serving_shards(client: VtgateClient, options: VitessOptions) -> list[str]:
             found=", ".join(missing),
         )
     chosen = [shard for shard in found if not options.shards or shard in options.shards]
-    if not options.exclude_empty_shards:
-        return chosen
-    tablets = list_tablets(client, keyspace, seconds)
-    served = {t.shard for t in tablets if t.type == options.tablet_type and t.state == SERVING}
-    if not served.intersection(chosen):
-        raise ConfigurationError(
-            f"no shard of keyspace {keyspace} has a tablet of type {options.tablet_type} that serves",
-            remedy="start one, or choose another source.tablet_type",
-        )
-    return [shard for shard in chosen if shard in served]
+    if options.exclude_empty_shards:
+        tablets = list_tablets(client, keyspace, seconds)
+        served = {t.shard for t in tablets if t.type == options.tablet_type and t.state == SERVING}
+        if not served.intersection(chosen):
+            raise ConfigurationError(
+                f"no shard of keyspace {keyspace} has a tablet of type {options.tablet_type} that serves",
+                remedy="start one, or choose another source.tablet_type",
+            )
+        chosen = [shard for shard in chosen if shard in served]
+    return [f"{keyspace}/{shard}" for shard in chosen]
 
 
 def list_tables(client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]) -> list[str]:
-    """List the selected tables, without their keyspace, sorted; views are none."""
-    found = _base_tables(client, options)
-    return [table for table in found if selects(f"{options.keyspace}.{table}")]
+    """List the selected tables, ``keyspace.table``, sorted; views are none."""
+    found = (
+        f"{one.keyspace}.{table}"
+        for one in each_keyspace(client, options)
+        for table in _base_tables(client, one)
+    )
+    return sorted(filter(selects, found))
+
+
+def list_keyless(client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]) -> list[str]:
+    """List the selected tables of one keyspace that have no key, ``keyspace.table``."""
+    keyspace, _, shard = _serving_shards(client, options)[0].partition("/")
+    target = f"{keyspace}:{shard}@{options.tablet_type.lower()}"
+    names = [table.partition(".")[2] for table in list_tables(client, options, selects)]
+    found = keyless_tables(client, target, names, options.advanced.call_seconds)
+    return [f"{keyspace}.{table}" for table in found]
 
 
 def wanted_tables(
     client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
 ) -> list[str] | None:
-    """List the tables that a stream is asked for; None: all, as all that there are are selected."""
-    found = _base_tables(client, options)
-    wanted = [table for table in found if selects(f"{options.keyspace}.{table}")]
-    return None if wanted == found else wanted
+    """List the tables that a stream is asked for; None: all, as all that there are are selected.
+
+    VTGate knows them by name alone, whatever their keyspace: of several, more may come than is selected.
+    """
+    names: set[str] = set()
+    all_wanted = True
+    for one in each_keyspace(client, options):
+        found = _base_tables(client, one)
+        wanted = [table for table in found if selects(f"{one.keyspace}.{table}")]
+        all_wanted &= wanted == found
+        names.update(wanted)
+    return None if all_wanted else sorted(names)
 
 
 def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
@@ -126,14 +174,15 @@ def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
 def current_position(
     client: VtgateClient, options: VitessOptions, shards: Sequence[str], tablet_type: str = ""
 ) -> Position:
-    """Ask where shards stand now, by a short stream from ``current``.
+    """Ask where shards (``keyspace/shard``) stand now, by a short stream from ``current``.
 
     Raises:
         TransientError: They don't all answer in time: no tablet of the type serves.
     """
     vgtid = VGtid()
-    for shard in shards:
-        vgtid.shard_gtids.add(keyspace=options.keyspace, shard=shard, gtid=CURRENT)
+    for full_name in shards:
+        keyspace, _, shard = full_name.partition("/")
+        vgtid.shard_gtids.add(keyspace=keyspace, shard=shard, gtid=CURRENT)
     # A table that can't be keeps other events away.
     request = stream_request(vgtid, filter_of(("_vt_no_table",)), options, tablet_type)
     ahead = ReadAhead(client.vstream(request.SerializeToString()), room_of(options))
@@ -152,11 +201,44 @@ def current_position(
         raise TransientError("VTGate ended a stream before it told where its shards stand") from error
     finally:
         ahead.close()
-    if missing := [shard for shard in shards if f"{options.keyspace}/{shard}" not in known]:
+    if missing := [shard for shard in shards if shard not in known]:
         raise TransientError(
-            f"shards of {options.keyspace} don't tell where they stand: {', '.join(missing)}",
+            f"shards don't tell where they stand: {', '.join(missing)}",
             expected=f"an answer within {seconds:g} s",
             remedy=f"see that tablets of type {tablet_type or options.tablet_type} serve, or choose another "
             "source.tablet_type",
         )
     return Position(known)
+
+
+def oldest_after(
+    client: VtgateClient, options: VitessOptions, position: Position, seconds: float
+) -> int | None:
+    """Tell when the first transaction after a position was committed, of whatever table.
+
+    Args:
+        client: The client.
+        options: The source's options.
+        position: The position.
+        seconds: When to give up.
+
+    Returns:
+        Seconds since 1970 by the server's clock; None if none came, or none that tells its time.
+    """
+    request = stream_request(position.to_vgtid(), filter_of(("_vt_no_table",)), options)
+    ahead = ReadAhead(client.vstream(request.SerializeToString()), room_of(options))
+    until = time.monotonic() + seconds
+    try:
+        while (left := until - time.monotonic()) > 0:
+            response = ahead.next(left)
+            if response is None:
+                return None
+            events = scan(response)
+            told = events.timestamps[(events.timestamps > 0) & (events.types != HEARTBEAT)]
+            if len(told):
+                return int(told.min())
+    except StreamEnded:
+        return None
+    finally:
+        ahead.close()
+    return None

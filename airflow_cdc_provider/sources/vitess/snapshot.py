@@ -21,12 +21,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
 from airflow_cdc_provider.sources.base import SnapshotPlan
 from airflow_cdc_provider.sources.pauses import pauses
@@ -46,11 +47,13 @@ from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnde
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
 from airflow_cdc_provider.sources.vitess.requests import quoted, room_of, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
+from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import (
     COMMIT,
     COPY_COMPLETED,
     FIELD,
+    ROW,
     VGTID,
     scan,
 )
@@ -58,6 +61,7 @@ from airflow_cdc_provider.sources.vitess.wire import (
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
+_MOST_PAUSES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class RangeReader:
             ConfigurationError: The table is gone, or the filter is wrong.
         """
         progress = _Progress()
-        left = pauses(self.options.advanced)
+        left = self._pauses()
         with VtgateClient(self.values) as client:
             while True:
                 before = progress.entry
@@ -163,7 +167,7 @@ class RangeReader:
                     if self.lost is not None:
                         self.lost(1)
                     if progress.entry is not before:
-                        left = pauses(self.options.advanced)
+                        left = self._pauses()
                     pause = next(left, None)
                     if pause is None:
                         if isinstance(error, StreamEnded):
@@ -179,6 +183,10 @@ class RangeReader:
                     )
                     self.sleep(pause)
 
+    def _pauses(self) -> Iterator[float]:
+        """Give pauses; a task can't be asked to stop, so that it may not wait without a limit."""
+        return islice(pauses(self.options.advanced), _MOST_PAUSES)
+
     def _read_on(
         self, client: VtgateClient, part: SnapshotRange, progress: _Progress
     ) -> Iterator[pa.RecordBatch]:
@@ -191,9 +199,19 @@ class RangeReader:
                 response = ahead.next(silent_seconds)
                 if response is None:
                     raise TransientError(f"the copy of {part.table} is silent for {silent_seconds} s")
-                yield from copy.take(response)
+                for batch in copy.take(response):
+                    yield self._with_charsets(client, batch)
         finally:
             ahead.close()
+
+    def _with_charsets(self, client: VtgateClient, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Complete a batch of fields, which has one record; others stay."""
+        if batch.num_rows != 1 or batch.column("kind")[0].as_py() != SCHEMA:
+            return batch
+        (told,) = batch.to_pylist()
+        seconds = self.options.advanced.call_seconds
+        whole = with_charsets(told, client, self.options.tablet_type, seconds)
+        return pa.RecordBatch.from_pylist([whole], schema=CHANGE_SCHEMA)
 
     def _request(self, part: SnapshotRange, progress: _Progress) -> Any:
         keyspace, _, table = part.table.partition(".")
@@ -238,8 +256,8 @@ class _Copy:
         done = 0
         entry = None
         rows_of = events.changes.events
-        for number in range(len(events)):
-            kind = int(events.types[number])
+        others = np.flatnonzero(events.types != ROW)  # a packet has a ROW event for each row
+        for number, kind in zip(others.tolist(), events.types[others].tolist(), strict=True):
             if kind == FIELD:
                 self._fields = events.body(number)
                 self._schema_id = schema_id(FieldEvent.FromString(self._fields))

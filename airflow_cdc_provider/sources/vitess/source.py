@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,20 +20,29 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of, records_of
-from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
+from airflow_cdc_provider.sources.vitess.options import (
+    CURRENT,
+    VitessOptions,
+    require_epochs_of,
+)
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace, require_known
 from airflow_cdc_provider.sources.vitess.records import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
+    each_keyspace,
     filter_of,
+    list_keyless,
     list_tables,
     quoted,
     serving_shards,
     wanted_tables,
 )
+from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
-from airflow_cdc_provider.sources.vitess.tablets import keyless_tables, require_kept
+from airflow_cdc_provider.sources.vitess.tablets import require_kept
+from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
@@ -47,7 +56,7 @@ Answer = TypeVar("Answer")
 
 
 class VitessSource:
-    """A keyspace of a Vitess cluster, or some of its shards.
+    """A keyspace of a Vitess cluster, some of its shards, or several keyspaces.
 
     Connections are made when first needed, so decoding works without any.
 
@@ -66,7 +75,7 @@ class VitessSource:
         self._connection = connection
         self._selects = Selects(options.keyspace, selects)
         self._client_made: VtgateClient | None = None
-        self._stream_made: ChangeStream | None = None
+        self._stream_made: ParallelStreams | None = None
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
@@ -91,18 +100,27 @@ class VitessSource:
         return self._client_made
 
     @property
-    def _stream(self) -> ChangeStream:
+    def _stream(self) -> ParallelStreams:
         if self._stream_made is None:
-            self._stream_made = ChangeStream(
-                lambda: self._client,
-                self._options,
-                lambda: filter_of(wanted_tables(self._client, self._options, self._selects)),
-                self._selects,
-                self._knows,
-                self._sleep,
-                self._is_stopping,
-            )
+            self._stream_made = ParallelStreams(self._new_stream, self._options)
         return self._stream_made
+
+    def _new_stream(self, options: VitessOptions, failing: Callable[[], bool]) -> ChangeStream:
+        """Make the stream of one share of the shards; it stops with the job, or when another one fails."""
+        client = self._client
+
+        def stopping() -> bool:
+            return failing() or self._stopping()
+
+        return ChangeStream(
+            lambda: client,
+            options,
+            lambda: filter_of(wanted_tables(client, options, self._selects)),
+            self._selects,
+            self._knows,
+            lambda seconds: _pause(seconds, stopping),
+            stopping,
+        )
 
     def _over_losses(self, ask: Callable[[], Answer]) -> Answer:
         """Ask VTGate again where it was lost; who has never reached it is told at once.
@@ -119,19 +137,10 @@ class VitessSource:
                 if pause is None or self._stopping():
                     raise
                 log.warning("VTGate is lost, asked again in %.1f s: %s", pause, error)
-                self._sleep(pause)
+                _pause(pause, self._stopping)
             else:
                 self._reached = True
                 return answer
-
-    def _is_stopping(self) -> bool:
-        return self._stopping()
-
-    def _sleep(self, seconds: float) -> None:
-        """Pause, or until the job is asked to stop."""
-        until = time.monotonic() + seconds
-        while not self._stopping() and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _STOP_CHECK_SECONDS))
 
     def _knows(self, table: str, schema_id: str) -> bool:
         return (table, schema_id) in self._known
@@ -143,9 +152,7 @@ class VitessSource:
 
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""
-        keyspace = self._options.keyspace
-        names = self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
-        return [f"{keyspace}.{name}" for name in names]
+        return self._over_losses(lambda: list_tables(self._client, self._options, self._selects))
 
     def in_batches(self, table: str) -> bool:
         """Tell whether a table is read in full at each run: its rows can't be told apart."""
@@ -153,12 +160,11 @@ class VitessSource:
         if history.shapes:
             return not history.newest.key
         if self._keyless is None:
-            options = self._options
-            (shard, *_) = serving_shards(self._client, options)
-            target = f"{options.keyspace}:{shard}@{options.tablet_type.lower()}"
-            names = list_tables(self._client, options, self._selects)
-            found = keyless_tables(self._client, target, names, options.advanced.call_seconds)
-            self._keyless = frozenset(f"{options.keyspace}.{name}" for name in found)
+            self._keyless = frozenset(
+                table
+                for one in each_keyspace(self._client, self._options)
+                for table in list_keyless(self._client, one, self._selects)
+            )
         return table in self._keyless
 
     @property
@@ -332,9 +338,19 @@ class VitessSource:
             position = Position(settled)
         if self._checked != position:
             self._require_known(position, target)
-        plan = self._stream.plan(position, target, limit)
+        plan = self._with_charsets(self._stream.plan(position, target, limit))
         self._offset = self._checked = Position.from_offset(plan.end)
         return plan
+
+    def _with_charsets(self, plan: Plan) -> Plan:
+        options = self._options
+        seconds = options.advanced.call_seconds
+
+        def complete() -> list[dict[str, Any]]:
+            client = self._client
+            return [with_charsets(dict(r), client, options.tablet_type, seconds) for r in plan.records]
+
+        return replace(plan, records=self._over_losses(complete))
 
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell what the stream met so far."""
@@ -425,7 +441,7 @@ class VitessSource:
         options = self._options
         seconds = options.advanced.call_seconds
         told = vtctld_position(self._values, vtctld, list(now.shards), options.tablet_type, seconds)
-        position = Position({s: ShardPlace(CURRENT).moved(p.gtid) for s, p in told.shards.items()})
+        position = Position({s: self._first_place(s, p.gtid) for s, p in told.shards.items()})
         # What it tells is newer than the head that was asked for before.
         self._require_known(position, self._head())
         return position
@@ -464,21 +480,11 @@ def _require_all_shards(position: Position, head: Position) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Selects:
-    """Tells whether ``keyspace.table`` belongs to the capture. Picklable, if what it asks is.
-
-    Args:
-        keyspace: The keyspace that is read.
-        selects: The declaration's patterns.
-    """
-
-    keyspace: str
-    selects: Callable[[str], bool]
-
-    def __call__(self, table: str) -> bool:
-        """Tell it."""
-        return table.startswith(f"{self.keyspace}.") and self.selects(table)
+def _pause(seconds: float, stopping: Callable[[], bool]) -> None:
+    """Pause for some seconds, or until something is asked to stop."""
+    until = time.monotonic() + seconds
+    while not stopping() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _STOP_CHECK_SECONDS))
 
 
 def _as_they_are(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

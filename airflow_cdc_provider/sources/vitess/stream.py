@@ -29,12 +29,13 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
+from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.read_ahead import ReadAhead, StreamEnded, Waiting
 from airflow_cdc_provider.sources.vitess.requests import room_of, stream_request
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
-from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, BrokenMessage
+from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, BrokenMessage
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class ChangeStream:
         self._knows = knows
         self._sleep = sleep
         self._stopping = stopping
+        self.resharded: Position | None = None
+        """Where the stream would go on behind the reshard at which it has ended."""
         self._ahead: ReadAhead | None = None
         self._cutter: Cutter | None = None
         self._place = Position()
@@ -104,6 +107,7 @@ class ChangeStream:
             PositionLost: The server no longer has the transactions after ``start``.
             TransientError: The server can't be reached; nothing is changed.
         """
+        self.resharded = None
         if self._place != start or self._cutter is None:
             self._leave()
             self._place = start
@@ -127,6 +131,8 @@ class ChangeStream:
                 break
             try:
                 cutter = self._take_next(_at_once(limit, read_bytes, changes))
+            except ParticipantsApart:
+                raise  # the same stream would be refused again
             except (TransientError, StreamEnded) as error:
                 given, beside = self._give()
                 slices += given
@@ -140,12 +146,12 @@ class ChangeStream:
             elif time.monotonic() - moved_at > self._options.advanced.stall_seconds:
                 raise self._stalled(head)
             read_bytes, changes = cutter.size, cutter.changes
-            if cutter.reopen:
-                given, beside = self._give()
-                slices += given
-                records += beside
-                self._leave()
+            if cutter.resharded is not None:
+                self.resharded = cutter.resharded
+                break
         given, beside = self._give()
+        if self.resharded is not None:
+            self._leave()
         return Plan(self._place.to_offset(), [*slices, *given], at_head, [*records, *beside])
 
     def _give(self) -> tuple[list[Any], list[Any]]:
@@ -193,7 +199,7 @@ class ChangeStream:
                 self._pass_over(responses[0], error)
                 return
             for response in responses:
-                if not cutter.reopen:
+                if cutter.resharded is None:
                     self._take(cutter, [response])
             return
         told = len(np.unique(events.messages[events.types != HEARTBEAT]))
@@ -204,6 +210,7 @@ class ChangeStream:
         if told:
             now = time.time()
             self._counts.events += len(events.changes)
+            self._counts.journals += int((events.types == JOURNAL).sum())
             self._counts.bytes += sum(map(len, responses))
             self._counts.last_event_at = now
             if committed := int(events.timestamps.max()):  # 0 where the server tells none, as in a copy

@@ -84,11 +84,7 @@ def shards_in_reshard(tablets: Sequence[Tablet]) -> list[str]:
     VTGate lists only shards that serve; those that are being made, or about to go, have tablets nevertheless.
     """
     shards = sorted({f"{tablet.keyspace}/{tablet.shard}" for tablet in tablets})
-    return [
-        one.partition("/")[2]
-        for one in shards
-        if any(overlap(one, other) for other in shards if other != one)
-    ]
+    return [one for one in shards if any(overlap(one, other) for other in shards if other != one)]
 
 
 def read_binlogs(client: VtgateClient, target: str, seconds: float) -> Binlogs:

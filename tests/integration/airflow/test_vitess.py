@@ -108,7 +108,7 @@ def test_reshard_sensor_waits_for_the_capture_of_each_serving_shard(wait: Any, c
         value = wait(make, context, lambda: context.assets[changes_asset("news")].set("offset", whole))
     else:
         value = wait(make, captured, lambda: None)
-    assert value == {"serving": ["-80", "80-"], "resharding": [], "missing": []}
+    assert value == {"serving": ["shop/-80", "shop/80-"], "resharding": [], "missing": []}
 
 
 def test_what_is_not_selected_is_no_news(shop: Shop, captured: TaskContext) -> None:

@@ -47,7 +47,7 @@ def stored_offset(spark: SparkSession, declared: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("source", "refuses", "error", "reason"),
     [
-        ({"keyspace": "a/b"}, None, ConfigurationError, "the name of one keyspace"),
+        ({"keyspace": "a/b"}, None, ConfigurationError, "expected a keyspace"),
         ({"tablet_type": "SPARE"}, None, ConfigurationError, "tablet_type"),
         ({"no_such_option": 1}, None, ConfigurationError, "no_such_option"),
         ({}, (grpc.StatusCode.UNAUTHENTICATED, "who"), ConfigurationError, "login and password"),

@@ -21,11 +21,12 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def table(vitess_server: VitessServer) -> Iterator[str]:
-    create(vitess_server, "eventful")
-    yield "eventful"
+def table(vitess_server: VitessServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"eventful{abs(hash(request.node.name)) % 10**6}"
+    create(vitess_server, name)
+    yield name
     with vitess_server.connect("shop").cursor() as cursor:
-        cursor.execute("drop table if exists eventful")
+        cursor.execute(f"drop table if exists {name}")
 
 
 def declaration(table: str) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_
     begun = run_stage("sync", connector, vitess_server.connection)
     assert begun.snapshot is None
     assert (begun.changes, begun.snapshot_skipped) == (0, True)
+    assert begun.offset is not None
     assert set(begun.offset) == {"shop/-80", "shop/80-"}
     assert all(place["gtid"].startswith("MySQL56/") for place in begun.offset.values())
 
@@ -106,6 +107,7 @@ def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_
     assert {value["transaction"]["id"] for value in changes} == {value["id"] for value in bounds}
     beats = [record for record in found if record["topic"] == "__debezium-heartbeat.vt_never"]
     told = {f"{s['keyspace']}/{s['shard']}": s["gtid"] for s in json.loads(beats[-1]["value"]["vgtid"])}
+    assert outcome.offset is not None
     assert told == {shard: place["gtid"] for shard, place in outcome.offset.items()}
     led = declared(
         "vt_never", **chosen, **{"heartbeat.interval.ms": "2000", "heartbeat.topics.prefix": "beat"}

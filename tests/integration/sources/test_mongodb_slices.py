@@ -18,7 +18,8 @@ from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import PositionLost, error_from_text
-from airflow_cdc_provider.sources.base import Offset, ReadLimit, TellsReading
+from airflow_cdc_provider.sources.abilities import TellsReading
+from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPlace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -140,3 +141,21 @@ def test_cells_keep_the_reader_in_its_own(vitess_server: VitessServer) -> None:
     elsewhere = source(vitess_server, stream=VitessStream(cells=("moon",)))
     assert "no tablet of the keyspace is in moon" in findings(elsewhere.check())["cells"]
     elsewhere.close()
+
+
+def test_an_offset_that_grows_old_against_the_binlogs_is_told(vitess_server: VitessServer) -> None:
+    vitess_server.define("shop", "CREATE TABLE chk_old (id bigint PRIMARY KEY)", shard_by={"chk_old": "id"})
+    capture = source(vitess_server, tables=r"shop\.chk_old")
+    kept = vitess_server.mysqld("SELECT @@binlog_expire_logs_seconds").strip()
+    try:
+        before = capture.head()
+        with vitess_server.connect("shop") as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO chk_old (id) VALUES (1), (2), (3)")
+        assert "stored offset" not in findings(capture.check(before))
+        vitess_server.mysqld("SET GLOBAL binlog_expire_logs_seconds = 4")
+        time.sleep(4)
+        told = findings(capture.check(before))["stored offset"]
+    finally:
+        vitess_server.mysqld(f"SET GLOBAL binlog_expire_logs_seconds = {kept}")
+        capture.close()
+    assert re.search(r"what follows it is \d+ s old, and binlogs are kept for 4 s\. capture now", told)

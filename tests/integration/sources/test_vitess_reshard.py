@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.exceptions import PositionLost, ReshardStopped
 from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.position import Position
+from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.source import VitessSource
+from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from server_kit.vitess import Keyspace
 from server_kit.vitess_cluster import VitessCluster
 
@@ -46,7 +51,38 @@ def _started_by_vtctld(cluster: VitessCluster) -> Any:
     return offset
 
 
-@pytest.mark.covers("VIT-RSH-01", "VIT-RSH-04", "VIT-STR-04")
+def _changes(source: VitessSource, plan: Any) -> int:
+    """How many changes a plan holds."""
+    reader = source.reader()
+    return sum(
+        batch.to_pydict()["kind"].count("change") for part in plan.partitions for batch in reader(part)
+    )
+
+
+def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
+    """Read to the reshard, where the stream is asked to end, and from there on; return how many changes."""
+    options = VitessOptions(keyspace="shop", stream=VitessStream(stop_on_reshard=True))
+    source = VitessSource(options, cluster.connection, Selection())
+    plan = source.plan(start, head, ReadLimit())
+    read = _changes(source, plan)
+    assert not plan.at_head
+    assert set(plan.end) == {"shop/-80", "shop/80-"}
+    with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+        source.plan(plan.end, head, ReadLimit())
+    source.close()
+
+    source = VitessSource(options, cluster.connection, Selection())
+    offset = json.loads(told.value.found)
+    assert set(offset) == set(head)
+    assert offset["shop/40-80"]["parents"] == ["shop/-80"]
+    plan = source.plan(offset, source.head(), ReadLimit())
+    assert plan.at_head
+    read += _changes(source, plan)
+    source.close()
+    return read
+
+
+@pytest.mark.covers("VIT-RSH-01", "VIT-RSH-02", "VIT-RSH-04", "VIT-STR-04")
 def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_deleted(
     cluster: VitessCluster,
 ) -> None:
@@ -82,13 +118,14 @@ def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_de
 
     with cluster.client() as client:
         seen = look_at_shards(client, Feed("shop"), start)
-        assert list(seen.serving) == ["-40", "40-80", "80-"]
-        assert list(seen.resharding) == ["-40", "-80", "40-80"]
-        assert list(seen.missing) == ["-40", "40-80"]
+        assert list(seen.serving) == ["shop/-40", "shop/40-80", "shop/80-"]
+        assert list(seen.resharding) == ["shop/-40", "shop/-80", "shop/40-80"]
+        assert list(seen.missing) == ["shop/-40", "shop/40-80"]
         assert not look_at_shards(client, Feed("shop"), offset).missing
         assert not look_at_shards(client, Feed("shop"), None).missing
         assert list(look(client, Feed("shop"), offset).resharding or ()) == list(seen.resharding)
 
+    assert _read_over_a_stop(cluster, start, head) == 40
     began = _started_by_vtctld(cluster)
     assert set(began) == set(head)
     assert all(place["gtid"].startswith("MySQL56/") for place in began.values())
@@ -99,3 +136,43 @@ def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_de
         late.plan(start, late.head(), ReadLimit())
     assert late.plan(offset, late.head(), ReadLimit()).at_head
     late.close()
+
+
+def test_several_streams_follow_shards_that_become_one(cluster: VitessCluster) -> None:
+    def insert(first: int) -> None:
+        with cluster.connect("shop") as connection, connection.cursor() as cursor:
+            for number in range(first, first + 20):
+                cursor.execute(f"INSERT INTO item (id, note) VALUES ({number}, 'y')")
+
+    options = VitessOptions(keyspace="shop", streams=3)
+    source = VitessSource(options, cluster.connection, Selection())
+    start = source.head()
+    assert set(start) == {"shop/-40", "shop/40-80", "shop/80-"}
+    insert(200)
+    cluster.reshard("shop", ["40-80", "80-"], ["40-"])
+    insert(300)
+    head = source.head()
+    assert set(head) == {"shop/-40", "shop/40-"}
+
+    client = cluster.client()
+    alone = ChangeStream(
+        lambda: client, options, lambda: filter_of(["item"]), str.isascii, lambda table, name: False
+    )
+    with pytest.raises(ParticipantsApart, match="not all journaling participants"):
+        alone.plan(
+            Position.from_offset(start).of_shards(["shop/80-"]),
+            Position.from_offset(head).of_shards(["shop/40-"]),
+            ReadLimit(),
+        )
+    alone.close()
+    client.close()
+
+    plan = source.plan(start, head, ReadLimit())
+    read = _changes(source, plan)
+    while not plan.at_head:
+        plan = source.plan(plan.end, head, ReadLimit())
+        read += _changes(source, plan)
+    source.close()
+    assert read == 40
+    assert set(plan.end) == set(head)
+    assert set(plan.end["shop/40-"]["parents"]) == {"shop/40-80", "shop/80-"}

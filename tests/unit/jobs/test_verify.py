@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.jobs.verify import _Compare, _WithFamilies
+from airflow_cdc_provider.lake.mirror import row_ids
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory, families_of
 from airflow_cdc_provider.sources.vitess.states import key_prefix
@@ -23,10 +24,12 @@ Row = tuple[str, int, int]
 
 def frame(source: list[Row], mirror: list[Row]) -> pa.RecordBatch:
     rows = [(True, *row) for row in source] + [(False, *row) for row in mirror]
+    names = [key_prefix(f"shop/{shard}") + str(key).encode() for _, shard, key, _ in rows]
+    keys, empty = (pa.array(found, pa.binary()) for found in (names, [b""] * len(rows)))
     return pa.RecordBatch.from_pylist(
         [
-            {"_cdc_id": key_prefix(f"shop/{shard}") + str(key).encode(), "n": n, "_cdc_source": side}
-            for side, shard, key, n in rows
+            {"_cdc_id": one.as_py(), "n": n, "_cdc_source": side}
+            for one, (side, _, _, n) in zip(row_ids(keys, empty), rows, strict=True)
         ],
         schema=pa.schema([("_cdc_id", pa.binary()), ("n", pa.int64()), ("_cdc_source", pa.bool_())]),
     )

@@ -119,6 +119,17 @@ def test_a_change_of_keys_is_a_delete_a_tombstone_and_a_create(tmp_path: Path) -
 # Which columns, and how
 
 
+def test_rows_have_the_time_of_their_commit(tmp_path: Path) -> None:
+    stream = Stream().fields("t", ID, NAME).begin().row("t", None, (b"1", b"a"))
+    began = stream.seconds
+    stream.seconds += 7
+    stream.commit()
+
+    (created,) = made(stream, tmp_path)
+
+    assert created["value"]["source"]["ts_ms"] == (began + 7) * 1000
+
+
 @pytest.mark.covers("VIT-SCO-12", "VIT-SCO-13", "VIT-SCO-14")
 def test_columns_are_chosen_in_values_and_keys_keep_theirs(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME, column("n", "INT32", "int")).change("t", None, (b"1", b"a", b"5"))
@@ -603,7 +614,7 @@ def test_truncations_are_no_events_by_default_nor_where_they_are_skipped(
 ) -> None:
     stream = Stream().fields("t", ID).change("t", None, [b"1"]).ddl("truncate table t")
     stream.change("t", None, [b"2"])
-    chosen = {} if skipped is None else {"skipped_operations": skipped}
+    chosen: dict[str, Any] = {} if skipped is None else {"skipped_operations": skipped}
 
     found = made(stream, tmp_path, **chosen)
 

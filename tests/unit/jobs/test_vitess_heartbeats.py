@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector.debezium import from_debezium
-from airflow_cdc_provider.jobs.offline.recordings import Damage
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VGtid, VStreamResponse
 from airflow_cdc_provider.sources.vitess.requests import stream_request
@@ -46,9 +45,9 @@ def recorded(tmp_path: Path) -> Path:
     return stream.write(tmp_path / "made.vstream")
 
 
-def printed(tmp_path: Path, damage: Damage | None = None, **properties: str) -> list[dict[str, Any]]:
+def printed(tmp_path: Path, **properties: str) -> list[dict[str, Any]]:
     connector = from_debezium({**PROPERTIES, **properties}).connector
-    return records(connector, recorded(tmp_path), damage)
+    return records(connector, recorded(tmp_path))
 
 
 def vgtid(last: int) -> list[dict[str, Any]]:

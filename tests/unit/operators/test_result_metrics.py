@@ -98,6 +98,14 @@ def test_tables_and_nodes_have_gauges_of_their_own(stats: Recorder) -> None:
     assert stats.counts["cdc.origin.mutations", "node-2"] == 1
 
 
+@pytest.mark.covers("VIT-RSH-03")
+def test_a_stream_tells_of_journals_of_reshards(stats: Recorder) -> None:
+    stream = StreamNumbers(journals=2)
+    emit_metrics(CONNECTOR, "sync", JobResult(ok=True, origins=(OriginResult("stream", stream=stream),)))
+
+    assert stats.counts["cdc.stream.journals", "stream"] == 2
+
+
 @pytest.mark.covers("MDB-MET-17", "MDB-MET-18", "MDB-MET-20", "MDB-MET-22", "MDB-XD-12")
 def test_a_stream_tells_whether_it_is_connected_what_it_lost_and_where_it_is(
     stats: Recorder, tmp_path: Path

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.base import Offset, Plan, ReadingCounts, ReadLimit
+from airflow_cdc_provider.sources.abilities import ReadingCounts
+from airflow_cdc_provider.sources.base import Offset, Plan, ReadLimit
+from airflow_cdc_provider.sources.scylla.check import WantedImages
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
 from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
@@ -21,7 +23,9 @@ from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
 
 
-def scylla_source(cluster: ImitatedScylla, server: CassandraServer, **options: Any) -> ScyllaSource:
+def scylla_source(
+    cluster: ImitatedScylla, server: CassandraServer, images: WantedImages | None = None, **options: Any
+) -> ScyllaSource:
     """Build a source of the imitation's tables; what is written is read at once, unless options say."""
     names = cluster.names
     advanced = {
@@ -41,6 +45,7 @@ def scylla_source(cluster: ImitatedScylla, server: CassandraServer, **options: A
         parse(ScyllaOptions, plain, "source"),
         {"host": server.host, "port": server.port},
         lambda table: table.startswith(f"{cluster.keyspace}.") and not table.endswith("_scylla_cdc_log"),
+        images=images,
     )
 
 

@@ -285,9 +285,7 @@ def test_a_change_that_is_not_whole_is_never_taken_in_part_nor_an_unknown_code_d
     (change,) = cluster.execute("item", insert(1, 1))
     where = log_row(change)
     table = f"{keyspace}.item_scylla_cdc_log"
-    cassandra_session.execute(
-        f'UPDATE {table} SET "cdc$operation" = 77 WHERE {where} AND "cdc$batch_seq_no" = 0'
-    )
+    cassandra_session.execute(f'UPDATE {table} SET "cdc$operation" = 77 WHERE {where}')
     time.sleep(0.02)
     captured = Captured(scylla_source(cluster, cassandra_server)).run()
     (record,) = captured.records
@@ -298,9 +296,7 @@ def test_a_change_that_is_not_whole_is_never_taken_in_part_nor_an_unknown_code_d
 
     (change,) = cluster.execute("item", insert(2, 1))
     where = log_row(change)
-    cassandra_session.execute(
-        f'DELETE "cdc$end_of_batch" FROM {table} WHERE {where} AND "cdc$batch_seq_no" = 0'
-    )
+    cassandra_session.execute(f'DELETE "cdc$end_of_batch" FROM {table} WHERE {where}')
     time.sleep(0.02)
     with pytest.raises(CorruptInput, match=f"isn't whole.*{change.stream.hex()}"):
         captured.run()
@@ -321,3 +317,32 @@ def test_a_generation_that_is_announced_late_is_read_from_its_begin(
     logged = cluster.execute("item", Insert((struct.pack(">i", 1),), (), {}, timestamp=began_ms * 1000 + 5))
     captured.run()
     assert [r["position"][24:] for r in captured.records] == [logged[0].stream]
+
+
+@pytest.mark.covers("SCY-GEN-06")
+def test_tables_with_vnodes_and_tablets_are_read_by_one_source(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    vnodes = imitated(cassandra_session, keyspace)
+    vnodes.new_generation()
+    vnodes.create_table(item(keyspace))
+    other = f"{keyspace}_t"
+    tablets = ImitatedScylla(cassandra_session, other, tablets=2, names=vnodes.names)
+    try:
+        tablets.create()
+        tablets.create_table(item(other))
+        for cluster in (vnodes, tablets):
+            cluster.execute("item", *(insert(sku, 1) for sku in range(10)))
+        time.sleep(0.02)
+        source = scylla_source(vnodes, cassandra_server)
+        source._selects = lambda table: table in {f"{keyspace}.item", f"{other}.item"}
+        captured = Captured(source).run()
+    finally:
+        cassandra_session.execute(f"DROP KEYSPACE {other}")
+    tables = Counter(record["source_table"] for record in captured.records)
+    assert tables == {f"{keyspace}.item": 10, f"{other}.item": 10}
+    groups = {
+        r["origin"].rpartition("/")[2] for r in captured.records if r["source_table"] == f"{other}.item"
+    }
+    tokens = {int.from_bytes(s[:8], "big", signed=True) for s in tablets.stream_sets["item"].sets[0].streams}
+    assert groups <= {str(token) for token in tokens}

@@ -14,7 +14,7 @@ from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.sources.base import ReadingCounts
+from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.log_reader import (
     GroupRead,
@@ -77,7 +77,7 @@ def rows_of(number: int, changes: int, *, size: int = 2, code: int = 1, lacks_en
 def reader(session: FakeSession, *, fetch_size: int = 0, retries: int = 3) -> LogReader:
     pauses = RetryPauses(retries, 0.0, 0.0, 0.0)
     reads = LogReads("QUORUM", fetch_size, 1.0, 10.0, pauses)
-    return LogReader({}, reads, {"s.t": TABLE}, lambda connection, timeout: session)  # type: ignore[arg-type, return-value]
+    return LogReader({}, reads, {"s.t": TABLE}, lambda connection, timeout: session)
 
 
 def part(streams: int, requests: int = 8) -> LogPart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
@@ -46,7 +46,7 @@ class FakeVtgate:
     """
 
     def __init__(
-        self, scripts: Sequence[Script], answers: dict[str, list[tuple[str, ...]]] | None = None
+        self, scripts: Sequence[Script], answers: Mapping[str, Sequence[tuple[str, ...]]] | None = None
     ) -> None:
         self.requests: list[Any] = []
         self.statements: list[str] = []
@@ -151,6 +151,16 @@ def rows(table: str, shard: str, *changes: tuple[Sequence[str] | None, Sequence[
         if after is not None:
             change.after.CopyFrom(row(after))
     return event("ROW", shard, row_event=message, timestamp=1_700_000_000)
+
+
+def journal(shard: str, participants: Sequence[str], targets: Mapping[str, int], number: int = 7) -> Any:
+    """A JOURNAL event of a reshard, by the last transaction that its targets have of it."""
+    message = protocol.Journal(id=number, migration_type=1)
+    for one in participants:
+        message.participants.add(keyspace="shop", shard=one)
+    for target, last in targets.items():
+        message.shard_gtids.add(keyspace="shop", shard=target, gtid=gtid(last))
+    return event("JOURNAL", shard, journal=message)
 
 
 def transaction(shard: str, shards: dict[str, int | str], *inside: Any) -> list[Any]:

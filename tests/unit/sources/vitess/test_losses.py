@@ -15,8 +15,10 @@ import pytest
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.pauses import NO_LIMIT, pauses
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
+from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, plan_snapshot
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from tests.unit.sources.vitess.fake_vtgate import (
     Fails,
@@ -67,7 +69,7 @@ def test_every_status_of_grpc_is_one_or_the_other() -> None:
 @pytest.mark.covers("VIT-FLT-04")
 @pytest.mark.parametrize("code", LOST)
 def test_a_lost_stream_is_opened_again_behind_what_it_gave(stack: ExitStack, code: str) -> None:
-    lost = [response(*LOW1), Fails(grpc.StatusCode[code], "the tablet is gone")]
+    lost: Script = [response(*LOW1), Fails(grpc.StatusCode[code], "the tablet is gone")]
     after = transaction("-80", {"-80": 12, "80-": 20}, fields("item", "-80"), rows("item", "-80", *_TWO))
     capture = Capture(stack, [lost, [response(*after), Waits()]], options())
 
@@ -121,7 +123,7 @@ def source_of(server: FakeVtgate, **advanced: Any) -> VitessSource:
     return VitessSource(VitessOptions(keyspace="shop", advanced=chosen), server.connection, lambda _: True)
 
 
-SHARDS = {"SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)]}
+SHARDS: dict[str, list[tuple[str, ...]]] = {"SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",)]}
 NOW: Script = [
     response(
         event("VGTID", "-80", vgtid=vgtid({"-80": 10, "80-": 20})),
@@ -184,3 +186,20 @@ def test_a_stop_ends_the_wait_for_a_lost_vtgate(work: Callable[[VitessSource], A
             assert not plan.at_head
             assert Position.from_offset(plan.end) == START
         assert time.monotonic() - began < 10
+
+
+def test_a_copy_waits_long_and_not_for_ever_as_its_task_cannot_be_asked_to_stop() -> None:
+    slept: list[float] = []
+    unlimited = VitessAdvanced(
+        connect_attempts=NO_LIMIT, connect_pause_seconds=10.0, connect_longest_pause_seconds=10.0
+    )
+    with FakeVtgate([GONE]) as server:
+        reader = RangeReader(
+            ConnectionValues.read(server.connection),
+            VitessOptions(keyspace="shop", advanced=unlimited),
+            sleep=slept.append,
+        )
+        (part, *_) = plan_snapshot(START, "shop.item", None).ranges
+        with pytest.raises(TransientError, match="gone"):
+            list(reader(part))
+    assert slept == [10.0] * 100

@@ -33,6 +33,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     vgtid,
 )
 
+Answers = dict[str, list[tuple[str, ...]]]
 TABLETS: list[tuple[str, ...]] = [
     ("zone1", "shop", "-80", "PRIMARY", "SERVING", "zone1-100", "", ""),
     ("zone1", "shop", "-80", "REPLICA", "SERVING", "zone1-101", "", ""),
@@ -183,7 +184,7 @@ def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list
 def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
     """VTGate sends them so with the flag alone; the keyspace stands in the event beside them."""
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE")]
-    answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
+    answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
 
     def script(request: Any) -> list[bytes | Waits]:
         last = request.vgtid.shard_gtids[0].gtid
@@ -221,7 +222,7 @@ def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
 def test_changes_that_the_patterns_leave_out_are_counted() -> None:
     """A table that is made after the stream was opened for all tables comes too, selected or not."""
     everything: list[tuple[str, ...]] = [("item", "BASE TABLE")]
-    answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
+    answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
 
     def script(request: Any) -> list[bytes | Waits]:
         if request.vgtid.shard_gtids[0].gtid == "current":
@@ -255,3 +256,43 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
     found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=told),)))["streaming"]
     assert (found["NumberOfEventsFiltered"], found["TotalNumberOfCreateEventsSeen"]) == (2, 1)
     assert found["TotalNumberOfEventsSeen"] == 3
+
+
+def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
+    tables: list[tuple[str, ...]] = [("item", "BASE TABLE"), ("secret", "BASE TABLE")]
+    answers: Answers = {
+        "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",), ("shop_archive/0",), ("lookup/0",)],
+        "SHOW FULL TABLES": tables,
+    }
+
+    def standing(request: Any) -> list[bytes | Waits]:
+        given = [
+            event("VGTID", s.shard, s.keyspace, vgtid=vgtid({s.shard: 5}, s.keyspace))
+            for s in request.vgtid.shard_gtids
+        ]
+        return [response(*given), Waits()]
+
+    connector = Connector.from_dict(
+        {"name": "s", "source": {"type": "vitess", "keyspace": "/^shop"}, "tables": [r".*\.item"]}
+    )
+    assert isinstance(connector.source, VitessOptions)
+    with FakeVtgate([standing], answers) as vtgate:
+        source = VitessSource(connector.source, vtgate.connection, connector.selects)
+        assert set(source.start()) == {"shop/-80", "shop/80-", "shop_archive/0"}
+        assert source.tables() == ["shop.item", "shop_archive.item"]
+        with pytest.raises(ConfigurationError, match="no keyspace in which /nothing is found"):
+            VitessSource(VitessOptions("/nothing"), vtgate.connection, str.isascii).start()
+        source.close()
+    asked = [(s.keyspace, s.shard) for s in vtgate.requests[0].vgtid.shard_gtids]
+    assert asked == [("shop", "-80"), ("shop", "80-"), ("shop_archive", "0")]
+    for wrong in ({"keyspace": "/"}, {"keyspace": "/("}, {"keyspace": "/shop", "shards": ("0",)}):
+        with pytest.raises(ConfigurationError, match="keyspace"):
+            Connector.from_dict({"name": "s", "source": {"type": "vitess", **wrong}})
+
+
+def test_a_place_to_start_at_may_name_several_keyspaces() -> None:
+    places = [{"keyspace": keyspace, "shard": "0", "gtid": gtid(5)} for keyspace in ("shop", "shop_archive")]
+    declared = {"type": "vitess", "keyspace": "/^shop", "start_at": places}
+    assert isinstance(Connector.from_dict({"name": "s", "source": declared}).source, VitessOptions)
+    with pytest.raises(ConfigurationError, match="other shards than are read"):
+        Connector.from_dict({"name": "s", "source": {**declared, "keyspace": "/^lookup"}})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SCHEMA, TRANSACTION
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, ReshardStopped, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
 from airflow_cdc_provider.sources.vitess.protocol import RowChange, VStreamResponse
 from airflow_cdc_provider.sources.vitess.records import SliceReader
@@ -35,6 +37,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
     event,
     fields,
     gtid,
+    journal,
     response,
     rows,
     transaction,
@@ -485,7 +488,8 @@ def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> Non
     assert sorted(lineage) == [b'{"shop/-40": ["shop/-80"]}', b'{"shop/40-80": ["shop/-80"]}']
 
 
-def test_a_stream_stopped_by_a_reshard_is_opened_again_at_the_journals_shards(stack: ExitStack) -> None:
+@pytest.mark.covers("VIT-RSH-02")
+def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: ExitStack) -> None:
     messages = recorded("stop_on_reshard")
     start = start_of(messages)
     journal = next(e.journal for m in messages for e in VStreamResponse.FromString(m).events if e.type == 16)
@@ -497,19 +501,116 @@ def test_a_stream_stopped_by_a_reshard_is_opened_again_at_the_journals_shards(st
     }
     after = insert("40-80", 720, new, with_fields=True)
     capture = Capture(
-        stack, [[*messages, Waits()], [response(*after), Waits()]], options(stop_on_reshard=True)
+        stack,
+        [[*messages, Waits()], [*messages, Waits()], [response(*after), Waits()]],
+        options(stop_on_reshard=True),
     )
-    head = Position({"shop/40-80": ShardPlace(new["40-80"], 1)})
+    head = Position({"shop/40-80": ShardPlace(new["40-80"], 1), "shop/80-": start.shards["shop/80-"]})
+    streams = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
+
+    plan = streams.plan(start, head, ALL)
+    stopped = Position.from_offset(plan.end)
+
+    assert not plan.at_head
+    assert set(stopped.shards) == {"shop/-80", "shop/80-"}
+    assert [r["payload"] for r in plan.records if r["schema_id"] == "lineage"] == [
+        b'{"shop/-40": ["shop/-80"]}',
+        b'{"shop/40-80": ["shop/-80"]}',
+    ]
+    for _ in range(2):
+        with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+            streams.plan(stopped, head, ALL)
+    later = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
+    again = later.plan(stopped, head, ALL)
+    assert (again.end, again.at_head, list(again.partitions)) == (plan.end, False, [])
+    with pytest.raises(ReshardStopped):
+        later.plan(stopped, head, ALL)
+    assert capture.server.requests[0].flags.stop_on_reshard
+    assert not capture.server.requests[0].flags.include_reshard_journal_events
+
+    given = Position.from_offset(json.loads(told.value.found))
+    assert {s: p.epoch for s, p in given.shards.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
+    assert given.shards["shop/-40"].gtid == targets["-40"]
+    went_on = later.plan(given, head, ALL)
+    assert changes(records_of(went_on.partitions)) == [("shop.item", "shop/40-80", "720x")]
+    assert went_on.at_head
+    reopened = {s.shard: s.gtid for s in capture.server.requests[2].vgtid.shard_gtids}
+    assert {shard: reopened[shard] for shard in targets} == targets
+    assert set(reopened) == {"80-", "-40", "40-80"}
+
+
+@pytest.mark.covers("VIT-RSH-03")
+def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
+    messages = recorded("include_journal")
+    start = start_of(messages)
+    capture = Capture(stack, [[*messages, Waits()]], options())
+    last = [e.vgtid for m in messages for e in VStreamResponse.FromString(m).events if e.type == 15][-1]
+    head = Position.of_vgtid(last.SerializeToString())
 
     records, plan = capture.read(start, head)
 
-    assert changes(records)[-1] == ("shop.item", "shop/40-80", "720x")
-    assert capture.server.requests[0].flags.stop_on_reshard
-    assert not capture.server.requests[0].flags.include_reshard_journal_events
-    reopened = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
-    assert {shard: reopened[shard] for shard in targets} == targets
-    assert set(reopened) == {"80-", "-40", "40-80"}
-    assert {s: v["epoch"] for s, v in plan.end.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
+    flags = capture.server.requests[0].flags
+    assert (flags.include_reshard_journal_events, flags.stop_on_reshard) == (True, False)
+    assert capture.stream.counts.journals == 1
+    assert plan.at_head
+    assert len(capture.server.requests) == 1
+    assert len(changes(records)) == 3
+
+
+@pytest.mark.covers("VIT-RSH-01")
+def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack: ExitStack) -> None:
+    messages = recorded("include_journal")
+    start = start_of(messages)
+    events = [VStreamResponse.FromString(m).events for m in messages]
+    place, told = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
+    last = [e.vgtid for inside in events for e in inside if e.type == 15][-1]
+    broken = [*messages[: place + 1], Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
+    capture = Capture(stack, [broken, [*messages[place + 1 :], Waits()]], options())
+
+    records, plan = capture.read(start, Position.of_vgtid(last.SerializeToString()))
+
+    assert plan.at_head
+    assert len(changes(records)) == 3
+    again = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
+    assert again.keys() == {"80-", "-40", "40-80"}
+    assert {s.shard: s.gtid for s in told.shard_gtids}.items() <= again.items()
+
+
+def test_two_shards_that_become_one_stand_before_their_journals_until_both_came() -> None:
+    cutter = Cutter(
+        Position({f"shop/{name}": ShardPlace(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
+        slice_bytes=1 << 20,
+        keep_empty=False,
+        stops_at_journals=False,
+        **NONE_KNOWN,
+    )
+
+    def take(shard: str, shards: dict[str, int | str], *inside: Any) -> dict[str, str]:
+        cutter.take(response(*transaction(shard, shards, *inside)), 1)
+        return {name.removeprefix("shop/"): place.gtid for name, place in cutter.place.shards.items()}
+
+    def change(shard: str, number: int) -> list[Any]:
+        return [fields("item", shard), rows("item", shard, (None, [f"{number}", "x"]))]
+
+    halves = ["-40", "40-80"]
+    first = take("-40", {"-40": 6, "40-80": 5, "80-": 5}, journal("-40", halves, {"-80": 3}))
+    between = take("40-80", {"-40": 6, "40-80": 6, "80-": 5}, *change("40-80", 1))
+    both = take("40-80", {"-40": 6, "40-80": 7, "80-": 5}, journal("40-80", halves, {"-80": 3}))
+    late = take("80-", {"-40": 6, "40-80": 7, "80-": 6}, *change("80-", 2))
+    followed = take("-80", {"80-": 6, "-80": 4}, *change("-80", 3))
+
+    assert first == {"-40": gtid(5), "40-80": gtid(5), "80-": gtid(5)}
+    assert between == {"-40": gtid(5), "40-80": gtid(6), "80-": gtid(5)}
+    assert both == {"-80": gtid(3), "80-": gtid(5)}
+    assert late == {"-80": gtid(3), "80-": gtid(6)}
+    assert followed == {"-80": gtid(4), "80-": gtid(6)}
+    assert cutter.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
+    slices, beside = cutter.give(1)
+    found = records_of(slices, beside)
+    assert [origin for _, origin, _ in changes(found)] == ["shop/40-80", "shop/80-", "shop/-80"]
+    assert [r["payload"] for r in beside if r["schema_id"] == "lineage"] == [
+        b'{"shop/-80": ["shop/-40", "shop/40-80"]}'
+    ]
 
 
 def test_every_recorded_row_becomes_a_record() -> None:

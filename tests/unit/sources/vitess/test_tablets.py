@@ -21,4 +21,4 @@ from airflow_cdc_provider.sources.vitess.tablets import Tablet, shards_in_reshar
 )
 def test_shards_that_share_keys_are_in_a_reshard(shards: tuple[str, ...], turning: list[str]) -> None:
     tablets = [Tablet("z", "shop", shard, kind, "SERVING", "z-1") for shard in shards for kind in ("P", "R")]
-    assert shards_in_reshard(tablets) == turning
+    assert shards_in_reshard(tablets) == [f"shop/{shard}" for shard in turning]

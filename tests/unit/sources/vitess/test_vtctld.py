@@ -34,7 +34,9 @@ class FakeVtctld:
         self.metadata: list[dict[str, str]] = []
         self._login = login
         self._server = grpc.server(ThreadPoolExecutor(2))
-        handlers = {"ShardReplicationPositions": grpc.unary_unary_rpc_method_handler(self._positions)}
+        handlers: dict[str, Any] = {
+            "ShardReplicationPositions": grpc.unary_unary_rpc_method_handler(self._positions)
+        }
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("vtctlservice.Vtctld", handlers),)
         )

@@ -1,4 +1,4 @@
-"""Values of operator arguments, as given or as the text that a rendered template leaves."""
+"""Values of operators' and sensors' arguments, as given or as the text that a rendered template leaves."""
 
 from __future__ import annotations
 

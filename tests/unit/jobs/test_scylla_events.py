@@ -1,0 +1,153 @@
+"""Changes of ScyllaDB to records as a declaration asks for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.events.scylla import ScyllaRecords
+from airflow_cdc_provider.jobs.offline.recordings import Damage
+from airflow_cdc_provider.sources.scylla.event_tables import event_table
+from airflow_cdc_provider.sources.scylla.payload import Position
+from server_kit.scylla.log_rows import Change, LogRow
+from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
+from server_kit.scylla.tables import Preimage
+from tests.unit.server_kit.scylla.item import ITEM, T, i, server, t
+from tests.unit.sources.scylla.log_records import STREAM, change_payload, schema_payload, time_uuid
+
+SHOP, ROW = (i(7),), (i(1),)
+INSERT = Insert(SHOP, ROW, {"name": t("tea"), "qty": None})
+UPDATE = Update(SHOP, ROW, (SetWhole("qty", i(3)),))
+DELETE = DeleteRow(SHOP, ROW)
+NOW_NS = 1_700_000_009_123_456_789
+
+
+def connector(**publish: Any) -> Connector:
+    told = {"topic_prefix": "my", **publish}
+    return Connector.from_dict({"name": "shop", "source": {"type": "scylla"}, "publish": told})
+
+
+def logged(*statements: Statement, **cdc: Any) -> list[Change]:
+    database = server(**cdc)
+    return [c for n, statement in enumerate(statements) for c in database.execute(statement, at=T + n)]
+
+
+def records(changes: Sequence[Change], damage: Damage | None = None, **publish: Any) -> list[dict[str, Any]]:
+    """Return the records of changes of item: key and value as JSON."""
+    rows = [
+        {
+            "source_table": "shop.item",
+            "kind": "change",
+            "origin": "shop.item/5",
+            "position": Position(1, time_uuid(change.time), STREAM).pack(),
+            "generation": 0,
+            "committed_at": datetime.fromtimestamp(change.time / 1e6, UTC),
+            "schema_id": "one",
+            "payload": change_payload(ITEM, change, SHOP),
+        }
+        for change in changes
+    ]
+    table = event_table(schema_payload(ITEM))
+    maker = ScyllaRecords(connector(**publish), NOW_NS, lambda *_: table, damage or Damage(strict=True))
+    made = maker.made(pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA))
+    return [
+        {"key": json.loads(row["key"]), "value": row["value"] and json.loads(row["value"])}
+        for row in made.to_pylist()
+    ]
+
+
+@pytest.mark.covers("SCY-EVT-11", "SCY-EVT-13")
+def test_rows_without_an_envelope_have_plain_values() -> None:
+    key = {"shop": 7, "sku": 1}
+    rows = records(logged(INSERT, UPDATE, DELETE), unwrap={"enabled": True})
+    assert [row["value"] for row in rows] == [
+        {"name": "tea", "owner": None, "qty": None, **key},
+        {"name": None, "owner": None, "qty": 3, **key},
+        None,
+    ]
+    assert [row["key"] for row in rows] == [key] * 3
+
+
+def test_debeziums_own_extraction_leaves_the_structs_around_values() -> None:
+    rows = records(logged(INSERT), unwrap={"enabled": True}, scylla={"rows_of_cells": True})
+    assert rows[0]["value"]["name"] == {"value": "tea"}
+
+
+def test_rewritten_deletes_show_the_row_before() -> None:
+    rows = records(
+        logged(INSERT, DELETE, preimage=Preimage.FULL),
+        unwrap={"enabled": True, "deletes": "rewrite"},
+        scylla={"format": "advanced", "before": "full"},
+    )
+    assert rows[1]["value"] == {
+        "name": "tea",
+        "owner": None,
+        "qty": None,
+        "shop": 7,
+        "sku": 1,
+        "__deleted": True,
+    }
+
+
+def test_events_come_in_the_order_of_their_changes_with_those_of_static_columns() -> None:
+    static = Update(SHOP, None, (SetWhole("owner", t("ann")),))
+    told = records(logged(INSERT, static, UPDATE))
+    assert [(row["value"]["op"], len(row["key"])) for row in told] == [("c", 2), ("u", 1), ("u", 2)]
+
+
+def test_deletes_that_no_event_shows_are_counted() -> None:
+    damage = Damage(strict=True)
+    assert records(logged(DeletePartition(SHOP)), damage) == []
+    assert damage.told() == ["skipped: 1 of kind partition delete"]
+
+
+def test_an_insert_whose_postimage_is_missing_is_named_by_stream_and_time() -> None:
+    damage = Damage(strict=False)
+    chosen = {"format": "advanced", "after": "full"}
+    assert len(records(logged(INSERT, UPDATE), damage, scylla=chosen)) == 1
+    (place,) = damage.places
+    assert place.startswith(f"shop.item, stream {STREAM.hex()}, time 04afc000-833b-11ee-8080-808080808080: ")
+    with pytest.raises(CorruptInput, match="no postimage"):
+        records(logged(INSERT), scylla=chosen)
+
+
+@pytest.mark.covers("SCY-LOG-15")
+def test_an_unknown_operation_is_reported_with_table_stream_and_time() -> None:
+    unknown = Change(T, (LogRow(77, ROW, end_of_batch=True),))
+    with pytest.raises(CorruptInput, match=r"shop\.item, stream c0.*, time 04afc0.*operation 77"):
+        records([unknown])
+    damage = Damage(strict=False)
+    assert len(records([*logged(INSERT), unknown], damage)) == 1
+    assert len(damage.places) == 1
+
+
+def test_skipped_operations_are_left_out_and_counted() -> None:
+    damage = Damage(strict=True)
+    told = records(logged(INSERT, UPDATE, DELETE), damage, skipped_operations=["u"], tombstones=False)
+    assert [row["value"]["op"] for row in told] == ["c", "d"]
+    assert damage.skipped["u"] == 1
+
+
+@pytest.mark.parametrize(
+    ("publish", "named"),
+    [
+        ({"scylla": {"before": "full"}}, "publish.scylla.before says nothing in format legacy"),
+        ({"scylla": {"format": "advanced", "preimages": True}}, "publish.scylla.preimages says nothing"),
+        ({"scylla": {"key_placement": ["nowhere"]}}, "key_placement"),
+        ({"scylla": {"format": "advanced", "payload_key_name": "after"}}, "payload_key_name"),
+        ({"scylla": {"rows_of_cells": True}}, "rows_of_cells"),
+        ({"envelope": "document"}, "publish.envelope"),
+        ({"mongodb": {"json": "strict"}}, "publish.mongodb"),
+    ],
+)
+def test_choices_that_say_nothing_are_refused(publish: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        connector(**publish)

@@ -1,0 +1,82 @@
+"""What the preflight makes of what tablets' throttlers say, and of a vtctld."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.sources.vitess.check import check_keyspace
+from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
+from tests.unit.sources.vitess.fake_vtgate import FakeVtgate, Waits, event, response, vgtid
+from tests.unit.sources.vitess.test_vtctld import FakeVtctld
+
+TABLETS: list[tuple[str, ...]] = [
+    ("z", "shop", shard, "REPLICA", "SERVING", f"z-{n}") for n, shard in enumerate(("-80", "80-"))
+]
+
+
+def standing(request: Any) -> list[bytes | Waits]:
+    shards: dict[str, int | str] = {s.shard: 30 for s in request.vgtid.shard_gtids}
+    return [
+        response(event("VGTID", shard, vgtid=vgtid(shards)), event("OTHER", shard)) for shard in shards
+    ] + [Waits()]
+
+
+def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tuple[str, str]]:
+    """Return level and message of the findings, by subject."""
+    replication = ("shop", "-80", kind, "z-0", "host", "host:3306", "{}", "0", status)
+    answers: dict[str, list[tuple[str, ...]]] = {
+        "version_comment": [("Version: 24.0.2",)],
+        "VITESS_REPLICATION_STATUS": [replication],
+        "VITESS_SHARDS": [("shop/-80",), ("shop/80-",)],
+        "VITESS_TABLETS": TABLETS,
+        "FULL TABLES": [("item", "BASE TABLE")],
+        "schema_version": [("1",)],
+    }
+    with FakeVtgate([standing], answers) as vtgate:
+        options = VitessOptions(
+            keyspace="shop", tablet_type="REPLICA", advanced=VitessAdvanced(call_seconds=5)
+        )
+        connection = vtgate.connection
+        values = ConnectionValues.read({**connection, "extra": {**connection["extra"], **extra}})
+        looked = check_keyspace(values, options, lambda table: True, None)
+    return {finding.subject: (finding.level, finding.message) for finding in looked}
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ('{"state":"Too Many Requests","load":140.50,"message":"threshold exceeded"}', "z-0 (load 140.5 %"),
+        ('{"state":"","load":100.00,"message":""}', "z-0 (load 100 %)"),
+        ('{"state":"Internal Server Error","load":0.00,"message":"no lag"}', "Internal Server Error, no lag"),
+    ],
+)
+def test_tablets_that_are_throttled_are_told(status: str, told: str) -> None:
+    level, message = found(status)["throttler"]
+    assert level == "warning"
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ('{"state":"OK","load":99.90,"message":""}', "REPLICA"),
+        ('{"state":"","load":0.00,"message":""}', "REPLICA"),
+        ("", "REPLICA"),
+        ('{"state":"Too Many Requests","load":140.50,"message":""}', "RDONLY"),
+    ],
+)
+def test_others_are_not(status: str, kind: str) -> None:
+    assert "throttler" not in found(status, kind)
+
+
+def test_a_vtctld_that_the_connection_names_is_asked() -> None:
+    with FakeVtctld(("cdc", "word")) as vtctld:
+        place: dict[str, Any] = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port}
+        login: dict[str, Any] = {"vtctld_login": "cdc", "vtctld_password": "word"}
+        assert found("", **place, **login)["vtctld"] == ("ok", "tells where 2 shards stand")
+        level, message = found("", **place)["vtctld"]
+    assert (level, "UNAUTHENTICATED" in message) == ("error", True)
+    assert "vtctld" not in found("")
