@@ -60,7 +60,8 @@ class Cell:
         if rules == "3.11":
             signed = bytes(b ^ 0x80 for b in value)
             return (self.time, not self.live(now), self.uncertain, signed, end, pure, ttl)
-        return (self.time, self.tombstone or self.expiring, pure, end, self.uncertain, value, ttl)
+        of_ttl, of_value = (-ttl, value) if rules == "scylla" else (value, ttl)
+        return (self.time, self.tombstone or self.expiring, pure, end, self.uncertain, of_ttl, of_value)
 
 
 @dataclass(frozen=True)

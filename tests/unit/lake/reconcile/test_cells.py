@@ -11,7 +11,7 @@ from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from tests.oracles.cassandra_read_path import ROW, Contribution, Liveness, Reading, Row, kept, visible
 from tests.oracles.contributions import NOW, as_kept, as_table, as_visible, fed_back, lists
 
-RULES = st.sampled_from(["4.0", "3.11"])
+RULES = st.sampled_from(["4.0", "3.11", "scylla"])
 MOMENTS = st.sampled_from([NOW - 2, NOW - 1, NOW, NOW + 1, NOW + 2, NOW + 3])
 
 
@@ -53,16 +53,17 @@ def test_a_second_time_changes_nothing(found: list[Contribution], rules: str) ->
     assert (twice.live.to_pylist(), twice.side.to_pylist()) == (once.live.to_pylist(), once.side.to_pylist())
 
 
+@pytest.mark.parametrize("rules", ["4.0", "scylla"])
 @given(st.lists(lists(uncertain=True, max_size=8), min_size=2, max_size=5), st.data())
 @settings(max_examples=500)
 def test_any_portions_at_any_moments_end_the_same(
-    portions: list[list[Contribution]], data: st.DataObject
+    rules: str, portions: list[list[Contribution]], data: st.DataObject
 ) -> None:
     moments = sorted(data.draw(MOMENTS) for _ in portions)
-    result = reconcile_cells(as_table([]), moments[0])
+    result = reconcile_cells(as_table([]), moments[0], rules)
     for portion, now in zip(portions, moments, strict=True):
-        result = reconcile_cells(pa.concat_tables([as_table(portion), fed_back(result)]), now)
-    whole = reconcile_cells(as_table([c for portion in portions for c in portion]), moments[-1])
+        result = reconcile_cells(pa.concat_tables([as_table(portion), fed_back(result)]), now, rules)
+    whole = reconcile_cells(as_table([c for portion in portions for c in portion]), moments[-1], rules)
     assert as_kept(result).live == as_kept(whole).live
     assert as_kept(result).side == as_kept(whole).side
 
