@@ -564,7 +564,7 @@ def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack
     events = [VStreamResponse.FromString(m).events for m in messages]
     place, told = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
     last = [e.vgtid for inside in events for e in inside if e.type == 15][-1]
-    broken = [*messages[: place + 1], Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
+    broken: list[Any] = [*messages[: place + 1], Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
     capture = Capture(stack, [broken, [*messages[place + 1 :], Waits()]], options())
 
     records, plan = capture.read(start, Position.of_vgtid(last.SerializeToString()))
