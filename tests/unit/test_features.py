@@ -16,7 +16,15 @@ def test_feature_without_test_is_not_yet() -> None:
     page = render(LEDGER, {"CAS-A-01": ["tests/test_a.py::test_x"]}, {})
     assert "| CAS-A-01 | first | works | `tests/test_a.py::test_x` |" in page
     assert r"| MDB-B-01 | either \| or | not yet |  |" in page
-    assert "| Cassandra | 1 | 0 | 0 | 0 | 1 |" in page
+    assert "| Cassandra | 1 | 0 | 0 | 0 | 0 | 1 |" in page
+
+
+def test_what_is_tested_on_an_imitation_alone_is_said_to_be() -> None:
+    page = render({"SCY-A-01": "first", "SCY-A-02": "second"}, {"SCY-A-01": ["tests/test_a.py::test_x"]}, {})
+
+    assert "| SCY-A-01 | first | by imitation | `tests/test_a.py::test_x` |" in page
+    assert "| SCY-A-02 | second | not yet |  |" in page
+    assert "| ScyllaDB | 0 | 0 | 1 | 0 | 1 | 2 |" in page
 
 
 def test_note_that_contradicts_the_tests_is_refused() -> None:
