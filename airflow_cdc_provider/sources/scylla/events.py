@@ -47,7 +47,8 @@ from airflow_cdc_provider.sources.scylla.event_rows import (
 )
 from airflow_cdc_provider.sources.scylla.event_tables import EventColumn, EventTable
 from airflow_cdc_provider.sources.scylla.event_types import LAKE, event_field, in_list_order, shown
-from airflow_cdc_provider.sources.scylla.payload import BATCH_SEQ_NO, EPOCH_100NS, STREAM_ID, TIME
+from airflow_cdc_provider.sources.scylla.payload import BATCH_SEQ_NO, STREAM_ID, TIME
+from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
 
 _UUID_BYTES: Final = 16
 _UUIDS: Final = ValueColumns((CqlType("uuid"),), LAKE)
@@ -304,7 +305,7 @@ def _microseconds(times: Any) -> Ints:
         return np.zeros(0, np.int64)
     high = np.ascontiguousarray(times[:, :8]).view(">u8").ravel().astype(np.int64)
     ticks = ((high & 0xFFF) << 48) | (((high >> 16) & 0xFFFF) << 32) | ((high >> 32) & 0xFFFFFFFF)
-    return (ticks - EPOCH_100NS) // 10
+    return (ticks - EPOCH_TICKS) // 10
 
 
 def _uuid_texts(ids: pa.Array) -> pa.Array:

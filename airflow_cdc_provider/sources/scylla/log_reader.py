@@ -32,7 +32,8 @@ from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
-from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL, LoggedTable
+from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable
+from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS, first_time, time_after, timeuuid
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
 
@@ -227,7 +228,7 @@ class _PartRead:
         """Prepare the query of a log, once its columns are known to be those of the plan."""
         with driver_errors(f"reading the log of {table.name}"):
             present = {column[2] for column in self._session.prepare(table.select_all).result_metadata}
-            planned = {name for name, _ in table.columns if name != ROW_TTL}
+            planned = {name for name, _ in table.columns if name != LOG_ROW_TTL}
             if present != planned:
                 raise TransientError(
                     f"the log of {table.name} has other columns than when this batch was planned",

@@ -10,7 +10,6 @@ explains no change: it tells when capture paused.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,12 +21,17 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.sources.cql.schema import CqlType, Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.types import quote_name, to_cql
+from airflow_cdc_provider.sources.scylla.payload import (
+    LOG_ROW_TTL,
+    META_COLUMNS,
+    OPERATION,
+    STREAM_ID,
+    TIME,
+    schema_digest,
+)
 
 LOG_SUFFIX: Final = "_scylla_cdc_log"
-STREAM_ID, TIME, END_OF_BATCH, OPERATION = "cdc$stream_id", "cdc$time", "cdc$end_of_batch", "cdc$operation"
-OWN_COLUMNS: Final = (STREAM_ID, TIME, "cdc$batch_seq_no", OPERATION, "cdc$ttl", END_OF_BATCH)
-ROW_TTL: Final = "ttl(cdc$operation)"
-"""Pseudo-column: seconds until the log row itself expires, which tells when it was written."""
+OWN_COLUMNS: Final[tuple[str, ...]] = META_COLUMNS[:-1]
 FORMAT: Final = 1
 
 _DEFAULT_TTL_SECONDS: Final = 86400
@@ -83,12 +87,12 @@ class LoggedTable:
     @property
     def schema_id(self) -> str:
         """The name of this schema."""
-        return digest(self.payload)
+        return schema_digest(self.payload)
 
     @property
     def select(self) -> str:
         """The query of a stream's rows in a window, from the first time to before the second."""
-        asked = [f'TTL("{OPERATION}")' if c == ROW_TTL else f'"{c}"' for c, _ in self.columns]
+        asked = [f'TTL("{OPERATION}")' if c == LOG_ROW_TTL else f'"{c}"' for c, _ in self.columns]
         return (
             f"SELECT {', '.join(asked)} FROM {self._log_cql} "
             f'WHERE "{STREAM_ID}" = ? AND "{TIME}" >= ? AND "{TIME}" < ?'
@@ -118,16 +122,11 @@ def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, 
             continue
         types = {c.name: to_cql(c.type) for c in log.columns}
         others = sorted(set(types) - set(OWN_COLUMNS))
-        columns = [(c, types[c]) for c in OWN_COLUMNS if c in types]
-        columns += [(ROW_TTL, "int"), *((c, types[c]) for c in others)]
+        columns: list[tuple[str, str]] = [(c, types[c]) for c in OWN_COLUMNS if c in types]
+        columns += [(LOG_ROW_TTL, "int"), *((c, types[c]) for c in others)]
         option = options.get(name, CdcOption(enabled=True))
         found[name] = LoggedTable(base, tuple(columns), option, _payload(base, columns, log, option))
     return found
-
-
-def digest(payload: bytes) -> str:
-    """Return the name of the schema that a record tells."""
-    return hashlib.blake2b(payload, digest_size=16).hexdigest()
 
 
 def schema_record(table: str, payload: bytes, read_us: int) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def schema_record(table: str, payload: bytes, read_us: int) -> dict[str, Any]:
         "generation": 0,
         "committed_at": read_us,
         "captured_at": datetime.now(UTC),
-        "schema_id": digest(payload),
+        "schema_id": schema_digest(payload),
         "payload": payload,
     }
 
@@ -177,9 +176,9 @@ class LogHistory:
         columns = [records[name].to_pylist() for name in ("kind", "source_table", "position", "payload")]
         for kind, table, position, payload in zip(*columns, strict=True):
             if kind == SCHEMA:
-                self._seen.setdefault(table, []).append((position, digest(payload)))
+                self._seen.setdefault(table, []).append((position, schema_digest(payload)))
                 if not json.loads(payload).get("off"):
-                    self.payloads[digest(payload)] = payload
+                    self.payloads[schema_digest(payload)] = payload
         for seen in self._seen.values():
             seen.sort()
 
@@ -220,7 +219,7 @@ class LogHistory:
             if off and not self.captured(table.name):
                 continue
             payload = off_payload(table.base) if off else table.payload
-            if digest(payload) != self.latest(table.name):
+            if schema_digest(payload) != self.latest(table.name):
                 yield schema_record(table.name, payload, read_us)
 
 

@@ -29,6 +29,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
+
 CHANGE_TAG: Final = ord("L")
 
 STREAM_ID: Final = "cdc$stream_id"
@@ -47,9 +49,6 @@ DELETED: Final = "cdc$deleted_"
 """Before a column's name: true where it was set to null, cleared or overwritten."""
 DELETED_ELEMENTS: Final = "cdc$deleted_elements_"
 """Before a multi-cell column's name: the elements that were removed."""
-
-EPOCH_100NS: Final = 0x01B21DD213814000
-"""1970 in the time of UUIDs: 100 ns since 1582."""
 
 _POSITION = struct.Struct(">QQ8s16s")
 _FLIP: Final = bytes(byte ^ 0x80 for byte in range(256))
@@ -90,7 +89,7 @@ def time_bits(timeuuid: bytes) -> int:
 
 def time_us(timeuuid: bytes) -> int:
     """Return the write time that ``cdc$time`` tells, in us since 1970."""
-    return (time_bits(timeuuid) - EPOCH_100NS) // 10
+    return (time_bits(timeuuid) - EPOCH_TICKS) // 10
 
 
 def change_payload(rows: Iterable[Sequence[bytes | None]]) -> bytes:

@@ -36,7 +36,7 @@ from airflow_cdc_provider.sources.cql.wire import next_part, read_i64
 from airflow_cdc_provider.sources.scylla.decoding.programs import (
     LogProgram,
 )
-from airflow_cdc_provider.sources.scylla.payload import EPOCH_100NS
+from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
 
 _GREATEST_KEY_PART: Final = 0xFFFF
 
@@ -85,7 +85,7 @@ def read_time_us(data: Bytes, at: Int) -> Int:
     """Return the write time of a ``cdc$time``."""
     high = read_i64(data, at)
     ticks = (high & 0x0FFF) << 48 | (high >> 16 & 0xFFFF) << 32 | (high >> 32 & 0xFFFFFFFF)
-    return (ticks - EPOCH_100NS) // 10
+    return (ticks - EPOCH_TICKS) // 10
 
 
 @walker

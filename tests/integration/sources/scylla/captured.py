@@ -16,8 +16,8 @@ from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.base import Offset, Plan, ReadLimit
 from airflow_cdc_provider.sources.scylla.check import WantedImages
 from airflow_cdc_provider.sources.scylla.log_reader import payload_rows
-from airflow_cdc_provider.sources.scylla.log_schema import ROW_TTL
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
 from airflow_cdc_provider.sources.scylla.source import ScyllaSource
 from server_kit import CassandraServer
 from server_kit.scylla import ImitatedScylla
@@ -115,7 +115,7 @@ def row_values(row: bytes, columns: Sequence[str]) -> frozenset[tuple[str, bytes
     found, at = [], 0
     for name in columns:
         length = int.from_bytes(row[at : at + 4], "big", signed=True)
-        if length >= 0 and name != ROW_TTL:
+        if length >= 0 and name != LOG_ROW_TTL:
             found.append((name, row[at + 4 : at + 4 + length]))
         at += 4 + max(length, 0)
     assert at == len(row)
