@@ -31,12 +31,12 @@ from airflow_cdc_provider.sources.cql.native_rows import native_rows
 from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema, number_columns
 from airflow_cdc_provider.sources.scylla.codec import recall_scylla_codec
 from airflow_cdc_provider.sources.scylla.payload import (
-    EPOCH_100NS,
     META_COLUMNS,
     Position,
     change_payload,
     schema_digest,
 )
+from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
 
 TABLE_ID = "5a1c395e4b0d11efb1a1325096b39f47"
 BEGIN_US = 1_700_000_000_000_000
@@ -141,7 +141,7 @@ def make_rows(count: int) -> Iterator[tuple[int, bytes, list[dict[str, bytes]]]]
                 {**row, "cdc$operation": b"\5"},
                 {**row, "sku": _int(_number(row["sku"]) + 3), "cdc$operation": b"\10"},
             ]
-        ticks = at * 10 + EPOCH_100NS
+        ticks = at * 10 + EPOCH_TICKS
         half = struct.pack(">IHH", ticks & 0xFFFFFFFF, ticks >> 32 & 0xFFFF, ticks >> 48 | 0x1000)
         moment = half + rng.randbytes(8)
         for number, one in enumerate(rows):
