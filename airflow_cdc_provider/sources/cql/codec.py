@@ -9,6 +9,7 @@ was killed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +37,7 @@ _EPOCH_100NS: Final = 0x01B21DD213814000
 
 
 @dataclass
-class CqlCodec:
+class CqlCodec(ABC):
     """The codec of one table: see :class:`~airflow_cdc_provider.sources.base.Codec`. Picklable.
 
     What it lacks is :meth:`decode`, which is each source's own.
@@ -90,9 +91,9 @@ class CqlCodec:
             return None
         return tuple(c.name for c in self.schema.regular if c.name not in self.drift.replaced)
 
+    @abstractmethod
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions."""
-        raise NotImplementedError
 
     def mirror_schema(self) -> pa.Schema:
         """Return the mirror's columns, in the order of ``SELECT *``."""
