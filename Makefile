@@ -5,9 +5,12 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS := 600
 # Files of tests that run at the same time; each has servers and a Spark of its own, some 3 GiB.
+# One that crashes is not replaced: the run would wait for its tests for ever.
 TEST_WORKERS := 2
 UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
+# Images of containers often set this. Jobs here start hundreds of Pythons: each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## List all jobs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,15 +30,15 @@ format: install ## Format the code and mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: install ## All tests but the long fault tests; starts real servers
-	$(PYTEST) -m "not faults" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+test: install ## All tests but those that take long; starts real servers
+	$(PYTEST) -m "not long" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 		--durations=30 --durations-min=10
 
 test-unit: install ## Tests that need no server and no Spark
-	$(PYTEST) -m "not integration and not e2e and not faults"
+	$(PYTEST) -m "not integration and not e2e and not long"
 
-test-faults: install ## Long kill and race tests
-	$(PYTEST) -m faults
+test-long: install ## Tests that take long: kills and races of many rounds, long workloads
+	$(PYTEST) -m long
 
 fuzz: install ## Fuzz the readers of Cassandra's segments for FUZZ_SECONDS (600), led by coverage
 	$(PYTHON) -m tools.fuzz_cassandra --seconds $(FUZZ_SECONDS)
@@ -66,4 +69,4 @@ clean: ## Remove what jobs made here: .venv, caches, the demo's data (downloads 
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-faults fuzz shipper demo ui features bench protocol lock clean
+.PHONY: help install check format test test-unit test-long fuzz shipper demo ui features bench protocol lock clean

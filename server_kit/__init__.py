@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from server_kit.cassandra import CassandraServer, create_keyspace
 from server_kit.jars import cassandra_jars, spark_jars
+from server_kit.kafka import KafkaServer
 from server_kit.mongodb import MongoReplicaSet, MongoServer
+from server_kit.quick_spark import quick_spark
+from server_kit.registry import RegistryServer
 from server_kit.s3 import S3Server
 from server_kit.sshd import SshServer
 from server_kit.vitess import VitessServer
@@ -22,13 +25,16 @@ from server_kit.vitess_cluster import VitessCluster
 
 __all__ = [
     "CassandraServer",
+    "KafkaServer",
     "MongoReplicaSet",
     "MongoServer",
+    "RegistryServer",
     "S3Server",
     "SshServer",
     "VitessCluster",
     "VitessServer",
     "cassandra_jars",
     "create_keyspace",
+    "quick_spark",
     "spark_jars",
 ]

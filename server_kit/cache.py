@@ -27,7 +27,9 @@ def cache_folder() -> Path:
     return root / "airflow-cdc-provider"
 
 
-def cached(name: str, version: str, build: Callable[[Path], None], what: str) -> Path:
+def cached(
+    name: str, version: str, build: Callable[[Path], None], what: str, doing: str = "downloading"
+) -> Path:
     """Return a folder of the cache, and build it first if it isn't there.
 
     Args:
@@ -35,6 +37,7 @@ def cached(name: str, version: str, build: Callable[[Path], None], what: str) ->
         version: Names its content; another content needs another version.
         build: Fills the empty folder that it is given.
         what: Said to the user when it is built, with a size.
+        doing: What building it is.
 
     Raises:
         ConfigurationError: The folder can't be written or the disk is full.
@@ -48,7 +51,7 @@ def cached(name: str, version: str, build: Callable[[Path], None], what: str) ->
         with locked(folder.with_name(f".{version}.lock"), f"{folder.parent} is filled"):
             if folder.is_dir():
                 return folder
-            say(f"downloading {what} to {folder}")
+            say(f"{doing} {what} in {folder}")
             started = time.monotonic()
             part = folder.with_name(f".{version}.part")
             shutil.rmtree(part, ignore_errors=True)

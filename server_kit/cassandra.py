@@ -40,6 +40,9 @@ _LOGBACK_CONSOLE = """<configuration><appender name="C" class="ch.qos.logback.co
 <root level="WARN"><appender-ref ref="C"/></root></configuration>
 """
 _NEEDED_BYTES = 512 << 20
+_RING_DELAY_MS = {False: 1000, True: 5000}
+"""By whether a node joins another one: it then gives up asking the other after twice that time, which a busy
+machine needs."""
 _REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 
 
@@ -103,6 +106,7 @@ class CassandraServer(Server):
         self.start_timeout_seconds = start_timeout_seconds
         self.version = version
         self._java = java
+        self._joins = seed is not None
         self._properties = dict(properties or {})
         settings_of_5 = {
             "cluster_name": "server_kit",
@@ -195,7 +199,7 @@ class CassandraServer(Server):
                 f"-Dlogback.configurationFile={logback}",
                 "-Dcassandra-foreground=yes",
                 f"-Dcassandra.jmx.local.port={self.jmx_port}",
-                "-Dcassandra.ring_delay_ms=1000",
+                f"-Dcassandra.ring_delay_ms={_RING_DELAY_MS[self._joins]}",
                 "-Dcassandra.skip_wait_for_gossip_to_settle=0",
                 "-Dcassandra.superuser_setup_delay_ms=0",
                 "-Dcassandra.size_recorder_interval=0",

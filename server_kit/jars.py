@@ -1,4 +1,4 @@
-"""Jars from Maven: Spark's table format as an explicit list, Cassandra with all that it depends on.
+"""Jars from Maven: Spark's table format as an explicit list, others with all that they depend on.
 
 Maven is the user's own, with the user's settings, so mirrors work and no host is named here.
 """
@@ -16,7 +16,10 @@ CASSANDRA_VERSION = "5.0.9"
 DEBEZIUM_VERSION = "3.4.1.Final"
 DEBEZIUM_MONGODB_VERSION = "3.6.1.Final"
 DEBEZIUM_VITESS_VERSION = "3.5.0.Final"
+KAFKA_VERSION = "4.3.1"
+REGISTRY_VERSION = "2.6.13.Final"
 ICEBERG_VERSION = "1.12.0"
+LOCAL_FILES_VERSION = "0.1.0"
 SPARK_JARS = (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",)
 
 _JACKSON_VERSION = "2.19.0"
@@ -43,9 +46,33 @@ def spark_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
+def local_files_jar() -> Path:
+    """Return a jar with a local file system for Hadoop that starts no program, downloaded first if need be.
+
+    Hadoop's own starts ``chmod`` for each file that it writes where its native library is missing.
+    """
+    what = "a local file system for Hadoop"
+    folder = cached("local-files", LOCAL_FILES_VERSION, _copy_local_files, what)
+    return next(folder.glob("*.jar"))
+
+
 def cassandra_jars(version: str = CASSANDRA_VERSION) -> Path:
     """Return the folder with a release's jars, and download them first if need be."""
     return cached("cassandra", version, partial(_copy_cassandra, version), f"Cassandra {version} (67 MB)")
+
+
+def kafka_jars() -> Path:
+    """Return the folder with Kafka's broker, and download it first if need be."""
+    return cached("kafka", KAFKA_VERSION, _copy_kafka, f"Kafka {KAFKA_VERSION} (44 MB)")
+
+
+def registry_folder() -> Path:
+    """Return the folder with Apicurio's registry, unpacked, and download it first if need be.
+
+    2.6 is the last line that Java 17 runs; the next ones are larger, too.
+    """
+    what = f"Apicurio Registry {REGISTRY_VERSION} (142 MB)"
+    return cached("apicurio-registry", REGISTRY_VERSION, _unpack_registry, what)
 
 
 def debezium_jars() -> Path:
@@ -69,15 +96,32 @@ def debezium_vitess_jars() -> Path:
 
 
 def _copy_spark_jars(folder: Path) -> None:
-    items = "".join(f"<artifactItem>{_coordinates(jar)}</artifactItem>" for jar in SPARK_JARS)
+    _copy_jars(SPARK_JARS, folder)
+
+
+def _copy_local_files(folder: Path) -> None:
+    _copy_jars([f"com.globalmentor:hadoop-bare-naked-local-fs:{LOCAL_FILES_VERSION}"], folder)
+
+
+def _copy_jars(jars: Sequence[str], folder: Path) -> None:
+    items = "".join(f"<artifactItem>{_coordinates(jar)}</artifactItem>" for jar in jars)
+    _maven("copy", _artifacts(items), ["-DoutputDirectory=.", "-Dmdep.useBaseVersion=true"], folder)
+
+
+def _unpack_registry(folder: Path) -> None:
+    coordinates = _coordinates(f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}")
+    archive = f"{coordinates}<type>tar.gz</type><classifier>all</classifier>"
+    item = f"<artifactItem>{archive}<outputDirectory>{folder}</outputDirectory></artifactItem>"
+    _maven("unpack", _artifacts(item), [], folder)
+
+
+def _artifacts(items: str) -> str:
+    """Return what names single artifacts to the plugin."""
     group, artifact, version = _PLUGIN.split(":")
-    _maven(
-        "copy",
+    return (
         f"<build><plugins><plugin><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version><configuration><artifactItems>{items}</artifactItems></configuration>"
-        "</plugin></plugins></build>",
-        ["-DoutputDirectory=.", "-Dmdep.useBaseVersion=true"],
-        folder,
+        "</plugin></plugins></build>"
     )
 
 
@@ -88,6 +132,16 @@ def _copy_cassandra(version: str, folder: Path) -> None:
         "copy-dependencies",
         f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",
         ["-DoutputDirectory=."],
+        folder,
+    )
+
+
+def _copy_kafka(folder: Path) -> None:
+    dependency = f"<dependency>{_coordinates(f'org.apache.kafka:kafka_2.13:{KAFKA_VERSION}')}</dependency>"
+    _maven(
+        "copy-dependencies",
+        f"<dependencies>{dependency}</dependencies>",
+        ["-DoutputDirectory=.", "-DincludeScope=runtime"],
         folder,
     )
 

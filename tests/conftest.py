@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import CassandraServer, MongoServer, VitessServer
+    from server_kit import CassandraServer, KafkaServer, MongoServer, RegistryServer, VitessServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -87,10 +87,29 @@ def vitess_server() -> Iterator[VitessServer]:
 
 
 @pytest.fixture(scope="session")
-def iceberg_jar() -> Path:
-    """The jar that gives Spark the Iceberg table format."""
-    from server_kit import spark_jars
+def kafka_server() -> Iterator[KafkaServer]:
+    """One Kafka broker that makes no topics by itself. Use topics and transactional ids of your own."""
+    from server_kit import KafkaServer
 
+    with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry_server() -> Iterator[RegistryServer]:
+    """One schema registry. Use subjects of your own."""
+    from server_kit import RegistryServer
+
+    with RegistryServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def iceberg_jar() -> Path:
+    """The jar that gives Spark the Iceberg table format. Who asks will start Spark: it is made quick, too."""
+    from server_kit import quick_spark, spark_jars
+
+    os.environ.update(quick_spark())
     return next(jar for jar in spark_jars() if jar.name.startswith("iceberg-spark-runtime"))
 
 
@@ -113,7 +132,10 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.shuffle.partitions": "2",
+        # Rows are few: compiling code for them costs more than it saves. Jobs' own processes do it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.ansi.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import grpc_tools  # type: ignore[import-not-found]  # make protocol brings it
+import grpc_tools  # make protocol brings it
 from grpc_tools import protoc
 
 _FOLDER = Path(__file__).parent.parent / "airflow_cdc_provider/sources/vitess/protocol"

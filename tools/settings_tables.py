@@ -1,35 +1,62 @@
-"""Write tables of other products' settings into the docs, from ``<!-- table: NAME -->`` to an end mark.
+"""Write tables of other products' settings, and of transforms' options, into the docs.
+
+They stand from ``<!-- table: NAME -->`` to an end mark.
 
 Usage: ``python tools/settings_tables.py [--check]``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.connector import datastax, debezium
-from airflow_cdc_provider.connector.imported import Rules, table
+from airflow_cdc_provider.connector.imported import table
+from airflow_cdc_provider.events.transforms.options import TRANSFORMS
 
 _DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-PAGES: Final = tuple(_DOCS / f"moving-to-{name}.md" for name in ("cassandra", "mongodb", "scylla", "vitess"))
-TABLES: Final[Mapping[str, Rules]] = {
-    "debezium-cassandra": debezium.RULES["cassandra"],
-    "debezium-mongodb": debezium.RULES["mongodb"],
-    "scylla": debezium.RULES["scylla"],
-    "debezium-vitess": debezium.RULES["vitess"],
-    "datastax": datastax.RULES,
+PAGES: Final = (
+    *(_DOCS / f"moving-to-{name}.md" for name in ("cassandra", "mongodb", "scylla", "vitess")),
+    _DOCS / "transforms.md",
+)
+
+
+def options_table() -> str:
+    """Write the options of each type of transform."""
+    lines = ["| type | options |", "|---|---|"]
+    for name, options in TRANSFORMS.items():
+        told = []
+        for field in dataclasses.fields(options):
+            if field.name in ("type", "when"):
+                continue
+            needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            plain = isinstance(field.default, (str, int)) and field.default
+            default = f" (`{field.default}`)" if plain else ""
+            told.append(f"`{field.name}`{' (needed)' if needed else default}: {field.metadata['doc']}")
+        summary = (options.__doc__ or "").splitlines()[0]
+        lines.append(f"| `{name}` | {summary}{'<br>' if told else ''}{'<br>'.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: Final[Mapping[str, str]] = {
+    "debezium-cassandra": table(debezium.RULES["cassandra"]),
+    "debezium-mongodb": table(debezium.RULES["mongodb"]),
+    "scylla": table(debezium.RULES["scylla"]),
+    "debezium-vitess": table(debezium.RULES["vitess"]),
+    "datastax": table(datastax.RULES),
+    "transforms": options_table(),
 }
 
 
 def written(text: str) -> str:
     """Return a page with its tables as the rules make them."""
-    for name, rules in TABLES.items():
+    for name, content in TABLES.items():
         before, mark, rest = text.partition(f"<!-- table: {name} -->\n")
         if mark:
-            text = f"{before}{mark}{table(rules)}<!-- end -->{rest.partition('<!-- end -->')[2]}"
+            text = f"{before}{mark}{content}<!-- end -->{rest.partition('<!-- end -->')[2]}"
     return text
 
 

@@ -237,14 +237,29 @@ class ImitatedScylla:
         return altered
 
     def truncate(self, table: str) -> None:
-        """Truncate a base table. Its log says nothing of it."""
+        """Truncate a base table. Its log says nothing of it; the node writes down when it did it."""
         self.session.execute(f"TRUNCATE {self.keyspace}.{table}")
         self.tables[table].truncate()
+        self._show_truncation(table)
+
+    def truncate_log(self, table: str) -> None:
+        """Truncate the log of a table: what is in it and nobody has read is lost."""
+        name = self.tables[table].table.log_name
+        self.session.execute(f"TRUNCATE {self.keyspace}.{name}")
+        self._show_truncation(name)
+
+    def _show_truncation(self, table: str) -> None:
+        row = self.session.execute(
+            "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s",
+            (self.keyspace, table),
+        ).one()
+        self._system.show_truncation(row.id, self._now_ms())
 
     def drop_table(self, table: str) -> None:
         """Drop a table, and its log with it."""
         base = self.tables.pop(table)
         self.stream_sets.pop(table, None)
+        self._prepared.clear()
         self.session.execute(f"DROP TABLE {base.table.full_name}")
         self.session.execute(f"DROP TABLE IF EXISTS {self.keyspace}.{base.table.log_name}")
         self._system.forget_table(self.keyspace, table)

@@ -112,7 +112,7 @@ def create_system_tables(names: SystemKeyspaces) -> list[str]:
     """Create what a reader asks of the server itself.
 
     Two tell of generations with vnodes, two of streams with tablets (there they are virtual tables), the
-    others of releases, features, and options of tables and keyspaces.
+    others of releases, features, truncations, and options of tables and keyspaces.
     """
     return [
         f"CREATE TABLE IF NOT EXISTS {names.distributed}.cdc_generation_timestamps (key text, "
@@ -131,6 +131,8 @@ def create_system_tables(names: SystemKeyspaces) -> list[str]:
         f"CREATE TABLE IF NOT EXISTS {names.system}.local (key text PRIMARY KEY, cluster_name text, "
         "cql_version text, data_center text, host_id uuid, partitioner text, rack text, "
         "release_version text, supported_features text)",
+        f"CREATE TABLE IF NOT EXISTS {names.system}.truncated (table_uuid uuid, shard int, position int, "
+        "segment_id bigint, truncated_at timestamp static, PRIMARY KEY (table_uuid, shard))",
         f"CREATE TABLE IF NOT EXISTS {names.schema}.scylla_tables (keyspace_name text, table_name text, "
         "cdc map<text, text>, PRIMARY KEY (keyspace_name, table_name))",
         f"CREATE TABLE IF NOT EXISTS {names.schema}.scylla_keyspaces (keyspace_name text PRIMARY KEY, "

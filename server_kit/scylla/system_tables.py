@@ -72,6 +72,15 @@ class SystemTables:
         for name in ("cdc_timestamps", "cdc_streams"):
             self._write(f"DELETE FROM {self.names.system}.{name} {where}", keyspace, table)
 
+    def show_truncation(self, table_id: uuid.UUID, time_ms: int) -> None:
+        """Tell when a table was truncated, as each node does for itself (``save_truncation_record``)."""
+        self._write(
+            f"INSERT INTO {self.names.system}.truncated (table_uuid, shard, position, segment_id, "
+            "truncated_at) VALUES (%s, 0, 0, 0, %s)",
+            table_id,
+            _moment(time_ms),
+        )
+
     def describe(self, generation: Generation) -> None:
         """Write the streams of a generation; who looks for generations doesn't see it yet."""
         for vnode in generation.vnodes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from server_kit import CassandraServer, MongoServer, VitessServer, create_keyspace
+from airflow_cdc_provider.operators.spark_process import search_path
+from server_kit import (
+    CassandraServer,
+    KafkaServer,
+    MongoServer,
+    VitessServer,
+    create_keyspace,
+    quick_spark,
+)
 from server_kit.cache import cache_folder, cached, require_space
 from server_kit.mongodb import mongod
 from server_kit.ports import free_port
@@ -258,6 +268,44 @@ def test_too_long_a_path_for_sockets_is_one_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+def test_kafka_shows_readers_only_what_was_committed(kafka_server: KafkaServer) -> None:
+    from confluent_kafka import Producer
+
+    kafka_server.create_topic("kit", 2, max_message_bytes=2000)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap, "transactional.id": "kit"})
+    producer.init_transactions(30)
+    for value, end in ((b"kept", producer.commit_transaction), (b"gone", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce("kit", value, b"key")
+        producer.flush()
+        end()
+    assert [record.value() for record in kafka_server.read("kit")] == [b"kept"]
+    seen = kafka_server.read("kit", isolation="read_uncommitted")
+    assert [record.value() for record in seen] == [b"kept", b"gone"]
+
+
+@pytest.mark.integration
+def test_killed_kafka_starts_again_with_its_records_and_asks_for_a_login() -> None:
+    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka.admin import AdminClient
+
+    with KafkaServer(secured=True) as server:
+        server.create_topic("kept")
+        producer = Producer(server.secured_config)
+        producer.produce("kept", b"value")
+        assert producer.flush(30) == 0
+        server.kill()
+        assert not server.running
+        server.start()
+        assert [record.value() for record in server.read("kept")] == [b"value"]
+        stranger = AdminClient({**server.secured_config, "sasl.password": "another", "log_level": 0})
+        with pytest.raises(KafkaException):
+            stranger.list_topics(timeout=3)
+        folder = server.folder
+    assert not folder.exists()
+
+
+@pytest.mark.integration
 def test_spark_session_writes_iceberg_tables(spark: SparkSession) -> None:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.kit")
     spark.sql("CREATE TABLE lake.kit.t (a int) USING iceberg")
@@ -281,3 +329,15 @@ def test_settings_are_given_in_each_releases_own_words(tmp_path: Path) -> None:
     assert of_4_0["cdc_total_space_in_mb"] == of_3["cdc_total_space_in_mb"] == 512
     assert of_4_0["enable_materialized_views"] is True
     assert of_3["start_native_transport"] is True
+
+
+def test_spark_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
+    environment |= quick_spark()
+    environment["SPARK_SUBMIT_OPTS"] += f" -Xlog:class+load:file={loaded}"
+    environment["PATH"] = search_path()
+    subprocess.run(["spark-submit", "--version"], env=environment, check=True, capture_output=True)
+    source = re.search(r"org\.apache\.spark\.deploy\.SparkSubmit source: (.*)", loaded.read_text())
+    assert source is not None
+    assert source[1].startswith("shared objects file")

@@ -1,0 +1,337 @@
+"""Schemas in a real registry, and bytes that stock deserialisers read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Literal
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
+
+from airflow_cdc_provider.events.connect import INT64, OPTIONAL_STRING, SNAPSHOT, ConnectSchema, struct
+from airflow_cdc_provider.events.encoder import ConverterName, Converters, Destination, Envelope, encode
+from airflow_cdc_provider.events.framing import TopicSchema
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
+from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
+from airflow_cdc_provider.sources.debezium.converters import FramedConverter
+from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
+from server_kit import RegistryServer
+from server_kit.ports import free_port
+from tests.unit.events.test_protobuf_converter import message_class
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def client(registry_server: RegistryServer) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": registry_server.url})
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"shop.t{uuid4().hex[:8]}"
+
+
+def settings_of(server: RegistryServer, **choices: Any) -> RegistrySettings:
+    return RegistrySettings({"url": server.url, "timeout": 30}, **choices)
+
+
+def events(topic: str, *more: tuple[str, ConnectSchema]) -> Envelope:
+    """A create, an update and a delete; fields more than the plain ones are null."""
+    kind = pa.struct(
+        [
+            ("id", pa.int64()),
+            ("name", pa.utf8()),
+            ("amount", pa.binary()),
+            ("tags", pa.map_(pa.utf8(), pa.int64())),
+            ("snapshot", pa.utf8()),
+            *((name, pa.null()) for name, _ in more),
+        ]
+    )
+    rows = [
+        {"id": 1, "name": "ä", "amount": b"\x01\x00", "tags": [("x", 1), ("y", -2)], "snapshot": "last"},
+        {"id": 2, "name": None, "amount": None, "tags": [], "snapshot": None},
+        None,
+    ]
+    decimal = "org.apache.kafka.connect.data.Decimal"
+    value = struct(
+        f"{topic}.Value",
+        ("id", INT64),
+        ("name", OPTIONAL_STRING),
+        ("amount", ConnectSchema("bytes", optional=True, name=decimal, parameters={"scale": "2"})),
+        ("tags", ConnectSchema("map", keys=ConnectSchema("string"), items=INT64)),
+        ("snapshot", SNAPSHOT),
+        *more,
+    )
+    return Envelope(
+        [Destination(topic, struct(f"{topic}.Key", ("id", INT64)), value)],
+        np.zeros(3, np.int64),
+        pa.array([{"id": 1}, {"id": 2}, {"id": 1}], pa.struct([("id", pa.int64())])),
+        pa.array(rows, kind),
+        np.array([False, False, True]),
+    )
+
+
+def converters(name: ConverterName, registry: Registry) -> Converters:
+    return Converters(name, name, registrar=registry)
+
+
+def test_confluents_deserialiser_reads_avro(
+    registry_server: RegistryServer, client: SchemaRegistryClient, topic: str
+) -> None:
+    made = encode(events(topic), converters("avro", Registry(settings_of(registry_server))))
+    keys, values = (
+        [reader(encoded, SerializationContext(topic, side)) for encoded in made[name].to_pylist()]
+        for name, side, reader in (
+            ("key", MessageField.KEY, AvroDeserializer(client)),
+            ("value", MessageField.VALUE, AvroDeserializer(client)),
+        )
+    )
+    assert keys == [{"id": 1}, {"id": 2}, {"id": 1}, {"id": 1}]
+    assert [value and (value["id"], value["name"], str(value["amount"])) for value in values] == [
+        (1, "ä", "2.56"),
+        (2, None, "None"),
+        None,
+        None,
+    ]
+    assert values[0]["tags"] == {"x": 1, "y": -2}
+    assert {f"{topic}-key", f"{topic}-value"} <= set(client.get_subjects())
+
+
+def test_confluents_deserialiser_reads_protobuf(
+    registry_server: RegistryServer, client: SchemaRegistryClient, topic: str
+) -> None:
+    """Apicurio doesn't hand out compiled schemas, so that the reader's class is compiled of its text."""
+    made = encode(events(topic), converters("protobuf", Registry(settings_of(registry_server))))
+    registered = client.get_latest_version(f"{topic}-value")
+    assert made["value"][0].as_py()[:6] == b"\0" + registered.schema_id.to_bytes(4, "big") + b"\0"
+    kind = message_class(registered.schema.schema_str, f"{topic}.Value")
+    reader = ProtobufDeserializer(kind, {"use.deprecated.format": False})
+    first, second, *deleted = (
+        reader(encoded, SerializationContext(topic, MessageField.VALUE))
+        for encoded in made["value"].to_pylist()
+    )
+    assert (first.id, first.name, first.snapshot) == (1, "ä", "last")
+    assert (first.amount.value, first.amount.precision, first.amount.scale) == (b"\x01\x00", 3, 2)
+    assert [(entry.key, entry.value) for entry in first.tags] == [("x", 1), ("y", -2)]
+    assert not second.HasField("name")
+    assert second.snapshot == "false"
+    assert deleted == [None, None]
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf"])
+def test_a_schema_has_one_id_however_often_it_is_registered(
+    registry_server: RegistryServer, topic: str, name: ConverterName
+) -> None:
+    registry = Registry(settings_of(registry_server))
+    first = encode(events(topic), converters(name, registry))
+    assert encode(events(topic), converters(name, pickle.loads(pickle.dumps(registry)))) == first
+    known = Registry(settings_of(registry_server, auto_register=False, normalize=True))
+    assert encode(events(topic), converters(name, known)) == first
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf"])
+def test_without_leave_to_register_a_missing_schema_fails(
+    registry_server: RegistryServer, client: SchemaRegistryClient, topic: str, name: ConverterName
+) -> None:
+    registry = Registry(settings_of(registry_server, auto_register=False))
+    with pytest.raises(ConfigurationError, match=f"doesn't have the schema.* under subject {topic}-key"):
+        encode(events(topic), converters(name, registry))
+    assert f"{topic}-key" not in client.get_subjects()
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf"])
+def test_compatible_changes_get_a_new_id_and_others_are_refused_with_the_reason(
+    registry_server: RegistryServer, client: SchemaRegistryClient, topic: str, name: ConverterName
+) -> None:
+    registry = Registry(settings_of(registry_server))
+    before = encode(events(topic), converters(name, registry))
+    client.set_compatibility(f"{topic}-value", level="BACKWARD")
+    added = encode(events(topic, ("more", OPTIONAL_STRING)), converters(name, registry))
+    assert before["key"] == added["key"]
+    assert before["value"][0].as_py()[:5] != added["value"][0].as_py()[:5]
+    versions = client.get_versions(f"{topic}-value")
+    changed = events(topic)
+    (own,) = changed.destinations
+    fields = [(n, OPTIONAL_STRING if n == "id" else s) for n, s in own.value.fields]
+    ids = pa.array(["1", "2", None])
+    values = pa.StructArray.from_arrays(
+        [ids, *changed.value.flatten()[1:]], [n for n, _ in fields], mask=changed.value.is_null()
+    )
+    value = struct(own.value.name, *fields, ("needed", INT64))
+    values = pa.StructArray.from_arrays(
+        [*values.flatten(), pa.array([1, 1, 1])], [n for n, _ in value.fields], mask=changed.value.is_null()
+    )
+    changed = replace(changed, destinations=[replace(own, value=value)], value=values)
+    with pytest.raises(ConfigurationError, match=r"it is incompatible with what subject .* Incompatible"):
+        encode(changed, converters(name, registry))
+    assert client.get_versions(f"{topic}-value") == versions
+
+
+def test_subjects_by_record_are_shared_by_topics(
+    registry_server: RegistryServer, client: SchemaRegistryClient, topic: str
+) -> None:
+    by_record = settings_of(registry_server, key_subjects="record", value_subjects="topic_record")
+    encode(events(topic), converters("protobuf", Registry(by_record)))
+    assert {f"{topic}.Key", f"{topic}-{topic}.Value"} <= set(client.get_subjects())
+
+
+def test_single_values_are_messages_of_googles_wrappers(registry_server: RegistryServer, topic: str) -> None:
+    one = Envelope(
+        [Destination(topic, ConnectSchema("string"), ConnectSchema("int64"))],
+        np.zeros(1, np.int64),
+        pa.array(["a"]),
+        pa.array([-1]),
+        np.zeros(1, np.bool_),
+    )
+    made = encode(one, converters("protobuf", Registry(settings_of(registry_server))))
+    assert made["key"][0].as_py()[5:] == b"\2\x0e\x0a\1a"
+    assert made["value"][0].as_py()[5:] == b"\2\4\x08" + b"\xff" * 9 + b"\1"
+
+
+def test_readers_refuse_ids_that_nobody_gave(client: SchemaRegistryClient, topic: str) -> None:
+    with pytest.raises((SchemaRegistryError, SerializationError), match="404"):
+        AvroDeserializer(client)(b"\0\x7f\xff\xff\xff\2", SerializationContext(topic, MessageField.VALUE))
+
+
+def test_a_wrong_schema_is_refused_with_the_reason(registry_server: RegistryServer, topic: str) -> None:
+    schema = TopicSchema(topic, "value", "", "AVRO", '{"type":"record"}')
+    with pytest.raises(ConfigurationError, match="refuses the schema of the value of topic"):
+        Registry(settings_of(registry_server)).schema_id(schema)
+
+
+def test_an_address_that_is_no_registry_is_told(registry_server: RegistryServer, topic: str) -> None:
+    wrong = RegistrySettings({"url": registry_server.url.replace("/apis/ccompat/v7", "/no/such")})
+    with pytest.raises(ConfigurationError):
+        Registry(wrong).schema_id(TopicSchema(topic, "value", "", "AVRO", '"string"'))
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf", "json_schema"])
+def test_what_is_written_with_a_registry_is_read_back_by_its_ids(
+    registry_server: RegistryServer, topic: str, name: Literal["avro", "protobuf", "json_schema"]
+) -> None:
+    given = events(topic)
+    made = encode(given, converters(name, Registry(settings_of(registry_server))))
+    reader = FramedConverter(RegisteredSchemas(Registry(settings_of(registry_server)), name))
+    keys, faults = reader.keys(made["key"].cast(pa.binary()))
+    assert keys.to_pylist() == [b'{"id":1}', b'{"id":2}', b'{"id":1}', b'{"id":1}']
+    assert not faults.any()
+    values = reader.values(made["value"].cast(pa.binary()), unwrapped=True)
+    assert not values.faults.any()
+    (schema,) = (json.loads(one) for one in values.schemas.values())
+    own = json.loads(given.destinations[0].value.to_json())
+    assert [(one["field"], one["type"]) for one in schema["fields"]] == [
+        (one["field"], one["type"]) for one in own["fields"]
+    ]
+    starts, ends = values.places.starts, values.places.ends
+    shown: list[Any] = [
+        None if start < 0 else json.loads(values.data[start:end].tobytes())
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    assert shown[2:] == [None, None]
+    assert (shown[0]["name"], shown[0]["amount"], shown[0]["tags"]) == ("ä", "AQA=", {"x": 1, "y": -2})
+    assert (shown[1]["id"], shown[1]["name"], shown[1]["amount"]) == (2, None, None)
+
+
+def test_an_id_leads_to_its_schema_with_all_that_it_refers_to(
+    registry_server: RegistryServer, client: SchemaRegistryClient, topic: str
+) -> None:
+    def registered(subject: str, text: str, *references: SchemaReference) -> int:
+        return int(client.register_schema(subject, Schema(text, "AVRO", list(references))))
+
+    leaf = '{"type":"record","name":"Leaf","namespace":"n","fields":[{"name":"v","type":"int"}]}'
+    middle = '{"type":"record","name":"Middle","namespace":"n","fields":[{"name":"leaf","type":"n.Leaf"}]}'
+    whole = (
+        '{"type":"record","name":"Whole","namespace":"n","fields":'
+        '[{"name":"leaf","type":"n.Leaf"},{"name":"middle","type":"n.Middle"}]}'
+    )
+    of_leaf = SchemaReference("n.Leaf", f"{topic}.leaf", 1)
+    of_middle = SchemaReference("n.Middle", f"{topic}.middle", 1)
+    registered(of_leaf.subject, leaf)
+    registered(of_middle.subject, middle, of_leaf)
+    number = registered(f"{topic}-value", whole, of_middle, of_leaf)
+    waited: list[float] = []
+    registry = Registry(settings_of(registry_server), waited.append)
+    found = registry.schema_of(number)
+    assert found is not None
+    assert found.type == "AVRO"
+    assert [name for name, _ in found.references] == ["n.Leaf", "n.Middle"]
+    _, shown = compile_avro(found.text, [text for _, text in found.references])
+    assert [one["field"] for one in shown["fields"]] == ["leaf", "middle"]
+    assert not waited
+    assert registry.schema_of(2_000_000_000) is None
+    assert waited  # for a copy that may not have heard of it yet
+
+
+def test_ids_are_not_looked_up_where_no_registry_is(registry_server: RegistryServer) -> None:
+    elsewhere = RegistrySettings({"url": registry_server.url.replace("/apis/ccompat/v7", "/no/such")})
+    with pytest.raises(ConfigurationError):
+        Registry(elsewhere).schema_of(1)
+    nowhere = RegistrySettings({"url": f"http://127.0.0.1:{free_port()}", "max.retries": 0})
+    with pytest.raises(TransientError):
+        Registry(nowhere).schema_of(1)
+
+
+class _Troubled(BaseHTTPRequestHandler):
+    """A registry in trouble, or behind a proxy that wants a login: it answers what its path says."""
+
+    def do_POST(self) -> None:
+        self.server.seen.append(self.headers.get("Authorization"))  # type: ignore[attr-defined]
+        status = int(self.path.split("/")[1])
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b"<html>" if status == 200 else b'{"error_code": 1, "message": "no"}')
+
+    do_GET = do_POST
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def troubled() -> Iterator[HTTPServer]:
+    server = HTTPServer(("127.0.0.1", 0), _Troubled)
+    server.seen = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (500, TransientError, "has trouble: found HTTP 500"),
+        (429, TransientError, "has trouble: found HTTP 429"),
+        (401, ConfigurationError, "refuses us"),
+        (403, ConfigurationError, "refuses us"),
+        (422, ConfigurationError, "refuses the schema"),
+        (200, ConfigurationError, "answers otherwise"),
+    ],
+)
+def test_answers_tell_what_to_do(
+    troubled: HTTPServer, status: int, kind: type[Exception], words: str
+) -> None:
+    url = f"http://127.0.0.1:{troubled.server_port}/{status}"
+    settings = {"url": url, "basic.auth.user.info": "me:hush", "max.retries": 0}
+    with pytest.raises(kind, match=words) as caught:
+        Registry(RegistrySettings(settings)).schema_id(TopicSchema("t", "value", "", "AVRO", '"string"'))
+    assert "hush" not in str(caught.value)
+    with pytest.raises(ConfigurationError if status == 422 else kind):
+        Registry(RegistrySettings(settings)).schema_of(1)
+    assert troubled.seen[:1] == ["Basic bWU6aHVzaA=="]  # type: ignore[attr-defined]
