@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -60,16 +61,25 @@ def join(*parts: pa.Array | str) -> pa.LargeStringArray:
 
     Arrow's ``binary_join_element_wise`` does the same, but looks up the type of each part in each row.
     """
-    columns, constants = [], [""]
+    return _joined([part.encode() if isinstance(part, str) else part for part in parts], binary=False)
+
+
+def join_bytes(*parts: pa.Array | bytes) -> pa.LargeBinaryArray:
+    """Do as :func:`join` for bytes; columns may be of text, too."""
+    return _joined(parts, binary=True)
+
+
+def _joined(parts: Sequence[pa.Array | bytes], *, binary: bool) -> pa.Array:
+    columns, constants = [], [b""]
     for part in parts:
-        if isinstance(part, str):
+        if isinstance(part, bytes):
             constants[-1] += part
         else:
             columns.append(part)
-            constants.append("")
+            constants.append(b"")
     count = len(columns[0])
     if not count:
-        return pa.array([], pa.large_utf8())
+        return pa.array([], pa.large_binary() if binary else pa.large_utf8())
     pieces = []
     places = np.empty((len(columns), count + 1), np.int64)
     valid = np.ones(count, np.bool_)
@@ -82,16 +92,15 @@ def join(*parts: pa.Array | str) -> pa.LargeStringArray:
         before = places[number, -1]
         if column.null_count:
             valid &= present
-    texts = [text.encode() for text in constants]
-    sizes = np.diff(places, axis=1).sum(axis=0) + sum(map(len, texts))
+    sizes = np.diff(places, axis=1).sum(axis=0) + sum(map(len, constants))
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.where(valid, sizes, 0), out=offsets[1:])
     # Arrow's pool gives memory that it had before, NumPy's often must be mapped first.
     out = np.frombuffer(pa.allocate_buffer(int(offsets[-1])), np.uint8)
-    bounds = np.cumsum([0, *map(len, texts)])
-    between = np.frombuffer(b"".join(texts), np.uint8)
+    bounds = np.cumsum([0, *map(len, constants)])
+    between = np.frombuffer(b"".join(constants), np.uint8)
     _write_joined(np.concatenate(pieces), places, between, bounds, valid, out)
-    return text_array(out, offsets, valid, wide=True)
+    return text_array(out, offsets, valid, binary=binary, wide=True)
 
 
 @walker

@@ -41,6 +41,8 @@ class ConnectSchema:
         items: Of an array: its elements; of a map: its values.
         keys: Of a map.
         omit_nulls: Of a struct: JSON has no member for a field that is null.
+        entry_objects: Of a map whose keys are no strings, or may be null: JSON has an object with key and
+            value for each entry, not a pair.
     """
 
     type: ConnectType
@@ -54,6 +56,7 @@ class ConnectSchema:
     items: ConnectSchema | None = None
     keys: ConnectSchema | None = None
     omit_nulls: bool = False
+    entry_objects: bool = False
 
     def named(self, name: str) -> ConnectSchema:
         """Return the same schema with another name."""
@@ -96,6 +99,7 @@ def struct(name: str, *fields: tuple[str, ConnectSchema], **more: Any) -> Connec
 STRING: Final = ConnectSchema("string")
 OPTIONAL_STRING: Final = ConnectSchema("string", optional=True)
 INT32: Final = ConnectSchema("int32")
+OPTIONAL_INT32: Final = ConnectSchema("int32", optional=True)
 INT64: Final = ConnectSchema("int64")
 OPTIONAL_INT64: Final = ConnectSchema("int64", optional=True)
 BOOLEAN: Final = ConnectSchema("boolean")

@@ -77,8 +77,10 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
         return _joined(column, to_json(schema.items, column.values), "[", "]")
     if kind == "map" and schema.keys and schema.items:
         keys, values = to_json(schema.keys, column.keys), to_json(schema.items, column.items)
-        if schema.keys.type == "string":
+        if schema.keys.type == "string" and not (schema.entry_objects and schema.keys.optional):
             return _joined(column, join(keys, ":", values), "{", "}")
+        if schema.entry_objects:
+            return _joined(column, join('{"key":', keys, ',"value":', values, "}"), "[", "]")
         return _joined(column, join("[", keys, ",", values, "]"), "[", "]")
     if kind == "string":
         return quote(column)
@@ -104,7 +106,7 @@ def _pieces(schema: ConnectSchema, column: pa.Array) -> Iterator[pa.Array | str]
         values = column.field(number)
         if field.type == "struct" and not field.omit_nulls and not values.null_count:
             yield from _pieces(field, values)
-        elif _is_constant(field, values):
+        elif is_constant(field, values):
             yield to_json(field, values.slice(0, 1))[0].as_py()
         else:
             yield to_json(field, values)
@@ -122,7 +124,7 @@ def _merged(pieces: Iterator[pa.Array | str]) -> list[pa.Array | str]:
     return merged
 
 
-def _is_constant(schema: ConnectSchema, values: pa.Array) -> bool:
+def is_constant(schema: ConnectSchema, values: pa.Array) -> bool:
     """Tell whether all rows are the same, where that is cheap to tell."""
     if not len(values) or values.null_count:
         return 0 < len(values) == values.null_count
@@ -163,6 +165,14 @@ def _joined(column: pa.Array, elements: pa.Array, left: str, right: str) -> pa.A
 
 
 def _floats(column: pa.Array) -> pa.Array:
+    """Write numbers; those that JSON has not are text."""
+    text = java_floats(column)
+    special = pc.invert(pc.is_finite(column)).fill_null(False)
+    return pc.if_else(special, join('"', text, '"'), text) if pc.any(special).as_py() else text
+
+
+def java_floats(column: pa.Array) -> pa.LargeStringArray:
+    """Write floating-point numbers as Java does; null stays null."""
     single = pa.types.is_float32(column.type)
     values = column.to_numpy(zero_copy_only=False).astype(np.float32 if single else np.float64)
     bits = values.view(np.uint32 if single else np.uint64).astype(np.uint64)
@@ -173,7 +183,7 @@ def _floats(column: pa.Array) -> pa.Array:
     text = text_array(out, offsets, valid, wide=True)
     if np.isfinite(values[valid]).all():
         return text
-    special = np.where(np.isnan(values), '"NaN"', np.where(values > 0, '"Infinity"', '"-Infinity"'))
+    special = np.where(np.isnan(values), "NaN", np.where(values > 0, "Infinity", "-Infinity"))
     mask = pa.array(np.isfinite(values) | ~valid)
     return pc.if_else(mask, text, pa.array(special).cast(_TEXT))
 

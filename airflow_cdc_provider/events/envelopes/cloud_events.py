@@ -10,7 +10,7 @@ what an update says. With schemas ``data`` is ``{"schema", "payload"}``; the eve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,7 +41,13 @@ class _Member:
     values: pa.Array
 
 
-def wrap(envelope: Envelope, id_fields: Sequence[tuple[str, str]], *, schemas: bool) -> Envelope:
+def wrap(
+    envelope: Envelope,
+    id_fields: Sequence[tuple[str, str]],
+    *,
+    schemas: bool,
+    id_parts: Mapping[str, pa.Array] | None = None,
+) -> Envelope:
     """Make CloudEvents of events in Debezium's envelope.
 
     Args:
@@ -49,13 +55,15 @@ def wrap(envelope: Envelope, id_fields: Sequence[tuple[str, str]], *, schemas: b
         id_fields: What an event's id is made of: names in the id, with the fields of the source block whose
             values they stand for.
         schemas: Whether ``data`` has its schema beside it.
+        id_parts: What else an event's id is made of: texts or numbers per event by their names in it.
 
     Returns:
         The same records with texts as values. Keys, tombstones and headers stay as they are.
     """
     value, schema = envelope.value, envelope.destinations[0].value
     fields = dict(schema.fields)
-    members = list(_attributes(value, fields, id_fields))
+    told = [(name, value.field("source").field(field)) for name, field in id_fields]
+    members = list(_attributes(value, fields, [*told, *(id_parts or {}).items()]))
     head = to_json(
         struct("", *((member.name, member.schema) for member in members)),
         pa.StructArray.from_arrays([m.values for m in members], [m.name for m in members]),
@@ -76,7 +84,7 @@ def wrap(envelope: Envelope, id_fields: Sequence[tuple[str, str]], *, schemas: b
 
 
 def _attributes(
-    value: pa.StructArray, fields: dict[str, ConnectSchema], id_fields: Sequence[tuple[str, str]]
+    value: pa.StructArray, fields: dict[str, ConnectSchema], id_parts: Sequence[tuple[str, pa.Array]]
 ) -> Iterator[_Member]:
     """Give the attributes in order."""
     count = len(value)
@@ -86,8 +94,8 @@ def _attributes(
         return _Member(name, STRING, pa.repeat(text, count))
 
     parts: list[pa.Array | str] = []
-    for name, field in id_fields:
-        parts += [f"{';' if parts else ''}{name}:", source.field(field).cast(pa.large_utf8())]
+    for name, told in id_parts:
+        parts += [f"{';' if parts else ''}{name}:", told.cast(pa.large_utf8()).fill_null("")]
     yield _Member("id", STRING, join(*parts))
     connector = source.field("connector").cast(pa.large_utf8())
     yield _Member(
@@ -101,12 +109,14 @@ def _attributes(
     yield _Member(f"{_PREFIX}op", STRING, value.field("op"))
     for name, schema in fields["source"].fields:
         yield _extension(name, schema, source.field(name))
+    if "transaction" not in fields:
+        return
     transaction = value.field("transaction")
     for number, (name, schema) in enumerate(TRANSACTION.fields):
-        told = (
+        texts = (
             pa.nulls(count) if pa.types.is_null(transaction.type) else pc.struct_field(transaction, [number])
         )
-        yield _extension(f"tx{name}", replace(schema, optional=True), told)
+        yield _extension(f"tx{name}", replace(schema, optional=True), texts)
 
 
 def _extension(name: str, schema: ConnectSchema, values: pa.Array) -> _Member:

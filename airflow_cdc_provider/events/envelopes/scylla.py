@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.events.connect import (
     BOOLEAN,
-    INT32,
     INT64,
+    OPTIONAL_INT32,
     OPTIONAL_INT64,
     OPTIONAL_STRING,
     SNAPSHOT,
@@ -72,7 +72,7 @@ _NO_TRANSACTION: Final = pa.struct(
 _DETAILS: Final = (
     ("stream_id", OPTIONAL_STRING),
     ("time", OPTIONAL_STRING),
-    ("batch_seq_no", INT32),
+    ("batch_seq_no", OPTIONAL_INT32),
     ("ttl", OPTIONAL_INT64),
     ("by_service", BOOLEAN),
     ("before_is_image", BOOLEAN),
@@ -137,8 +137,8 @@ def build(
     """Put decoded events of one table into their envelope.
 
     Args:
-        events: Columns as :mod:`airflow_cdc_provider.sources.scylla.events` describes them, and perhaps
-            ``snapshot`` (boolean); all or none of them of static columns.
+        events: Columns as :mod:`airflow_cdc_provider.sources.scylla.events` describes them; all or none of
+            them of static columns.
         keyspace: The table's keyspace.
         table: Its name.
         partition: Names of its partition key columns.
@@ -404,16 +404,13 @@ def _source(
     after_image: pa.Array,
 ) -> tuple[ConnectSchema, pa.StructArray]:
     count = events.num_rows
-    snapshot = pa.repeat("false", count)
-    if "snapshot" in events.schema.names:
-        snapshot = pc.if_else(events["snapshot"], "true", "false")
     times = events["ts_us"].to_numpy(zero_copy_only=False)
     values = {
         "version": pa.repeat(options.version, count),
         "connector": pa.repeat("scylla", count),
         "name": pa.repeat(options.topics.prefix, count),
         "ts_ms": pa.array(times // 1000),
-        "snapshot": snapshot,
+        "snapshot": events["snapshot"],
         "db": pa.repeat(keyspace, count),
         "sequence": pa.nulls(count, pa.utf8()),
         "ts_us": events["ts_us"],

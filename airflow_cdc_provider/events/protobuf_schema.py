@@ -1,0 +1,337 @@
+"""Protobuf schemas: what describes keys and values that are written as Protobuf.
+
+Made of Connect schemas by the rules of Confluent's ProtobufConverter (its class ``ProtobufData``), written as
+its ``ProtobufSchema`` writes them:
+
+* proto3; the message is named after the schema, its package is what comes before the last dot; without a name
+  it is ``ConnectDefault1``;
+* a struct inside is a nested message with the last part of its name, and ``Message`` behind it where a field
+  has the same name;
+* a map is a list of messages ``ConnectDefault1Entry`` (numbered through the file) with ``key`` and ``value``;
+* Connect's own Decimal, Date, Time and Timestamp are ``confluent.type.Decimal``, ``google.type.Date``,
+  ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``; all others are what their type is;
+* a key or value that is no struct is a message of ``google/protobuf/wrappers.proto``.
+
+Otherwise than there: of two different structs with one name inside a message, as columns of Cassandra are,
+the second is named ``<name>_<field>``, where Confluent's fails on the first event; and what options of fields
+need is imported, so that ``protoc`` reads the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Literal
+
+from airflow_cdc_provider.events.connect import ConnectSchema
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+Nullables = Literal["plain", "optional", "wrapper"]
+"""How a field that may be null is declared.
+
+``plain``     like any other: null is not told from 0, false or an empty text;
+``optional``  with proto3's ``optional``;
+``wrapper``   as a message of ``google/protobuf/wrappers.proto``.
+"""
+
+LOGICAL: Final[Mapping[str, tuple[str, str]]] = {
+    "org.apache.kafka.connect.data.Decimal": ("confluent.type.Decimal", "confluent/type/decimal.proto"),
+    "org.apache.kafka.connect.data.Date": ("google.type.Date", "google/type/date.proto"),
+    "org.apache.kafka.connect.data.Time": ("google.type.TimeOfDay", "google/type/timeofday.proto"),
+    "org.apache.kafka.connect.data.Timestamp": (
+        "google.protobuf.Timestamp",
+        "google/protobuf/timestamp.proto",
+    ),
+}
+"""Connect's logical types: message and the file that has it."""
+
+SCALARS: Final[Mapping[str, str]] = {
+    "boolean": "bool",
+    "int8": "int32",
+    "int16": "int32",
+    "int32": "int32",
+    "int64": "int64",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "bytes": "bytes",
+}
+"""Types that are no messages, by Connect's."""
+_WRAPPERS: Final[Mapping[str, str]] = {
+    "double": "DoubleValue",
+    "float": "FloatValue",
+    "int64": "Int64Value",
+    "uint64": "UInt64Value",
+    "int32": "Int32Value",
+    "uint32": "UInt32Value",
+    "bool": "BoolValue",
+    "string": "StringValue",
+    "bytes": "BytesValue",
+}
+"""Wrappers in the order of their file."""
+_WRAPPERS_FILE: Final = "google/protobuf/wrappers.proto"
+_META_FILE: Final = "confluent/meta.proto"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class ProtobufField:
+    """One field of a message.
+
+    Args:
+        name: Its name.
+        number: Its number.
+        type: Scalar type, or the name of a message.
+        schema: What its values are; of a list its elements.
+        repeated: Whether it is a list or a map.
+        optional: Whether proto3's ``optional`` stands before it.
+        wrapped: Whether its values are messages of a wrapper.
+        message: The message that is defined for it; None for a scalar, and of types that others define.
+        parameters: Parameters of its option ``confluent.field_meta``.
+    """
+
+    name: str
+    number: int
+    type: str
+    schema: ConnectSchema
+    repeated: bool = False
+    optional: bool = False
+    wrapped: bool = False
+    message: ProtobufMessage | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProtobufMessage:
+    """One message.
+
+    Args:
+        name: Its name, without package.
+        fields: In order of their numbers.
+        nested: Messages that are defined inside it.
+    """
+
+    name: str
+    fields: tuple[ProtobufField, ...] = ()
+    nested: tuple[ProtobufMessage, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProtobufSchema:
+    """One file with one message that rows are written as.
+
+    Args:
+        package: Its package, empty for none.
+        message: The message.
+        imports: Files that it imports, in order of need.
+        indexes: Which message of the file it is, outermost first.
+        wrappers: The file is that of the wrappers.
+    """
+
+    package: str
+    message: ProtobufMessage
+    imports: tuple[str, ...] = ()
+    indexes: tuple[int, ...] = (0,)
+    wrappers: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """Name of the message with its package."""
+        return f"{self.package}.{self.message.name}" if self.package else self.message.name
+
+    @cached_property
+    def text(self) -> str:
+        """The file's text."""
+        lines = ['syntax = "proto3";']
+        if self.package:
+            lines.append(f"package {self.package};")
+        if self.imports:
+            lines += ["", *(f'import "{file}";' for file in self.imports)]
+        if self.wrappers:
+            lines += ["", *_WRAPPERS_OPTIONS]
+            messages = [_wrapper(kind) for kind in _WRAPPERS]
+        else:
+            messages = [self.message]
+        lines.append("")
+        for message in messages:
+            lines += _lines(message)
+        return "\n".join(lines) + "\n"
+
+
+def protobuf_of_connect(schema: ConnectSchema, nullables: Nullables) -> ProtobufSchema:
+    """Return the schema that describes rows of a Connect schema.
+
+    Args:
+        schema: What the rows are.
+        nullables: How fields that may be null are declared.
+
+    Raises:
+        ConfigurationError: Protobuf has no such type or name.
+    """
+    if schema.type in ("array", "map"):
+        raise ConfigurationError(
+            f"Protobuf has no message that is a {schema.type}", expected="a struct or a single value"
+        )
+    if schema.type != "struct":
+        kind = SCALARS[schema.type]
+        place = list(_WRAPPERS).index(kind)
+        message = _wrapper(kind, replace(schema, optional=False, default=None, name=""))
+        return ProtobufSchema("google.protobuf", message, indexes=(place,), wrappers=True)
+    maker = _Maker(nullables)
+    package, _, name = maker.named(schema.name).rpartition(".")
+    for part in filter(None, package.split(".")):
+        _check_name(part)
+    message = maker.message(name, schema)
+    return ProtobufSchema(package, message, tuple(maker.imports))
+
+
+class _Maker:
+    """Makes the messages of one file."""
+
+    def __init__(self, nullables: Nullables) -> None:
+        self._nullables = nullables
+        self._unnamed = 0
+        self.imports: dict[str, None] = {}
+
+    def named(self, name: str) -> str:
+        """Return a schema's name, a made one if it has none."""
+        if name:
+            return name
+        self._unnamed += 1
+        return f"ConnectDefault{self._unnamed}"
+
+    def message(self, name: str, schema: ConnectSchema) -> ProtobufMessage:
+        """Make the message of a struct."""
+        _check_name(name)
+        known = _Nested(name, {n for n, _ in schema.fields})
+        fields = tuple(self._field(n, i, s, known) for i, (n, s) in enumerate(schema.fields, 1))
+        return ProtobufMessage(name, fields, tuple(known.messages.values()))
+
+    def _field(self, name: str, number: int, schema: ConnectSchema, known: _Nested) -> ProtobufField:
+        _check_name(name)
+        repeated = schema.type == "array"
+        element = schema.items if schema.type == "array" and schema.items else schema
+        if repeated and element.type in ("array", "map"):
+            raise ConfigurationError(
+                f"field {name!r} is a list of {element.type}s, which Protobuf doesn't know",
+                remedy="leave the column out (publish.exclude_columns), or take another converter",
+            )
+        parameters: dict[str, str] = {}
+        if element.name in LOGICAL:
+            kind, file = LOGICAL[element.name]
+            self.imports[file] = None
+            message = None
+            if kind == "confluent.type.Decimal":
+                parameters = {k: v for k, v in (("scale", element.parameters.get("scale", "")),) if v}
+            optional = self._nullables == "optional" and schema.optional and not repeated
+            return self._with(
+                ProtobufField(name, number, kind, element, repeated, optional, False, message, parameters)
+            )
+        if element.type == "struct":
+            made = self.message(self.named(element.name).rpartition(".")[2], element)
+            message = known.add(made, name)
+            optional = self._nullables == "optional" and schema.optional and not repeated
+            return ProtobufField(name, number, message.name, element, repeated, optional, message=message)
+        if element.type == "map":
+            message = known.add(self._entry(element), name)
+            return ProtobufField(name, number, message.name, element, True, message=message)
+        kind = SCALARS[element.type]
+        if element.type in ("int8", "int16"):
+            parameters = {"connect.type": element.type}
+        wrapped = self._nullables == "wrapper" and element.optional
+        if wrapped:
+            self.imports[_WRAPPERS_FILE] = None
+        optional = self._nullables == "optional" and schema.optional and not repeated
+        shown = f"google.protobuf.{_WRAPPERS[kind]}" if wrapped else kind
+        return self._with(
+            ProtobufField(name, number, shown, element, repeated, optional, wrapped, None, parameters)
+        )
+
+    def _entry(self, schema: ConnectSchema) -> ProtobufMessage:
+        assert schema.keys
+        assert schema.items
+        name = self.named(schema.name).rpartition(".")[2]
+        if "_" in name:
+            name = "".join(part.capitalize() for part in name.split("_"))
+        name += "Entry"
+        _check_name(name)
+        known = _Nested(name, {"key", "value"})
+        key = self._field("key", 1, replace(schema.keys, optional=False), known)
+        fields = (key, self._field("value", 2, schema.items, known))
+        return ProtobufMessage(name, fields, tuple(known.messages.values()))
+
+    def _with(self, made: ProtobufField) -> ProtobufField:
+        if made.parameters:
+            self.imports[_META_FILE] = None
+        return made
+
+
+class _Nested:
+    """The messages that are defined inside one."""
+
+    def __init__(self, parent: str, fields: set[str]) -> None:
+        self._taken = fields | {parent}
+        self.messages: dict[str, ProtobufMessage] = {}
+
+    def add(self, message: ProtobufMessage, field_name: str) -> ProtobufMessage:
+        """Define a message, under another name if its own is taken; the same one is defined once."""
+        if message.name in self._taken:
+            message = replace(message, name=message.name + "Message")
+        for name in (message.name, f"{message.name}_{field_name}", f"{message.name}_{field_name}_"):
+            renamed = replace(message, name=name)
+            known = self.messages.get(name)
+            if name not in self._taken and known in (None, renamed):
+                self.messages[name] = renamed
+                return renamed
+        raise ConfigurationError(f"there is no free name for the message of field {field_name!r}")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{name!r} is no name in Protobuf",
+            expected="letters, digits and _, no digit first",
+            remedy="set publish.schema_names and publish.field_names to auto, avro or avro_unicode",
+        )
+
+
+def _lines(message: ProtobufMessage) -> list[str]:
+    """Write a message, a field a line; of the parts that it has there is an empty line between two."""
+    if not message.fields and not message.nested:
+        return [f"message {message.name} {{}}"]
+    fields = [f"  {line}" for one in message.fields for line in _field_lines(one)]
+    nested = [f"  {line}" for one in message.nested for line in _lines(one)]
+    between = [""] if fields and nested else []
+    return [f"message {message.name} {{", *fields, *between, *nested, "}"]
+
+
+def _field_lines(one: ProtobufField) -> list[str]:
+    label = "repeated " if one.repeated else "optional " if one.optional else ""
+    text = f"{label}{one.type} {one.name} = {one.number}"
+    if not one.parameters:
+        return [text + ";"]
+    lines = [f"{text} [(confluent.field_meta) = {{", "  params: ["]
+    for number, (key, value) in enumerate(one.parameters.items()):
+        pair = [f'key: "{key}"', f'value: "{value}"']
+        first, second = reversed(pair) if key in ("scale", "precision") else pair
+        end = "," if number + 1 < len(one.parameters) else ""
+        lines += ["    {", f"      {first},", f"      {second}", f"    }}{end}"]
+    return [*lines, "  ]", "}];"]
+
+
+def _wrapper(kind: str, schema: ConnectSchema | None = None) -> ProtobufMessage:
+    own = ProtobufField("value", 1, kind, schema or ConnectSchema("string"))
+    return ProtobufMessage(_WRAPPERS[kind], (own,))
+
+
+_WRAPPERS_OPTIONS: Final = (
+    'option java_package = "com.google.protobuf";',
+    'option java_outer_classname = "WrappersProto";',
+    "option java_multiple_files = true;",
+    'option go_package = "google.golang.org/protobuf/types/known/wrapperspb";',
+    "option cc_enable_arenas = true;",
+    'option objc_class_prefix = "GPB";',
+    'option csharp_namespace = "Google.Protobuf.WellKnownTypes";',
+)

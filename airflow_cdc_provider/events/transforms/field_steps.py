@@ -1,0 +1,430 @@
+"""What transforms do to fields of keys and values: each a function from column to column.
+
+Schemas change as Kafka Connect 4.3's own transforms change them: those that build a struct anew give it name,
+version and parameters of the old one, but neither ``optional`` nor a default; a field that gets another type
+loses its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.text_digests import digests
+from airflow_cdc_provider.events.connect import ConnectSchema, ConnectType
+from airflow_cdc_provider.events.json_converter import to_json
+from airflow_cdc_provider.events.transforms.columns import Column, at_path, typed
+from airflow_cdc_provider.events.transforms.java_dates import read, written
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+_TIMESTAMP: Final = "org.apache.kafka.connect.data.Timestamp"
+_DATE: Final = "org.apache.kafka.connect.data.Date"
+_TIME: Final = "org.apache.kafka.connect.data.Time"
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_DAY_MS: Final = 86_400_000
+_CONNECT_TYPES: Final[Mapping[str, tuple[ConnectType, pa.DataType]]] = {
+    "int8": ("int8", pa.int8()),
+    "int16": ("int16", pa.int16()),
+    "int32": ("int32", pa.int32()),
+    "int64": ("int64", pa.int64()),
+    "float32": ("float", pa.float32()),
+    "float64": ("double", pa.float64()),
+    "boolean": ("boolean", pa.bool_()),
+    "string": ("string", pa.utf8()),
+}
+_UNITS: Final[Mapping[str, tuple[int, int]]] = {
+    "seconds": (1000, 1),
+    "milliseconds": (1, 1),
+    "microseconds": (1, 1000),
+    "nanoseconds": (1, 1_000_000),
+}
+"""What a number is multiplied by, and then divided by, to be milliseconds."""
+
+
+def chosen_fields(
+    column: Column, include: Sequence[str], exclude: Sequence[str], renames: Mapping[str, str]
+) -> Column:
+    """Keep, leave out and rename fields (ReplaceField); paths lead into structs."""
+    if not column.is_struct():
+        return column
+    members = [
+        (renames.get(name, name), member)
+        for name, member in column.members()
+        if name not in exclude and (not include or name in include)
+    ]
+    column = column.with_members(members).without_options()
+    names = {name for name, _ in members}
+    for path in exclude:
+        if "." in path and path not in names:
+            column = at_path(column, path, lambda field: None)
+    for path, new in renames.items():
+        if "." in path and path not in names:
+            column = _renamed(column, path, new)
+    return column
+
+
+def _renamed(column: Column, path: str, new: str) -> Column:
+    parent, _, old = path.rpartition(".")
+
+    def rename(struct: Column) -> Column:
+        if not struct.is_struct():
+            return struct
+        return struct.with_members(
+            [(new if name == old else name, member) for name, member in struct.members()]
+        )
+
+    return at_path(column, parent, rename)
+
+
+def masked(column: Column, fields: Sequence[str], replacement: str) -> Column:
+    """Put what says nothing, or a replacement, in the place of fields' values (MaskField); null stays null.
+
+    Raises:
+        ConfigurationError: A field is of a type that can't be masked so.
+    """
+    for path in fields:
+        column = at_path(column, path, lambda field: _hidden(field, replacement))
+    return column
+
+
+def _hidden(column: Column, replacement: str) -> Column:
+    kind = column.schema.type
+    values = typed(column)
+    if replacement:
+        value: Any = replacement
+        if kind != "string":
+            if kind not in ("int8", "int16", "int32", "int64", "float", "double"):
+                raise ConfigurationError(
+                    "a field that isn't a number or a text can't get a replacement", found=f"type {kind}"
+                )
+            try:
+                value = pa.scalar(replacement).cast(values.type)
+            except pa.ArrowInvalid:
+                raise ConfigurationError(
+                    "the replacement of a mask is no number that its field can hold",
+                    expected=kind,
+                    found=repr(replacement),
+                ) from None
+        return Column(column.schema, _constant(column, values, value))
+    if kind in ("array", "map"):
+        if pa.types.is_null(values.type):
+            return column
+        return Column(column.schema, _empties(values))
+    nothing: Mapping[str, Any] = {"string": "", "boolean": False}
+    if kind == "struct" or (kind == "bytes" and column.schema.name != _DECIMAL):
+        raise ConfigurationError(
+            f"a field of type {kind} can't be masked", remedy="leave it out by a transform of type fields"
+        )
+    value = b"\x00" if kind == "bytes" else nothing.get(kind, 0)
+    return Column(column.schema, _constant(column, values, value))
+
+
+def _empties(values: pa.Array) -> pa.Array:
+    """Return lists or maps without elements, null where these are."""
+    kind, count = values.type, len(values)
+    validity = values.is_valid().buffers()[1] if values.null_count else None
+    offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
+    elements = pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type
+    return pa.Array.from_buffers(kind, count, [validity, offsets], children=[pa.array([], elements)])
+
+
+def _constant(column: Column, values: pa.Array, value: Any) -> pa.Array:
+    """Put a value in the place of others; null has none, unless the schema has a default for it."""
+    scalar = value.cast(values.type) if isinstance(value, pa.Scalar) else pa.scalar(value, values.type)
+    if column.schema.default is not None:
+        return pa.repeat(scalar, len(values))
+    return pc.if_else(values.is_valid(), scalar, pa.scalar(None, values.type))
+
+
+def truncated(column: Column, fields: Sequence[str], length: int) -> Column:
+    """Cut texts; other fields stay as they are (column.truncate.to.N.chars)."""
+
+    def cut(field: Column) -> Column:
+        if field.schema.type != "string":
+            return field
+        return Column(field.schema, pc.utf8_slice_codeunits(typed(field), 0, length))
+
+    for path in fields:
+        column = at_path(column, path, cut)
+    return column
+
+
+def hashed(
+    column: Column, fields: Sequence[str], algorithm: str, salt: bytes, *, as_java: bool, length: int
+) -> Column:
+    """Put digests in the place of texts (column.mask.hash.v2.ALGORITHM.with.salt.SALT).
+
+    Raises:
+        ConfigurationError: A field is no text.
+    """
+
+    def hide(field: Column) -> Column:
+        if field.schema.type != "string":
+            raise ConfigurationError(
+                "a field that is no text can't be hashed",
+                found=f"type {field.schema.type}",
+                remedy="give it type string first, by a transform of type cast",
+            )
+        found = digests(algorithm, salt, typed(field), as_java=as_java, length=length)
+        return Column(field.schema, found)
+
+    for path in fields:
+        column = at_path(column, path, hide)
+    return column
+
+
+def cast_fields(column: Column, fields: Mapping[str, str], to: str) -> Column:
+    """Give fields, or the whole, other types (Cast), by the rules of Java's conversions.
+
+    Raises:
+        ConfigurationError: A field is of a type that can't be cast, or a text is no number.
+    """
+    if to:
+        return _cast(column, to, keeps_name=True)
+    for path, kind in fields.items():
+        column = at_path(column, path, lambda field, kind=kind: _cast(field, kind))  # type: ignore[misc]  # bound now
+    return column
+
+
+def _cast(column: Column, to: str, *, keeps_name: bool = False) -> Column:
+    connect, arrow = _CONNECT_TYPES[to]
+    old = column.schema
+    schema = ConnectSchema(connect, optional=old.optional)
+    if keeps_name:
+        schema = replace(schema, name=old.name, version=old.version, doc=old.doc, parameters=old.parameters)
+    if (
+        old.type in ("struct", "array", "map")
+        or (old.type == "bytes" and to != "string")
+        or old.name == _DECIMAL
+    ):
+        raise ConfigurationError(
+            f"a field of type {old.type} can't be cast", expected="text, number or truth value"
+        )
+    if old.default is not None:
+        plain = Column(replace(old, default=None), pa.array([old.default], typed(column).type))
+        schema = replace(schema, default=_converted(plain, to, arrow)[0].as_py())
+    return Column(schema, _converted(column, to, arrow))
+
+
+def _converted(column: Column, to: str, arrow: pa.DataType) -> pa.Array:
+    values = typed(column)
+    kind = column.schema.type
+    if to == "string":
+        return _as_text(column, values)
+    if kind == "string":
+        return _of_text(values, to, arrow)
+    if to == "boolean":
+        if kind == "boolean":
+            return values
+        whole = _truncated(values) if kind in ("float", "double") else values
+        return pc.not_equal(whole, pa.scalar(0, whole.type))
+    if kind == "boolean":
+        return values.cast(pa.int8()).cast(arrow)
+    if pa.types.is_floating(arrow):
+        return values.cast(arrow, safe=False)
+    return _wrapped(values, arrow)
+
+
+def _as_text(column: Column, values: pa.Array) -> pa.Array:
+    kind = column.schema.type
+    if kind == "string":
+        return values
+    if column.schema.name in (_TIMESTAMP, _DATE, _TIME):
+        return _as_java_date(column.schema.name, values)
+    plain = ConnectSchema(kind, optional=True)
+    texts = pc.if_else(values.is_valid(), to_json(plain, values), pa.scalar(None, pa.large_utf8()))
+    return pc.utf8_trim(texts, characters='"').cast(pa.utf8())
+
+
+def _as_java_date(name: str, values: pa.Array) -> pa.Array:
+    """Write dates as Connect's ``Values`` does: the form goes by the value, not by the type."""
+    numbers = values.cast(pa.int64())
+    millis = pc.multiply(numbers, _DAY_MS) if name == _DATE else numbers
+    whole_days = pc.equal(millis, pc.multiply(pc.divide(millis, _DAY_MS), _DAY_MS))
+    texts = pc.if_else(
+        whole_days, written("yyyy-MM-dd", millis), written("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'", millis)
+    )
+    short = pc.less(millis, _DAY_MS)
+    return pc.if_else(short, written("HH:mm:ss.SSS'Z'", millis), texts).cast(pa.utf8())
+
+
+def _of_text(values: pa.Array, to: str, arrow: pa.DataType) -> pa.Array:
+    if to == "boolean":
+        return pc.equal(pc.utf8_lower(values), "true")
+    try:
+        if pa.types.is_floating(arrow):
+            return pc.utf8_ltrim(pc.utf8_trim_whitespace(values), characters="+").cast(arrow)
+        return pc.utf8_ltrim(values, characters="+").cast(arrow)
+    except pa.ArrowInvalid:
+        raise ConfigurationError(
+            f"a text that a transform is to cast is no {to}",
+            remedy="choose the records by when, or let the field be a text",
+        ) from None
+
+
+def _truncated(values: pa.Array) -> pa.Array:
+    """Return whole parts as Java's ``(long)`` does: what is too large is the largest, NaN is 0."""
+    return _whole(values, np.int64)
+
+
+def _whole(values: pa.Array, kind: Any) -> pa.Array:
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+    bounds = np.iinfo(kind)
+    high, low = numbers >= float(bounds.max), numbers <= float(bounds.min)
+    inside = np.where(high | low | np.isnan(numbers), 0, np.trunc(numbers))
+    whole = inside.astype(kind)
+    whole[high], whole[low] = bounds.max, bounds.min
+    return pa.array(whole, mask=values.is_null().to_numpy(zero_copy_only=False))
+
+
+def _wrapped(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    """Return whole numbers of a width; of those that don't fit the low bits stay, as in Java."""
+    if pa.types.is_floating(values.type):
+        values = _whole(values, np.int64 if arrow == pa.int64() else np.int32)
+    missing = values.is_null().to_numpy(zero_copy_only=False)
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
+    return pa.array(numbers.astype(arrow.to_pandas_dtype()), arrow, mask=missing)
+
+
+def converted_time(column: Column, field: str, to: str, form: str, precision: str) -> Column:
+    """Show a time in another form (TimestampConverter).
+
+    Raises:
+        ConfigurationError: The field is no time, or a text is not of the format.
+    """
+
+    def convert(one: Column) -> Column:
+        return _converted_time(one, to, form, precision)
+
+    return at_path(column, field, convert) if field else convert(column)
+
+
+def _converted_time(column: Column, to: str, form: str, precision: str) -> Column:
+    millis = _millis(column, form, precision)
+    optional = column.schema.optional
+    if to == "string":
+        texts = written(form, millis).cast(pa.utf8())
+        return Column(ConnectSchema("string", optional=optional), texts)
+    if to == "unix":
+        times, per = _UNITS[precision]
+        number = pc.multiply(millis, per) if per > 1 else _toward_zero(millis, times)
+        return Column(ConnectSchema("int64", optional=optional), number)
+    if to == "Timestamp":
+        return Column(ConnectSchema("int64", optional=optional, name=_TIMESTAMP, version=1), millis)
+    days = pc.floor(pc.divide(millis.cast(pa.float64()), float(_DAY_MS))).cast(pa.int64())
+    if to == "Date":
+        return Column(ConnectSchema("int32", optional=optional, name=_DATE, version=1), days.cast(pa.int32()))
+    in_day = pc.subtract(millis, pc.multiply(days, _DAY_MS)).cast(pa.int32())
+    return Column(ConnectSchema("int32", optional=optional, name=_TIME, version=1), in_day)
+
+
+def _millis(column: Column, form: str, precision: str) -> pa.Array:
+    name, kind = column.schema.name, column.schema.type
+    values = typed(column)
+    if name in (_TIMESTAMP, _TIME):
+        return values.cast(pa.int64())
+    if name == _DATE:
+        return pc.multiply(values.cast(pa.int64()), _DAY_MS)
+    if kind == "string":
+        if not form:
+            raise ConfigurationError("a text is to be read as a time", expected="option format")
+        return read(form, values)
+    if kind == "int64":
+        times, per = _UNITS[precision]
+        return pc.multiply(values, times) if times > 1 else _toward_zero(values, per)
+    raise ConfigurationError(
+        "a field that is no time can't be converted to one",
+        expected="a whole number of 64 bits, a text, or Connect's Date, Time or Timestamp",
+        found=f"type {kind}" + (f" {name}" if name else ""),
+    )
+
+
+def _toward_zero(numbers: pa.Array, divisor: int) -> pa.Array:
+    """Divide whole numbers as Java's ``TimeUnit`` does."""
+    return pc.divide(numbers, pa.scalar(divisor, pa.int64())) if divisor > 1 else numbers
+
+
+def flattened(column: Column, delimiter: str) -> Column:
+    """Make fields of structs fields of their parents (Flatten).
+
+    Raises:
+        ConfigurationError: A field is a map, or two fields would have one name.
+    """
+    if not column.is_struct():
+        return column
+    return column.with_members(list(_flat(column, "", delimiter, column.schema.optional))).without_options()
+
+
+def _flat(column: Column, prefix: str, delimiter: str, optional: bool) -> list[tuple[str, Column]]:
+    found: list[tuple[str, Column]] = []
+    for name, _ in column.schema.fields:
+        full = f"{prefix}{delimiter}{name}" if prefix else name
+        member = column.member(name)
+        assert member is not None
+        loose = optional or member.schema.optional
+        if member.schema.type == "map":
+            raise ConfigurationError(f"the map {full} can't be flattened", remedy="leave it out first")
+        if member.schema.type == "struct":
+            found += _flat(member, full, delimiter, loose)
+        else:
+            found.append((full, Column(replace(member.schema, optional=loose), member.values)))
+    return found
+
+
+def hoisted(column: Column, field: str) -> Column:
+    """Put the whole into a field of a struct (HoistField); null stays null."""
+    schema = ConnectSchema("struct", fields=((field, column.schema),))
+    missing = column.values.is_null() if column.values.null_count else None
+    return Column(schema, pa.StructArray.from_arrays([typed(column)], [field], mask=missing))
+
+
+def extracted(column: Column, field: str) -> Column:
+    """Put a field in the place of the whole (ExtractField).
+
+    Raises:
+        ConfigurationError: There is no such field.
+    """
+    found = find(column, field)
+    if found is None:
+        raise ConfigurationError(
+            f"there is no field {field} to extract",
+            expected=f"one of {', '.join(name for name, _ in column.schema.fields)}",
+            remedy="correct it, or choose the topics that have it by when.topic",
+        )
+    return found
+
+
+def find(column: Column, path: str) -> Column | None:
+    """Return the field that a path leads to; None if there isn't one."""
+    whole = column.member(path)
+    if whole is not None:
+        return whole
+    head, _, rest = path.partition(".")
+    inner = column.member(head) if rest else None
+    return find(inner, rest) if inner is not None else None
+
+
+def named_schema(column: Column, name: str, version: int | None) -> Column:
+    """Name the schema (SetSchemaMetadata)."""
+    schema = column.schema
+    return Column(
+        replace(schema, name=name or schema.name, version=schema.version if version is None else version),
+        column.values,
+    )
+
+
+def with_fields(column: Column, added: Sequence[tuple[str, Callable[[int], Column]]]) -> Column:
+    """Add fields to a struct (InsertField).
+
+    Args:
+        column: The struct.
+        added: Names, and what makes a column of so many rows.
+    """
+    count = len(column.values)
+    members = [*column.members(), *((name, make(count)) for name, make in added)]
+    return column.with_members(members).without_options()

@@ -1,0 +1,187 @@
+"""Times written and read as Java's ``SimpleDateFormat`` does it in UTC, column by column.
+
+Letters: ``y M d H h m s S a X Z z``; names of months and days are not among them, as they depend on a locale.
+Reading is as lenient as Java's: ``13`` is the first month of the next year, and text after what the format
+describes is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.text_kernels import join
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+_PART: Final = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<plain>[^A-Za-z']+)")
+_TEXT: Final = pa.large_utf8()
+_DAY_MS: Final = 86_400_000
+_HALF_DAY: Final = 12
+_OFFSETS: Final = {"X": "Z", "XX": "Z", "XXX": "Z", "Z": "+0000", "z": "UTC"}
+_TWO_DIGIT_WINDOW_YEARS: Final = 80
+
+
+def parts_of(pattern: str) -> list[tuple[str, str]]:
+    """Split a format into ``("letters", "yyyy")`` and ``("text", "-")``."""
+    found = []
+    for part in _PART.finditer(pattern):
+        if part["letters"]:
+            found.append(("letters", part["letters"]))
+        elif part["quoted"] is not None:
+            found.append(("text", part["quoted"].replace("''", "'") or "'"))
+        else:
+            found.append(("text", part["plain"]))
+    return found
+
+
+def written(pattern: str, millis: pa.Array) -> pa.LargeStringArray:
+    """Write times.
+
+    Args:
+        pattern: The format.
+        millis: Milliseconds since 1970 (int64); null stays null.
+    """
+    moments = millis.cast(pa.timestamp("ms"))
+    pieces: list[pa.Array | str] = []
+    for kind, text in parts_of(pattern):
+        pieces.append(text if kind == "text" else _part(text, moments))
+    texts = join(*pieces) if any(not isinstance(one, str) for one in pieces) else None
+    if texts is None:
+        constant = pa.repeat(pa.scalar("".join(map(str, pieces)), _TEXT), len(millis))
+        return pc.if_else(millis.is_valid(), constant, pa.scalar(None, _TEXT))
+    return pc.if_else(millis.is_valid(), texts, pa.scalar(None, _TEXT))
+
+
+def _part(letters: str, moments: pa.Array) -> pa.Array | str:
+    if letters in _OFFSETS:
+        return _OFFSETS[letters]
+    letter, width = letters[0], len(letters)
+    if letter == "a":
+        late = pc.greater_equal(pc.hour(moments), _HALF_DAY)
+        return pc.if_else(late, pa.scalar("PM", _TEXT), pa.scalar("AM", _TEXT))
+    if letter == "y":
+        years = pc.year(moments)
+        if width == 2:
+            century = pc.multiply(pc.divide(years, 100), 100)
+            return _digits(pc.subtract(years, century), width)
+        return _digits(years, width)
+    if letter == "h":
+        hours = pc.hour(moments)
+        hours = pc.if_else(pc.greater(hours, _HALF_DAY), pc.subtract(hours, _HALF_DAY), hours)
+        return _digits(pc.if_else(pc.equal(hours, 0), pa.scalar(_HALF_DAY, pa.int64()), hours), width)
+    functions = {
+        "M": pc.month,
+        "d": pc.day,
+        "H": pc.hour,
+        "m": pc.minute,
+        "s": pc.second,
+        "S": pc.millisecond,
+    }
+    return _digits(functions[letter](moments), width)
+
+
+def _digits(numbers: pa.Array, width: int) -> pa.Array:
+    return pc.utf8_lpad(numbers.cast(_TEXT), width, "0")
+
+
+def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
+    """Read times.
+
+    Args:
+        pattern: The format.
+        texts: The texts; null stays null.
+
+    Returns:
+        Milliseconds since 1970.
+
+    Raises:
+        ConfigurationError: A text is not of the format.
+    """
+    names, expression = _expression(pattern)
+    texts = texts.cast(_TEXT)
+    found = pc.extract_regex(texts, expression)
+    broken = pc.and_(texts.is_valid(), found.is_null())
+    if pc.any(broken).as_py():
+        raise ConfigurationError(
+            "a text that a transform is to read as a time has another form",
+            expected=pattern,
+            remedy="choose the records by when, or correct the format",
+        )
+    parts = {name: _number(found, name) for name in names}
+    if "yy" in parts:
+        parts["y"] = _near(parts.pop("yy"), datetime.now(UTC).year)
+    if "h" in parts:
+        half = pc.struct_field(found, "a") if "a" in names else None
+        late = pc.equal(half, "PM").fill_null(False).to_numpy(zero_copy_only=False) if half is not None else 0
+        parts["H"] = parts["h"] % _HALF_DAY + _HALF_DAY * late
+    zeros = np.zeros(len(texts), np.int64)
+    months = (parts.get("y", zeros + 1970) - 1970) * 12 + parts.get("M", zeros + 1) - 1
+    days = (
+        months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+        + parts.get("d", zeros + 1)
+        - 1
+    )
+    millis = (
+        days * _DAY_MS
+        + parts.get("H", zeros) * 3_600_000
+        + parts.get("m", zeros) * 60_000
+        + parts.get("s", zeros) * 1000
+        + parts.get("S", zeros)
+    )
+    if "o" in names:
+        millis -= _offset(pc.struct_field(found, "o"))
+    return pa.array(millis, mask=texts.is_null().to_numpy(zero_copy_only=False))
+
+
+def _expression(pattern: str) -> tuple[list[str], str]:
+    """Return the parts that a format has, and RE2's expression that finds them."""
+    names: list[str] = []
+    pieces = ["^"]
+    parts = parts_of(pattern)
+    for number, (kind, text) in enumerate(parts):
+        if kind == "text":
+            pieces.append(re.escape(text))
+            continue
+        letter = text[0]
+        name = "yy" if text == "yy" else "o" if letter in "XZz" else letter
+        if name in names:
+            raise ConfigurationError(f"the format {pattern!r} names {letter} twice", expected="once")
+        names.append(name)
+        if name == "o":
+            pieces.append("(?P<o>Z|UTC|GMT|[+-][0-9]{2}:?(?:[0-9]{2})?)")
+        elif letter == "a":
+            pieces.append("(?P<a>AM|PM)")
+        else:
+            touches = number + 1 < len(parts) and parts[number + 1][0] == "letters"
+            pieces.append(f"(?P<{name}>[0-9]{{{len(text)}}})" if touches else f"(?P<{name}>[0-9]+)")
+    return names, "".join(pieces)
+
+
+def _number(found: pa.Array, name: str) -> np.ndarray:
+    if name in ("a", "o"):
+        return np.empty(0, np.int64)
+    texts = pc.struct_field(found, name)
+    return texts.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _near(years: np.ndarray, now_year: int) -> np.ndarray:
+    """Put years of two digits between 80 years before now and 20 after, as Java does."""
+    start = now_year - _TWO_DIGIT_WINDOW_YEARS
+    return np.where(years < 100, start + (years - start) % 100, years)
+
+
+def _offset(texts: pa.Array) -> np.ndarray:
+    """Return offsets from UTC in milliseconds; of ``Z`` and names it is none."""
+    distinct = texts.dictionary_encode()
+    known = []
+    for text in distinct.dictionary.to_pylist():
+        digits = re.sub(r"\D", "", text)
+        minutes = int(digits[:2] or 0) * 60 + int(digits[2:4] or 0)
+        known.append((-minutes if text.startswith("-") else minutes) * 60_000)
+    of_row = pa.array(known, pa.int64()).take(distinct.indices)
+    return of_row.fill_null(0).to_numpy(zero_copy_only=False)

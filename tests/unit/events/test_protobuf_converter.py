@@ -1,0 +1,368 @@
+"""Protobuf as ProtobufConverter writes it: its schemas are read by protoc, its bytes by Google's library."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import tempfile
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import google.type
+import grpc_tools
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_tools import protoc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.events.connect import SNAPSHOT, STRING, ConnectSchema, schema_of, struct
+from airflow_cdc_provider.events.protobuf_converter import to_protobuf
+from airflow_cdc_provider.events.protobuf_schema import Nullables, ProtobufSchema, protobuf_of_connect
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+SOURCES = [Path(grpc_tools.__file__).parent / "_proto", Path(next(iter(google.type.__path__))).parents[1]]
+"""Where ``google/protobuf/*.proto`` and ``google/type/*.proto`` are."""
+CONFLUENT = {
+    "confluent/type/decimal.proto": """syntax = "proto3";
+package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+""",
+    "confluent/meta.proto": """syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta { string doc = 1; map<string, string> params = 2; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+""",
+}
+
+
+@cache
+def message_class(text: str, full_name: str) -> Any:
+    """Compile a file with protoc and return the class of one of its messages."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, content in {**CONFLUENT, "schema.proto": text}.items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(content)
+        includes = [f"-I{place}" for place in (folder, *SOURCES)]
+        arguments = ["protoc", *includes, "--include_imports", f"--descriptor_set_out={folder}/out"]
+        assert protoc.main([*arguments, "schema.proto"]) == 0, text
+        files = descriptor_pb2.FileDescriptorSet.FromString((folder / "out").read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for compiled in files.file:
+        pool.Add(compiled)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(full_name))
+
+
+def decode(schema: ProtobufSchema, column: pa.Array) -> list[Any]:
+    """Encode rows and have Google's library decode them, without a byte that it doesn't know."""
+    kind = message_class(schema.text, schema.full_name)
+    messages = []
+    for encoded in to_protobuf(schema, column).to_pylist():
+        message = kind.FromString(encoded)
+        known = kind.FromString(encoded)
+        known.DiscardUnknownFields()
+        assert known.ByteSize() == message.ByteSize()
+        messages.append(message)
+    return messages
+
+
+def shown(message: Any, schema: ConnectSchema, nullables: Nullables) -> dict[str, Any]:
+    """Return a message's fields as the rows have them; None where a field is not there."""
+    values: dict[str, Any] = {}
+    for name, field in schema.fields:
+        value = getattr(message, name)
+        told = message.DESCRIPTOR.fields_by_name[name].has_presence
+        if field.type == "array" and field.items:
+            values[name] = [_value(one, field.items, nullables) for one in value]
+        elif field.type == "map" and field.items:
+            values[name] = [(one.key, _of_entry(one, field.items, nullables)) for one in value]
+        elif told and not message.HasField(name):
+            values[name] = None
+        else:
+            values[name] = _value(value, field, nullables)
+    return values
+
+
+def _of_entry(entry: Any, schema: ConnectSchema, nullables: Nullables) -> Any:
+    has = not entry.DESCRIPTOR.fields_by_name["value"].has_presence or entry.HasField("value")
+    return _value(entry.value, schema, nullables) if has else None
+
+
+def _value(value: Any, schema: ConnectSchema, nullables: Nullables) -> Any:
+    if schema.type == "struct":
+        return shown(value, schema, nullables)
+    if nullables == "wrapper" and schema.optional:
+        return value.value
+    return value
+
+
+INNER = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.utf8(), nullable=False)])
+EVERY_TYPE = pa.struct(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("flag", pa.bool_()),
+        pa.field("small", pa.int8()),
+        pa.field("single", pa.float32()),
+        pa.field("double", pa.float64()),
+        pa.field("text", pa.utf8()),
+        pa.field("data", pa.binary()),
+        pa.field("list", pa.list_(pa.field("element", pa.utf8(), nullable=False))),
+        pa.field("numbers", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        pa.field("halves", pa.list_(pa.field("element", pa.float64(), nullable=False))),
+        pa.field("map", pa.map_(pa.utf8(), pa.field("value", pa.int64(), nullable=True))),
+        pa.field("inner", INNER, metadata={"connect.name": "k.inner"}),
+        pa.field(
+            "inners", pa.list_(pa.field("element", INNER, nullable=False, metadata={"connect.name": "inner"}))
+        ),
+    ]
+)
+SCHEMA = schema_of(pa.field("", EVERY_TYPE, nullable=False, metadata={"connect.name": "shop.orders.Value"}))
+
+longs = st.integers(-(1 << 63), (1 << 63) - 1)
+inner = st.fixed_dictionaries({"a": st.none() | st.integers(-(1 << 31), (1 << 31) - 1), "b": st.text()})
+rows = st.fixed_dictionaries(
+    {
+        "id": longs,
+        "flag": st.none() | st.booleans(),
+        "small": st.none() | st.integers(-128, 127),
+        "single": st.none() | st.floats(width=32, allow_nan=False),
+        "double": st.none() | st.floats(allow_nan=False),
+        "text": st.none() | st.text(),
+        "data": st.none() | st.binary(),
+        "list": st.none() | st.lists(st.text(), max_size=4),
+        "numbers": st.none() | st.lists(longs, max_size=4),
+        "halves": st.none() | st.lists(st.floats(allow_nan=False), max_size=4),
+        "map": st.none() | st.lists(st.tuples(st.text(), st.none() | longs), max_size=3),
+        "inner": st.none() | inner,
+        "inners": st.none() | st.lists(inner, max_size=3),
+    }
+)
+
+
+def _expected(row: Any, nullables: Nullables) -> Any:
+    """Return what a reader sees: empty lists for none, a type's default for null without presence."""
+    row = {**row, **{name: row[name] or [] for name in ("list", "numbers", "halves", "map", "inners")}}
+    if nullables != "plain":
+        return row
+    zeros = {"flag": False, "small": 0, "single": 0.0, "double": 0.0, "text": "", "data": b""}
+    row |= {name: zero for name, zero in zeros.items() if row[name] is None}
+    row["map"] = [(key, value or 0) for key, value in row["map"]]
+    row["inners"] = [{**one, "a": one["a"] or 0} for one in row["inners"]]
+    if row["inner"]:
+        row["inner"] = {**row["inner"], "a": row["inner"]["a"] or 0}
+    return row
+
+
+@pytest.mark.parametrize("nullables", ["plain", "optional", "wrapper"])
+@given(values=st.lists(rows, min_size=1, max_size=5), cut=st.integers(0, 4))
+def test_googles_library_reads_what_is_written(nullables: Nullables, values: list[Any], cut: int) -> None:
+    cut = min(cut, len(values) - 1)
+    column = pa.array(values, EVERY_TYPE).slice(cut)
+    read = decode(protobuf_of_connect(SCHEMA, nullables), column)
+    assert [shown(message, SCHEMA, nullables) for message in read] == [
+        _expected(row, nullables) for row in values[cut:]
+    ]
+
+
+@given(values=st.lists(rows, min_size=1, max_size=3))
+def test_bytes_are_those_of_googles_library(values: list[Any]) -> None:
+    """Written again by it, each message is the same to the byte: order, packing, what is left out."""
+    schema = protobuf_of_connect(SCHEMA, "plain")
+    column = pa.array(values, EVERY_TYPE)
+    encoded = to_protobuf(schema, column).to_pylist()
+    again = [m.SerializeToString(deterministic=True) for m in decode(schema, column)]
+    assert encoded == again
+
+
+def test_logical_types_are_the_messages_of_confluent_and_google() -> None:
+    lead = "org.apache.kafka.connect.data"
+    scale = {"scale": "2"}
+    schema = struct(
+        "T",
+        ("amount", ConnectSchema("bytes", optional=True, name=f"{lead}.Decimal", parameters=scale)),
+        ("day", ConnectSchema("int32", optional=True, name=f"{lead}.Date")),
+        ("time", ConnectSchema("int32", optional=True, name=f"{lead}.Time")),
+        ("moment", ConnectSchema("int64", optional=True, name=f"{lead}.Timestamp")),
+        ("days", ConnectSchema("array", items=ConnectSchema("int32", name=f"{lead}.Date"))),
+    )
+    numbers = [
+        0,
+        5,
+        -5,
+        127,
+        -128,
+        10**9,
+        -(10**9),
+        10**18 - 1,
+        10**18,
+        -(2**63),
+        10**30 + 7,
+        -(10**60),
+        1 - 10**45,
+    ]
+    days = [datetime.date(1583, 1, 1), datetime.date(1969, 12, 31), datetime.date(2024, 2, 29)]
+    moments = [-1, 0, 1_700_000_000_123, -1_000]
+    kind = pa.struct(
+        [
+            ("amount", pa.binary()),
+            ("day", pa.int32()),
+            ("time", pa.int32()),
+            ("moment", pa.int64()),
+            ("days", pa.list_(pa.int32())),
+        ]
+    )
+    table = [
+        {
+            "amount": number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True),
+            "day": (days[i % 3] - datetime.date(1970, 1, 1)).days,
+            "time": (i * 7_654_321) % 86_400_000,
+            "moment": moments[i % 4],
+            "days": [i, -i],
+        }
+        for i, number in enumerate(numbers)
+    ]
+    read = decode(protobuf_of_connect(schema, "plain"), pa.array([*table, dict.fromkeys(table[0])], kind))
+    for i, (message, number) in enumerate(zip(read, numbers, strict=False)):
+        unscaled = int.from_bytes(message.amount.value, "big", signed=True)
+        assert (unscaled, message.amount.scale) == (number, 2)
+        assert message.amount.precision == len(Decimal(number).as_tuple().digits)
+        assert datetime.date(message.day.year, message.day.month, message.day.day) == days[i % 3]
+        clock = message.time
+        seconds = clock.hours * 3600 + clock.minutes * 60 + clock.seconds
+        assert seconds * 1000 + clock.nanos // 1_000_000 == (i * 7_654_321) % 86_400_000
+        assert message.moment.seconds * 1000 + message.moment.nanos // 1_000_000 == moments[i % 4]
+        assert 0 <= message.moment.nanos < 1_000_000_000
+        assert [(d.year, d.month, d.day) for d in message.days] == [
+            (day.year, day.month, day.day)
+            for day in (datetime.date(1970, 1, 1) + datetime.timedelta(sign * i) for sign in (1, -1))
+        ]
+    assert not read[-1].ListFields()
+
+
+def test_text_of_a_schema_is_that_of_confluents_class() -> None:
+    value = struct(
+        "shop.orders.Value",
+        ("id", ConnectSchema("int64")),
+        ("small", ConnectSchema("int16", optional=True)),
+        optional=True,
+    )
+    envelope = struct(
+        "shop.orders.Envelope",
+        ("before", value),
+        ("after", value),
+        ("Value", ConnectSchema("map", keys=STRING, items=ConnectSchema("int64"))),
+        ("tags", ConnectSchema("array", items=STRING)),
+    )
+    assert protobuf_of_connect(envelope, "plain").text == (
+        'syntax = "proto3";\n'
+        "package shop.orders;\n"
+        "\n"
+        'import "confluent/meta.proto";\n'
+        "\n"
+        "message Envelope {\n"
+        "  ValueMessage before = 1;\n"
+        "  ValueMessage after = 2;\n"
+        "  repeated ConnectDefault1Entry Value = 3;\n"
+        "  repeated string tags = 4;\n"
+        "\n"
+        "  message ValueMessage {\n"
+        "    int64 id = 1;\n"
+        "    int32 small = 2 [(confluent.field_meta) = {\n"
+        "      params: [\n"
+        "        {\n"
+        '          key: "connect.type",\n'
+        '          value: "int16"\n'
+        "        }\n"
+        "      ]\n"
+        "    }];\n"
+        "  }\n"
+        "  message ConnectDefault1Entry {\n"
+        "    string key = 1;\n"
+        "    int64 value = 2;\n"
+        "  }\n"
+        "}\n"
+    )
+
+
+def test_columns_whose_structs_share_a_name_are_told_apart() -> None:
+    """Cells of Cassandra are all named alike, and are of their column's type."""
+    fields = [
+        (name, struct("cell_value", ("value", ConnectSchema(kind, optional=True)), optional=True))  # type: ignore[arg-type]
+        for name, kind in (("a", "string"), ("b", "int32"), ("c", "string"), ("cell_value", "double"))
+    ]
+    schema = protobuf_of_connect(struct("k.Row", *fields), "optional")
+    kind = pa.struct(
+        [
+            ("a", pa.struct([("value", pa.utf8())])),
+            ("b", pa.struct([("value", pa.int32())])),
+            ("c", pa.struct([("value", pa.utf8())])),
+            ("cell_value", pa.struct([("value", pa.float64())])),
+        ]
+    )
+    row = {"a": {"value": "x"}, "b": {"value": 0}, "c": {"value": None}, "cell_value": {"value": 0.5}}
+    (message,) = decode(schema, pa.array([row], kind))
+    assert (message.a.value, message.b.value, message.cell_value.value) == ("x", 0, 0.5)
+    assert message.b.HasField("value")
+    assert message.HasField("c")
+    assert not message.c.HasField("value")
+    assert message.a.DESCRIPTOR is message.c.DESCRIPTOR
+
+
+def test_a_default_stands_for_null() -> None:
+    schema = protobuf_of_connect(struct("S", ("snapshot", SNAPSHOT)), "plain")
+    column = pa.array([{"snapshot": None}, {"snapshot": "last"}], pa.struct([("snapshot", pa.utf8())]))
+    assert [m.snapshot for m in decode(schema, column)] == ["false", "last"]
+    nothing = pa.StructArray.from_arrays([pa.nulls(2)], ["snapshot"])
+    assert [m.snapshot for m in decode(schema, nothing)] == ["false", "false"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "values"),
+    [
+        ("string", pa.array(["a", ""]), ["a", ""]),
+        ("int16", pa.array([-3, 0], pa.int16()), [-3, 0]),
+        ("int64", pa.array([1 << 62, 0]), [1 << 62, 0]),
+        ("double", pa.array([-0.0, math.inf]), [-0.0, math.inf]),
+        ("boolean", pa.array([True, False]), [True, False]),
+        ("bytes", pa.array([b"\xff", b""]), [b"\xff", b""]),
+    ],
+)
+def test_single_values_are_googles_wrappers(kind: Any, column: pa.Array, values: list[Any]) -> None:
+    schema = protobuf_of_connect(ConnectSchema(kind, optional=True, name="io.debezium.data.Json"), "plain")
+    known = message_class(
+        'syntax = "proto3"; import "google/protobuf/wrappers.proto";'
+        "message M { google.protobuf.BoolValue a = 1; }",
+        schema.full_name,
+    )
+    read = [known.FromString(encoded) for encoded in to_protobuf(schema, column).to_pylist()]
+    assert [m.value for m in read] == values
+    file = known.DESCRIPTOR.file
+    assert list(file.message_types_by_name)[schema.indexes[0]] == known.DESCRIPTOR.name
+
+
+def test_what_protobuf_has_not_is_refused_by_name() -> None:
+    lists = ConnectSchema("array", items=ConnectSchema("array", items=STRING))
+    with pytest.raises(ConfigurationError, match="field 'l' is a list of arrays"):
+        protobuf_of_connect(struct("T", ("l", lists)), "plain")
+    with pytest.raises(ConfigurationError, match="'a-b' is no name in Protobuf"):
+        protobuf_of_connect(struct("T", ("a-b", STRING)), "plain")
+    with pytest.raises(ConfigurationError, match="no message that is a array"):
+        protobuf_of_connect(lists, "plain")
+    schema = protobuf_of_connect(struct("T", ("l", ConnectSchema("array", items=STRING))), "plain")
+    column = pa.array([{"l": ["a"]}, {"l": ["a", None]}], pa.struct([("l", pa.list_(pa.utf8()))]))
+    with pytest.raises(ConfigurationError, match="row 1 of a batch has a null in the list 'l'"):
+        to_protobuf(schema, column)
+
+
+def test_a_struct_without_fields_and_no_rows() -> None:
+    schema = protobuf_of_connect(struct("", ("empty", struct("e"))), "plain")
+    kind = pa.struct([("empty", pa.struct([]))])
+    assert schema.full_name == "ConnectDefault1"
+    assert not len(to_protobuf(schema, pa.array([], kind)))
+    (message,) = decode(schema, pa.array([{"empty": {}}], kind))
+    assert message.HasField("empty")
