@@ -1,0 +1,57 @@
+"""A publisher in a process of its own, which can be killed: numbers up to a total, by 97 keys.
+
+``python publish_numbers.py SERVERS NAME TOTAL``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pyarrow as pa
+
+from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.exceptions import CommitConflict
+from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
+from airflow_cdc_provider.kafka.producer import RecordProducer
+from airflow_cdc_provider.kafka.settings import ClientSettings
+
+FENCED = 3
+"""Exit code of one that another has taken over from."""
+_AT_ONCE = 100
+
+
+def main(servers: str, name: str, total: int) -> int:
+    """Publish what is left, as long as it takes."""
+    settings = ClientSettings(
+        {"bootstrap.servers": servers}, {"transaction.timeout.ms": 10_000}, retry_seconds=10
+    )
+    while True:
+        positions = PositionsTopic(settings, f"{name}.positions", name)
+        producer = RecordProducer(settings, positions, transactional_id=name)
+        try:
+            position = producer.take_over() or PublishPosition(name, 1)
+            while position.records < total:
+                numbers = range(position.records, min(position.records + _AT_ONCE, total))
+                position = position.further(len(numbers))
+                producer.publish([_records(name, numbers)], (), position)
+        except BrokersAway:
+            time.sleep(0.2)
+        except CommitConflict:
+            return FENCED
+        else:
+            return 0
+        finally:
+            producer.close()
+
+
+def _records(topic: str, numbers: range) -> pa.RecordBatch:
+    rows = [
+        {"topic": topic, "bare": False, "headers": "", "key": str(n % 97), "value": str(n)} for n in numbers
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=Converters().record_schema)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

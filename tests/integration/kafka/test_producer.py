@@ -1,0 +1,276 @@
+"""The producer and its positions on a real broker: what readers see, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
+from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
+from airflow_cdc_provider.kafka.producer import RecordProducer
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from server_kit import KafkaServer
+from tests.conftest import ROOT
+from tests.integration.kafka import publish_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.integration
+
+SCHEMA = Converters().record_schema
+
+
+def settings(server: KafkaServer, **more: Any) -> ClientSettings:
+    return ClientSettings({"bootstrap.servers": server.bootstrap}, **more)
+
+
+def records(topic: str, *rows: dict[str, Any]) -> list[pa.RecordBatch]:
+    shown = [{"topic": topic, "bare": False, "headers": "", **row} for row in rows]
+    return [pa.RecordBatch.from_pylist(shown, schema=SCHEMA)]
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test has, for topics and transactional ids."""
+    return f"n{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def producer(kafka_server: KafkaServer, name: str) -> Iterator[Callable[..., RecordProducer]]:
+    """Builds producers of that name; its topics are there."""
+    kafka_server.create_topic(name, 3)
+    positions = PositionsTopic(settings(kafka_server), f"{name}.positions", name)
+    positions.make(1)
+    made: list[RecordProducer] = []
+
+    def build(**more: Any) -> RecordProducer:
+        one = RecordProducer(settings(kafka_server, **more), positions, transactional_id=name)
+        made.append(one)
+        return one
+
+    yield build
+    for one in made:
+        one.close()
+
+
+@pytest.mark.covers("VIT-EVT-15")
+def test_records_have_what_the_encoder_gave_them(
+    kafka_server: KafkaServer, producer: Callable[..., RecordProducer], name: str
+) -> None:
+    one = producer()
+    one.take_over()
+    before_ms = int(time.time() * 1000) - 1000
+    rows: list[dict[str, Any]] = [
+        {"key": "k", "value": "v", "partition": 2, "timestamp": 1_700_000_000_000},
+        {"key": "k", "value": None, "partition": 2, "bare": True},
+        {"key": None, "value": "ünkeyed", "partition": 1, "headers": '["own","{\\"é\\":1}"],["b","null"]'},
+    ]
+    one.publish(records(name, *rows), [("common", '"c"')], PublishPosition(name, 1))
+
+    seen = kafka_server.read(name)
+    found = {(m.partition(), m.key(), m.value()): m for m in seen}
+    assert set(found) == {(2, b"k", b"v"), (2, b"k", None), (1, None, "ünkeyed".encode())}
+    assert found[2, b"k", b"v"].headers() == [("common", b'"c"')]
+    assert found[2, b"k", None].headers() is None
+    assert found[1, None, "ünkeyed".encode()].headers() == [
+        ("common", b'"c"'),
+        ("own", '{"é":1}'.encode()),
+        ("b", b"null"),
+    ]
+    assert found[2, b"k", b"v"].timestamp()[1] == 1_700_000_000_000
+    assert found[2, b"k", None].timestamp()[1] >= before_ms
+
+
+def test_a_key_goes_where_javas_clients_send_it(
+    kafka_server: KafkaServer, producer: Callable[..., RecordProducer], name: str
+) -> None:
+    one = producer()
+    one.take_over()
+    one.publish(records(name, {"key": "21", "value": "v"}), (), PublishPosition(name, 1))
+    # murmur2("21") of Kafka's own UtilsTest is -973932308.
+    (seen,) = kafka_server.read(name)
+    assert seen.partition() == (-973932308 & 0x7FFFFFFF) % 3
+
+
+def test_the_position_is_kept_with_what_it_tells_of(
+    kafka_server: KafkaServer, producer: Callable[..., RecordProducer], name: str
+) -> None:
+    topic = PositionsTopic(settings(kafka_server), f"{name}.positions", name)
+    assert topic.read() is None
+    first, second = producer(), producer()
+    first.take_over()
+    for number in range(200):
+        first.publish(records(name, {"value": str(number)}), (), PublishPosition(name, 1, number))
+    assert topic.read() == PublishPosition(name, 1, 199)
+    second.take_over()
+    with pytest.raises(CommitConflict, match="another producer took over"):
+        first.publish(records(name, {"value": "of a zombie"}), (), PublishPosition(name, 2))
+    assert topic.read() == PublishPosition(name, 1, 199)
+    second.publish((), (), PublishPosition(name, 3))
+    assert topic.read() == PublishPosition(name, 3)
+    assert b"of a zombie" not in {m.value() for m in kafka_server.read(name)}
+    topic.make(2)
+    assert topic.read(1, must_exist=True) is None, "a partition for another slice is there"
+    assert topic.read() == PublishPosition(name, 3)
+    with pytest.raises(ConfigurationError, match=r"expected cleanup\.policy compact, found delete"):
+        PositionsTopic(settings(kafka_server), name, name).make(1)
+
+
+def test_what_the_broker_refuses_is_named_and_the_producer_goes_on(
+    kafka_server: KafkaServer, producer: Callable[..., RecordProducer], name: str
+) -> None:
+    kafka_server.create_topic(f"{name}.small", 1, max_message_bytes=2_000)
+    one = producer(producer={"compression.type": "none"})
+    one.take_over()
+    small = {"value": "fits"}
+    with pytest.raises(
+        RecordsRefused, match=rf"topic {name}\.small refuses records: found MSG_SIZE"
+    ) as by_broker:
+        large = {"value": "x" * 5_000}
+        one.publish(records(f"{name}.small", small, large), (), PublishPosition(name, 1))
+    assert not by_broker.value.whole_topic
+    with pytest.raises(RecordsRefused, match="found MSG_SIZE") as by_client:
+        one.publish(records(name, small, {"value": "x" * 2_000_000}), (), PublishPosition(name, 1))
+    assert not by_client.value.whole_topic
+    with pytest.raises(RecordsRefused, match=rf"topic {name}\.missing refuses .*UNKNOWN_TOPIC") as missing:
+        one.publish(records(f"{name}.missing", small), (), PublishPosition(name, 1))
+    assert missing.value.whole_topic
+    assert PositionsTopic(settings(kafka_server), f"{name}.positions", name).read() is None
+
+    one.publish(records(f"{name}.small", small), (), PublishPosition(name, 2))
+    assert [m.value() for m in kafka_server.read(f"{name}.small")] == [b"fits"]
+    assert not kafka_server.read(name)
+
+
+def _producer(of: ClientSettings) -> RecordProducer:
+    return RecordProducer(of, PositionsTopic(of, "positions", "c"), transactional_id="t")
+
+
+def test_a_refused_login_is_told_and_no_secret(tmp_path: Path) -> None:
+    with KafkaServer(tmp_path, secured=True) as server:
+        for topic in ("t", "positions"):
+            server.create_topic(topic, cleanup_policy="compact")
+        good = ClientSettings(server.secured_config)
+        one = _producer(good)
+        one.take_over()
+        one.publish(records("t", {"key": "k", "value": "v"}), (), PublishPosition("c", 1))
+        assert PositionsTopic(good, "positions", "c").read() == PublishPosition("c", 1)
+        one.close()
+        wrong = ClientSettings({**server.secured_config, "sasl.password": "s3cret"}, retry_seconds=5)
+        with pytest.raises(ConfigurationError, match="AUTHENTICATION") as refused:
+            _producer(wrong).take_over()
+        assert "s3cret" not in str(refused.value) + repr(wrong)
+        stranger = {**server.secured_config, "ssl.ca.location": str(server.folder / "broker.crt")}
+        with pytest.raises(ConfigurationError, match="SSL"):
+            _producer(ClientSettings(stranger, retry_seconds=5)).take_over()
+
+
+def _start(server: KafkaServer, name: str, total: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(publish_numbers.__file__), server.bootstrap, name, str(total)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def _numbers(server: KafkaServer, topic: str) -> dict[bytes, list[int]]:
+    """Return what readers of committed records see, by key."""
+    found: dict[bytes, list[int]] = {}
+    for message in server.read(topic):
+        found.setdefault(message.key() or b"", []).append(int(message.value() or b"-1"))
+    return found
+
+
+def _assert_each_once(server: KafkaServer, topic: str, total: int) -> None:
+    found = _numbers(server, topic)
+    assert all(numbers == sorted(numbers) for numbers in found.values()), "in order per key"
+    assert sorted(n for numbers in found.values() for n in numbers) == list(range(total)), "each once"
+
+
+def _publish_with_kills(server: KafkaServer, name: str, total: int, kills: int) -> None:
+    server.create_topic(name, 3)
+    PositionsTopic(settings(server), f"{name}.positions", name).make(1)
+    rng = random.Random(kills)
+    positions = PositionsTopic(settings(server), f"{name}.positions", name)
+    for _ in range(kills):
+        before = positions.read()
+        process = _start(server, name, total)
+        deadline = time.monotonic() + 60
+        while positions.read() == before:
+            assert time.monotonic() < deadline, "nothing is published"
+        try:
+            process.wait(rng.uniform(0, 0.2))
+            raise AssertionError(f"all was published before it could be killed {kills} times")
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    assert _start(server, name, total).wait(120) == 0
+    _assert_each_once(server, name, total)
+
+
+def test_killed_publishers_lose_and_double_nothing(kafka_server: KafkaServer, name: str) -> None:
+    _publish_with_kills(kafka_server, name, total=30_000, kills=3)
+
+
+@pytest.mark.long
+def test_publishers_killed_often_lose_and_double_nothing(kafka_server: KafkaServer, name: str) -> None:
+    _publish_with_kills(kafka_server, name, total=400_000, kills=20)
+
+
+def test_publishing_goes_on_when_the_broker_returns() -> None:
+    with KafkaServer() as server:
+        server.create_topic("t", 3)
+        PositionsTopic(settings(server), "t.positions", "t").make(1)
+        process = _start(server, "t", 40_000)
+        deadline = time.monotonic() + 60
+        while not server.read("t.positions"):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+        server.kill()
+        time.sleep(2)
+        assert process.poll() is None, "it waits"
+        server.start()
+        assert process.wait(120) == 0
+        _assert_each_once(server, "t", 40_000)
+
+
+def test_two_publishers_at_once_fence_each_other_and_double_nothing(
+    kafka_server: KafkaServer, name: str
+) -> None:
+    kafka_server.create_topic(name, 3)
+    positions = PositionsTopic(settings(kafka_server), f"{name}.positions", name)
+    positions.make(1)
+    with ExitStack() as stack:
+        first = stack.enter_context(_start(kafka_server, name, 1_000_000_000))
+        stack.callback(first.kill)
+        deadline = time.monotonic() + 60
+        while positions.read() is None:
+            assert time.monotonic() < deadline, "nothing is published"
+        second = stack.enter_context(_start(kafka_server, name, 60_000))
+        stack.callback(second.kill)
+        assert second.wait(120) == 0
+        assert first.wait(120) == publish_numbers.FENCED
+    end = positions.read()
+    assert end is not None
+    assert end.records >= 60_000
+    _assert_each_once(kafka_server, name, end.records)
+
+
+def test_brokers_that_do_not_answer_are_an_error_that_may_pass() -> None:
+    away = ClientSettings({"bootstrap.servers": "127.0.0.1:1"}, retry_seconds=2)
+    with pytest.raises(BrokersAway, match="taking over the transactional id failed"):
+        _producer(away).take_over()

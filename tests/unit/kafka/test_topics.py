@@ -1,0 +1,176 @@
+"""Topics made by rule: what is planned, and what an administrator's client is asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.kafka.topics import TopicFound, TopicMaker, TopicRule, plan, rule_of
+
+COMPACT = TopicRule(
+    "group orders", (r"shop\.orders\..*",), (r".*_log",), 6, 3, {"cleanup.policy": "compact,delete"}
+)
+REST = TopicRule("default", partitions=2, settings={"retention.ms": 1000, "preallocate": True})
+RULES = (COMPACT, REST)
+
+
+def test_the_first_rule_that_matches_the_whole_name_decides_and_an_excluded_name_goes_on() -> None:
+    wanted = {
+        "shop.orders.a": COMPACT,
+        "shop.orders.a_log": REST,
+        "my.shop.orders.a": REST,
+        "shop.orders": REST,
+    }
+    assert {topic: rule_of(topic, RULES) for topic in wanted} == wanted
+    first = TopicRule("first", ("shop.*",))
+    assert rule_of("shop.orders.a", (first, *RULES)) is first
+
+
+def test_what_is_missing_is_made_and_what_is_there_is_left_and_told() -> None:
+    found = {
+        "shop.orders.same": TopicFound(6, 3, {"cleanup.policy": "delete, compact"}),
+        "shop.orders.other": TopicFound(1, 3, {"cleanup.policy": "delete"}),
+        "shop.orders.unseen": TopicFound(6, 3, None),
+        "rest": TopicFound(2, 7, {"retention.ms": "1000", "preallocate": "true"}),
+    }
+    planned = plan([*found, "shop.orders.new", "shop.orders.new", "new"], found, RULES)
+    assert planned.missing == {"shop.orders.new": COMPACT, "new": REST}
+    assert planned.differences == (
+        "topic shop.orders.other is left as it is: partitions 1 where the declaration says 6, cleanup.policy "
+        "delete where the declaration says compact,delete (group orders)",
+    )
+
+
+def told(value: Any) -> Future[Any]:
+    """What a call of the client gives."""
+    future: Future[Any] = Future()
+    if isinstance(value, int):
+        future.set_exception(KafkaException(KafkaError(value, "as the test wants")))
+    else:
+        future.set_result(value)
+    return future
+
+
+@dataclass
+class Admin:
+    """Stands in for an administrator's client: has topics, makes more, and fails as the test wants.
+
+    Args:
+        settings: Those it is built with.
+        topics: Partitions of those that are there.
+        fails: By the name of a call, a code of an error.
+    """
+
+    settings: dict[str, Any]
+    topics: dict[str, int]
+    fails: dict[str, int]
+    made: dict[str, tuple[int, int, dict[str, str]]] = field(default_factory=dict)
+    asked: list[Sequence[str]] = field(default_factory=list)
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        names = list(topics.topic_names)
+        self.asked.append(names)
+        missing = self.fails.get("describe", KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return {
+            name: told(
+                SimpleNamespace(partitions=[SimpleNamespace(replicas=[1])] * self.topics[name])
+                if name in self.topics
+                else missing
+            )
+            for name in names
+        }
+
+    def describe_configs(self, resources: Any, request_timeout: float) -> dict[Any, Future[Any]]:
+        values = {"retention.ms": SimpleNamespace(value="7"), "preallocate": SimpleNamespace(value="true")}
+        return {resource: told(self.fails.get("configs", values)) for resource in resources}
+
+    def create_topics(self, new: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        code = self.fails.get("create")
+        if code is None:
+            self.made |= {one.topic: (one.num_partitions, one.replication_factor, one.config) for one in new}
+        return {one.topic: told(code) for one in new}
+
+
+def maker(topics: dict[str, int], **fails: int) -> tuple[TopicMaker, list[Admin]]:
+    built: list[Admin] = []
+
+    def build(values: dict[str, Any]) -> Admin:
+        built.append(Admin(values, topics, fails))
+        return built[-1]
+
+    return TopicMaker(ClientSettings({"bootstrap.servers": "b:1"}), RULES, build), built
+
+
+def test_missing_topics_are_made_with_what_their_rules_say(caplog: pytest.LogCaptureFixture) -> None:
+    made, clients = maker({"there": 2})
+    with caplog.at_level(logging.WARNING):
+        names = made.make_missing(["shop.orders.a", "there", "b"])
+        made.make_missing(["there"])
+    assert names == ("b", "shop.orders.a")
+    (client,) = clients
+    assert client.asked == [["b", "shop.orders.a", "there"], ["there"]]
+    assert client.made == {
+        "shop.orders.a": (6, 3, {"cleanup.policy": "compact,delete"}),
+        "b": (2, -1, {"retention.ms": "1000", "preallocate": "true"}),
+    }
+    assert [record.message for record in caplog.records] == [
+        "topic there is left as it is: retention.ms 7 where the declaration says 1000 (default)"
+    ], "told once"
+
+
+def test_settings_that_may_not_be_looked_at_are_passed_over() -> None:
+    made, _ = maker({"unseen": 2}, configs=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert made.make_missing(["unseen"]) == ()
+
+
+def test_a_topic_that_another_run_has_made_meanwhile_is_there() -> None:
+    made, _ = maker({}, create=KafkaError.TOPIC_ALREADY_EXISTS)
+    assert made.make_missing(["a"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "error", "text"),
+    [
+        ("create", KafkaError.INVALID_REPLICATION_FACTOR, ConfigurationError, r"correct publish\.topics"),
+        (
+            "create",
+            KafkaError.INVALID_CONFIG,
+            ConfigurationError,
+            "topic a can't be made: expected partitions",
+        ),
+        ("create", KafkaError.POLICY_VIOLATION, ConfigurationError, "found POLICY_VIOLATION"),
+        (
+            "create",
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            RecordsRefused,
+            "make it, or give the connection's",
+        ),
+        (
+            "describe",
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            RecordsRefused,
+            "the right to describe the topic",
+        ),
+        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "brokers take names of letters"),
+        ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "or the transform that names the topic"),
+        ("create", KafkaError._TIMED_OUT, BrokersAway, "making topic a failed"),
+        ("describe", KafkaError._TRANSPORT, BrokersAway, "asking for topic a failed"),
+    ],
+)
+def test_what_can_not_be_made_is_told_with_its_remedy(
+    call: str, code: int, error: type[Exception], text: str
+) -> None:
+    made, _ = maker({}, **{call: code})
+    with pytest.raises(error, match=text) as raised:
+        made.make_missing(["a"])
+    assert type(raised.value) is error
