@@ -41,7 +41,8 @@ class CountsPassedOver(Protocol):
 ReadingCounts = Counter[str]
 """What tasks did to read: ``wait_us`` for the server, ``parse_us``, ``convert_us``; ``events``, ``bytes`` and
 ``disconnects`` of streams of their own; and of all that they read ``creates``, ``updates``, ``deletes``,
-``filtered``, ``broken`` and ``transactions``, as :class:`.stream_numbers.StreamNumbers` has them."""
+``filtered``, ``broken`` and ``transactions``, as :class:`.stream_numbers.StreamNumbers` has them. A source
+whose tables keep a pace of their own has ``events <table>`` and ``bytes <table>`` beside."""
 
 
 @runtime_checkable
@@ -96,6 +97,13 @@ class CountsStreams(Protocol):
     def stream_numbers(self) -> Mapping[str, StreamNumbers]:
         """Tell, per origin, what this process met on its stream so far."""
         ...
+
+
+@runtime_checkable
+class HasManyFeeds(Protocol):
+    """What a source adds whose tables each come by thousands of ordered feeds: numbers are told per table."""
+
+    many_feeds: bool
 
 
 @runtime_checkable
@@ -235,6 +243,16 @@ class FindsGaps(Protocol):
         Returns:
             A text per gap, and the offset that takes what is lost for read. Only a snapshot shows it now.
         """
+        ...
+
+
+@runtime_checkable
+class FeedIsWhole(Protocol):
+    """What a source adds whose feed has all that there is: no table is ever read beside it."""
+
+    @property
+    def feed_is_whole(self) -> bool:
+        """Whether it has."""
         ...
 
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.plugins import load_plugin
-
-_CONNECT_NAME: Final = b"connect.name"
+from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Converter:
         made = self.array(pa.array([], field.type))
         schema_name = str(self.settings.get("schema_name", ""))
         return pa.field(
-            field.name, made.type, metadata={_CONNECT_NAME: schema_name.encode()} if schema_name else None
+            field.name, made.type, metadata={CONNECT_NAME: schema_name.encode()} if schema_name else None
         )
 
     def array(self, column: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ Written after ``document_diff_calculator.cpp`` (how a difference is found) and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 
@@ -23,8 +23,30 @@ def _equal(left: Any, right: Any) -> bool:
     return bson.encode({"v": left}) == bson.encode({"v": right})
 
 
-def _documents(before: Mapping[str, Any], after: Mapping[str, Any], place: str, told: dict[str, Any]) -> None:
-    """Compare two documents: what is removed, then what is updated, then what is new, then what is inside."""
+def hides_a_move(before: Any, after: Any) -> bool:
+    """Tell whether a member went to the end of its document with the value that it had.
+
+    A description names it among the updated ones, and doesn't say whether it keeps its place.
+    """
+    if not isinstance(before, Mapping):
+        return any(_goes_in(b, a) and hides_a_move(b, a) for b, a in zip(before, after, strict=False))
+    parts = _parts(before, after)
+    moved = (name for name in parts.inserted if name in before)
+    return any(_equal(before[name], after[name]) for name in moved) or any(
+        hides_a_move(before[name], after[name]) for name in parts.inner
+    )
+
+
+class _Parts(NamedTuple):
+    """Names of members by what became of them."""
+
+    updated: list[str]
+    removed: list[str]
+    inserted: list[str]
+    inner: list[str]
+
+
+def _parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> _Parts:
     updated: list[str] = []
     removed: list[str] = []
     inner: list[str] = []
@@ -39,12 +61,16 @@ def _documents(before: Mapping[str, Any], after: Mapping[str, Any], place: str, 
         else:
             removed.append(name)
         at += 1
-    removed += old[at:]
-    inserted = new[there:]
-    told["removedFields"] += [place + name for name in removed if name not in inserted]
-    for name in (*updated, *inserted):
+    return _Parts(updated, removed + old[at:], new[there:], inner)
+
+
+def _documents(before: Mapping[str, Any], after: Mapping[str, Any], place: str, told: dict[str, Any]) -> None:
+    """Compare two documents: what is removed, then what is updated, then what is new, then what is inside."""
+    parts = _parts(before, after)
+    told["removedFields"] += [place + name for name in parts.removed if name not in parts.inserted]
+    for name in (*parts.updated, *parts.inserted):
         told["updatedFields"][place + name] = after[name]
-    for name in inner:
+    for name in parts.inner:
         _inside(before[name], after[name], place + name, told)
 
 

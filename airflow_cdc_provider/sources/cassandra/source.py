@@ -117,6 +117,13 @@ class CassandraSource:
     def __repr__(self) -> str:
         return f"CassandraSource({self.options!r})"
 
+    def that_asks_nobody(self) -> CassandraSource:
+        """Return one for other processes: it knows the same tables and has no connection."""
+        alone = CassandraSource(self.options, {}, self._selects, names=self._names, recorded=self._recorded)
+        alone._history = self._history
+        alone.__dict__["schemas"] = self.schemas
+        return alone
+
     def check(self) -> list[Finding]:
         """Look at cluster, tables, rights, and cdc_raw."""
         if self._connection:

@@ -59,6 +59,8 @@ from airflow_cdc_provider.sources.mongodb.patch_targets import (
     same_text,
 )
 
+_SMALLEST: Final = 5
+"""Bytes of a document without members."""
 _REFUSED: Final = -1
 _NO_ROOM: Final = -2
 
@@ -79,7 +81,7 @@ def apply_patches(documents: pa.Array, patches: pa.Array, offsets: Ints) -> pa.A
     """Apply updates to documents.
 
     Args:
-        documents: Sound documents (binary), null for none.
+        documents: Documents (binary), null for none. To one that isn't as long as it says nothing is applied.
         patches: Sound ``updateDescription`` documents (binary), those of one document after each other in the
             order in which they happened.
         offsets: Which are whose: of document ``n`` those from ``offsets[n]`` to before ``offsets[n + 1]``.
@@ -143,6 +145,9 @@ def _apply_all(
                 return row
             copy_bytes(data, starts[row], ends[row], out, begin)
             size = ends[row] - starts[row]
+            # All that is within a document is measured against this length.
+            if size < _SMALLEST or load_little32(out, begin) != size:
+                size = np.int64(_REFUSED)
         for patch in range(offsets[row], offsets[row + 1]):
             if size < 0:
                 break

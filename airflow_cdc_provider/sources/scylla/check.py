@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors
+from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
+from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
+
+    from airflow_cdc_provider.sources.scylla.cluster import Cluster
+    from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 _DEFAULT_TTL_SECONDS: Final = 86400
 _NEED_ALL: Final = ("ANY", "ONE", "TWO", "LOCAL_ONE", "NODE_LOCAL")
@@ -31,6 +36,56 @@ class WantedImages:
 
     before: str = ""
     after: str = ""
+
+
+def check_cluster(
+    cluster: Cluster,
+    options: ScyllaOptions,
+    selected: Callable[[], Sequence[str]],
+    images: WantedImages,
+    selects: Callable[[str], bool],
+) -> Iterator[Finding]:
+    """Look at a cluster, the tables that are selected, and their streams.
+
+    Args:
+        cluster: The cluster.
+        options: The declaration's source part.
+        selected: Lists the tables.
+        images: What events are to show.
+        selects: Tells whether the declaration selects a table, which may have no log.
+    """
+    try:
+        cluster.observe()
+        tables = selected()
+        nameless = [table for table in tables if not cluster.timeline(table, lambda: tables).begins_ms]
+        bases = [base for table, base in cluster.schemas.tables.items() if selects(table)]
+    except CdcError as error:
+        yield Finding("error", "logs", error.message, error.remedy)
+        return
+    yield from tell_counters(bases)
+    if not tables:
+        yield Finding(
+            "error",
+            "tables",
+            "none that the declaration selects has a log",
+            "ALTER TABLE ... WITH cdc = {'enabled': true}, or check tables",
+        )
+        return
+    yield Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")
+    if nameless:
+        yield Finding("warning", "streams", f"{', '.join(nameless)}: there are no streams yet")
+    yield from check_consistency(options.consistency)
+    try:
+        release = release_of(cluster.session, options.advanced.system_keyspace)
+        told = read_cdc_options(cluster.session, options.advanced.schema_keyspace)
+    except CdcError as error:
+        yield Finding("error", "options", error.message, error.remedy)
+        return
+    yield Finding("ok", "release", f"ScyllaDB {release}")
+    yield from ClientDriver.present().findings()
+    of_tables = {table: told.get(table, {}) for table in tables}
+    yield from check_logs(of_tables, options.confidence_window_seconds)
+    yield from check_images(of_tables, images)
 
 
 def release_of(session: Session, keyspace: str = "system") -> str:
@@ -110,6 +165,46 @@ def check_logs(options: Mapping[str, Mapping[str, str]], lag_seconds: float) -> 
                 "its log tells keys alone: a mirror can't follow it, and rows must be read again",
                 f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, 'delta': 'full'}}",
             )
+
+
+def unlogged(base: TableSchema, *, switched_off: bool) -> ConfigurationError:
+    """Make the error that a table is named whose changes aren't logged.
+
+    Args:
+        base: The table.
+        switched_off: Whether it has a log, which is off.
+    """
+    problem = f"the table {base.full_name} is named but its changes aren't logged"
+    if base.counter:
+        return ConfigurationError(
+            problem,
+            expected="a table without counters",
+            found="counters, of which ScyllaDB makes no log",
+            remedy="take it out of tables",
+        )
+    return ConfigurationError(
+        problem,
+        expected="cdc = {'enabled': true}",
+        found="a log that is switched off" if switched_off else "no log",
+        remedy=f"ALTER TABLE {cql_name(base.full_name)} WITH cdc = {{'enabled': true}}, or take it out of "
+        "tables",
+    )
+
+
+def tell_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
+    """Tell of tables that a pattern selects and that can't be captured, since they count.
+
+    Args:
+        selected: The selected tables.
+    """
+    counters = sorted(base.full_name for base in selected if base.counter)
+    if counters:
+        yield Finding(
+            "warning",
+            "tables",
+            f"{', '.join(counters)}: ScyllaDB makes no log of tables with counters, so they are left out",
+            "exclude them with a narrower pattern in tables",
+        )
 
 
 def check_images(options: Mapping[str, Mapping[str, str]], wanted: WantedImages) -> Iterator[Finding]:

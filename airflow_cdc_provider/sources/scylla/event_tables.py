@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_cdc_provider.exceptions import CorruptInput, SchemaUnknown
-from airflow_cdc_provider.sources.cql.schema import CqlType
+from airflow_cdc_provider.sources.cql.schema import (
+    Column,
+    ColumnKind,
+    CqlType,
+    TableSchema,
+    number_columns,
+    order_columns,
+)
 from airflow_cdc_provider.sources.cql.types import UdtLookup, freeze, parse_type
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 from airflow_cdc_provider.sources.scylla.payload import META_COLUMNS
@@ -78,6 +86,28 @@ class EventTable:
             for c in self.log.value_columns
         )
 
+    def cells_of(self, *, static: bool) -> frozenset[str]:
+        """Return the names of its static columns, or of its regular ones."""
+        return frozenset(c.name for c in self.cells if (c.name in self.log.static) is static)
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """The base table; its columns are numbered, for nothing but this table."""
+        kinds: dict[str, ColumnKind] = dict.fromkeys(self.log.static, "static")
+        kinds |= dict.fromkeys(self.log.partition_key, "partition_key")
+        kinds |= dict.fromkeys(self.clustering, "clustering")
+        positions = {
+            n: at for names in (self.log.partition_key, self.clustering) for at, n in enumerate(names)
+        }
+        columns = [
+            Column(
+                name, kinds.get(name, "regular"), positions.get(name, -1), kind, name in self.log.descending
+            )
+            for name, kind in self.base.items()
+        ]
+        log = self.log
+        return number_columns(TableSchema(log.keyspace, log.table, log.table_id, order_columns(columns)))
+
 
 def event_table(payload: bytes) -> EventTable:
     """Read the payload of a record of kind ``schema``.
@@ -93,6 +123,61 @@ def event_table(payload: bytes) -> EventTable:
     find = _types(log)
     types = tuple(parse_type(text, find) for _, text in log.columns)
     return EventTable(log, types, {name: parse_type(text, find) for name, text in log.base.items()})
+
+
+class LogSchemas:
+    """The schemas of logs as they were recorded: what changes and rows of snapshots are read by.
+
+    Args:
+        recorded: Of each record of kind ``schema`` its table, when it was read (us since 1970) and its
+            payload, in any order.
+    """
+
+    def __init__(self, recorded: Iterable[tuple[str, int, bytes]]) -> None:
+        self._recorded: dict[str, list[EventTable]] = {}
+        self._read_us: dict[str, list[int]] = {}
+        for table, read_us, payload in sorted(recorded):
+            if not json.loads(payload).get("off"):
+                self._recorded.setdefault(table, []).append(event_table(payload))
+                self._read_us.setdefault(table, []).append(read_us)
+
+    def of_change(self, table: str, schema_id: str) -> EventTable:
+        """Return what a change is read by.
+
+        Raises:
+            CorruptInput: Its schema isn't recorded.
+        """
+        for known in self._recorded.get(table, ()):
+            if known.log.schema_id == schema_id:
+                return known
+        raise CorruptInput(f"the schema {schema_id} of the log of {table} is not among the records")
+
+    def of_row(
+        self, table: str, table_id: str, names: Collection[str], *, static: bool, read_us: int
+    ) -> EventTable:
+        """Return what a snapshot's row is read by: it names its columns, not its schema.
+
+        That is the last schema with just these columns that was recorded before the row was read, else the
+        first one after that; where none has them, the last that was recorded. A name that was dropped and
+        taken again within the difference of two clocks can't be mistaken: ScyllaDB has it wait longer.
+
+        Args:
+            table: The table.
+            table_id: Its id, empty if the row doesn't tell.
+            names: Columns that the row names.
+            static: Whether these are the static ones.
+            read_us: When it was read, us since 1970.
+
+        Raises:
+            CorruptInput: No schema of the table is recorded.
+        """
+        both = zip(self._read_us.get(table, ()), self._recorded.get(table, ()), strict=True)
+        own = [(us, known) for us, known in both if table_id in ("", known.log.table_id)]
+        if not own:
+            raise CorruptInput(f"no schema of the log of {table}, of id {table_id}, is among the records")
+        same = [(us, known) for us, known in own if known.cells_of(static=static) == set(names)]
+        earlier = [known for us, known in same if us <= read_us]
+        return (earlier[-1:] or [known for _, known in same[:1]] or [own[-1][1]])[0]
 
 
 def _types(log: LogTable) -> UdtLookup:

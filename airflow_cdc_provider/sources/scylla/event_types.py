@@ -28,40 +28,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.sources.cql.event_scalars import EVENT_SCALARS
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import CqlType
 
 LAKE: Final = LakeTypes("milliseconds")
 """How values are shown before they become those of events."""
 
-CONNECT_NAME: Final = b"connect.name"
-"""Metadata of a field: the name of its Connect schema; its version follows after a colon, if it has one."""
-
-_SCALARS: Final = {
-    "ascii": pa.utf8(),
-    "bigint": pa.int64(),
-    "blob": pa.binary(),
-    "boolean": pa.bool_(),
-    "counter": pa.int64(),
-    "custom": pa.binary(),
-    "date": pa.int32(),
-    "decimal": pa.utf8(),
-    "double": pa.float64(),
-    "duration": pa.utf8(),
-    "empty": pa.binary(),
-    "float": pa.float32(),
-    "inet": pa.utf8(),
-    "int": pa.int32(),
-    "smallint": pa.int16(),
-    "text": pa.utf8(),
-    "time": pa.int64(),
-    "timestamp": pa.int64(),
-    "timeuuid": pa.utf8(),
-    "tinyint": pa.int8(),
-    "uuid": pa.utf8(),
-    "varint": pa.utf8(),
-}
+_SCALARS: Final = {**EVENT_SCALARS, "decimal": pa.utf8(), "duration": pa.utf8(), "varint": pa.utf8()}
 _NAMES: Final = {
     "date": "org.apache.kafka.connect.data.Date:1",
     "timestamp": "org.apache.kafka.connect.data.Timestamp:1",

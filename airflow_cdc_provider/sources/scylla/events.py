@@ -3,8 +3,9 @@
 Columns of the events:
 
 ``row``           Number of the change in the batch.
-``op``            ``c``, ``u`` or ``d``.
+``op``            ``c``, ``u`` or ``d``; ``r`` of rows of snapshots (:mod:`.snapshot_events`).
 ``static``        Whether it is of the static columns of a partition, which have no clustering key.
+``snapshot``      ``false``; of rows of snapshots ``true`` or ``incremental``.
 ``ts_us``         When the change was written, from ``cdc$time``, us since 1970.
 ``time``          ``cdc$time`` itself.
 ``stream``        ``cdc$stream_id`` in hexadecimal.
@@ -116,6 +117,7 @@ class EventDecoder:
                 "row": pa.array(rows.records[first], pa.int64()),
                 "op": pa.array(grouped.op, pa.utf8()),
                 "static": pa.array(grouped.static),
+                "snapshot": pa.repeat("false", len(first)),
                 "ts_us": pa.array(_microseconds(times), pa.int64()),
                 "time": self._array(rows, self.table.places[TIME], first),
                 "stream": _hexadecimal(_bytes_at(rows, self.table.places[STREAM_ID], first)),
@@ -124,9 +126,9 @@ class EventDecoder:
                 "by_service": pa.array(grouped.by_service),
                 "key": keys,
                 "set": self._struct(rows, cells, values, len(first)),
-                "modified": _flags(cells, [self._modified(rows, c, grouped) for c in cells], len(first)),
+                "modified": flags_of(cells, [self._modified(rows, c, grouped) for c in cells], len(first)),
                 "before": self._image(rows, grouped.before),
-                "before_known": _flags(
+                "before_known": flags_of(
                     cells, [_known(rows, column, grouped.before) for column in cells], len(first)
                 ),
                 "after": self._image(rows, grouped.after),
@@ -144,7 +146,8 @@ class EventDecoder:
                 types[column.value] = CqlType("map", (CqlType("blob"), element), frozen=True)
         return ValueColumns(tuple(types), LAKE)
 
-    def _field(self, column: EventColumn) -> pa.Field:
+    def field_of(self, column: EventColumn) -> pa.Field:
+        """Return the field that shows a column."""
         in_key = column.deleted < 0
         return event_field(column.name, freeze(column.type), "" if in_key else self.lead)
 
@@ -157,7 +160,7 @@ class EventDecoder:
         mask: Any = None,
     ) -> pa.StructArray:
         """Show columns, of each the values of some rows (-1: null), as many as are counted."""
-        fields = [self._field(column) for column in columns]
+        fields = [self.field_of(column) for column in columns]
         arrays = [
             self._column(rows, column, which, f.type)
             for column, which, f in zip(columns, chosen, fields, strict=True)
@@ -287,7 +290,8 @@ def _known(rows: LogRows, column: EventColumn, images: Ints) -> Any:
     return shows[images] & (images >= 0)
 
 
-def _flags(columns: Sequence[EventColumn], flags: Sequence[Any], count: int) -> pa.StructArray:
+def flags_of(columns: Sequence[EventColumn], flags: Sequence[Any], count: int) -> pa.StructArray:
+    """Put flags of columns together, as many lines as are counted."""
     if not columns:
         return pa.Array.from_buffers(pa.struct([]), count, [None])
     return pa.StructArray.from_arrays([pa.array(f) for f in flags], [column.name for column in columns])

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,9 @@ from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.cql.buffers import binary_array
 from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, driver_errors, open_session
 from airflow_cdc_provider.sources.scylla.log_pages import MalformedPage, PageChanges, page_changes
+from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS, first_time, time_after, timeuuid
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses, Throttle
@@ -52,58 +54,6 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 _LEAST_FETCH_SIZE: Final = 50
 
 
-class GroupRead(NamedTuple):
-    """A window of one group of streams.
-
-    Args:
-        table: ``keyspace.table`` of the base.
-        group: The group's name.
-        generation_ms: Its stream set.
-        begin_us: The first microsecond.
-        end_us: The first one after it.
-        streams: The streams' ids.
-    """
-
-    table: str
-    group: str
-    generation_ms: int
-    begin_us: int
-    end_us: int
-    streams: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class LogPart:
-    """What one task reads.
-
-    Args:
-        reads: Windows of groups.
-        requests: How many requests it may have in flight.
-    """
-
-    reads: tuple[GroupRead, ...]
-    requests: int
-
-
-def divide(reads: Iterable[GroupRead], tasks: int, requests: int) -> list[LogPart]:
-    """Divide groups among tasks so that each has about as many streams.
-
-    Args:
-        reads: The groups.
-        tasks: How many tasks there may be.
-        requests: How many requests may be in flight, all together.
-    """
-    ordered = sorted(reads, key=lambda read: (-len(read.streams), read.table, read.group))
-    parts: list[list[GroupRead]] = [[] for _ in range(max(1, min(tasks, len(ordered))))]
-    loads = [0] * len(parts)
-    for read in ordered:
-        least = loads.index(min(loads))
-        parts[least].append(read)
-        loads[least] += len(read.streams)
-    share = max(1, requests // len(parts))
-    return [LogPart(tuple(sorted(part)), share) for part in parts if part]
-
-
 @dataclass(frozen=True)
 class LogReads:
     """How logs are asked.
@@ -121,6 +71,24 @@ class LogReads:
     timeout_seconds: float
     slow_seconds: float
     pauses: RetryPauses
+
+    @classmethod
+    def of(cls, options: ScyllaOptions) -> LogReads:
+        """Take it from the declaration."""
+        advanced = options.advanced
+        pauses = RetryPauses(
+            advanced.retries,
+            advanced.retry_pause_seconds,
+            advanced.retry_longest_pause_seconds,
+            advanced.retry_jitter_percent,
+        )
+        return cls(
+            options.consistency,
+            options.fetch_size,
+            advanced.request_timeout_seconds,
+            advanced.slow_request_seconds,
+            pauses,
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +114,8 @@ class LogReader:
     def read_telling(self, part: LogPart, counts: ReadingCounts) -> Iterator[pa.RecordBatch]:
         """Read a part as batches of ``CHANGE_SCHEMA``.
 
-        Adds to ``counts``: ``requests``, ``retries``, ``events`` (changes), their ``bytes``, ``wait_us``.
+        Adds to ``counts``: ``requests``, ``retries``, ``events`` (changes), their ``bytes``, ``wait_us``; and
+        ``events <table>``, ``bytes <table>``.
 
         Raises:
             TransientError: The cluster doesn't answer, after all attempts; or a log has other columns now.
@@ -298,8 +267,10 @@ class _PartRead:
             found = _replaced(found, number, self._again(stream, found.times[number].tobytes()))
         if len(found.ends):
             batch = to_records(found, stream.read, stream.stream, table)
-            self._counts["events"] += batch.num_rows
-            self._counts["bytes"] += int(found.ends[-1])
+            size = int(found.ends[-1])
+            for name, count in (("events", batch.num_rows), ("bytes", size)):
+                self._counts[name] += count
+                self._counts[f"{name} {table.name}"] += count
             yield batch
 
     def _again(self, stream: _Stream, sortable: bytes) -> PageChanges:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.sources.cql.schema import CqlType, Schemas, TableSchema
-from airflow_cdc_provider.sources.cql.types import quote_name, to_cql
+from airflow_cdc_provider.sources.cql.types import cql_name, quote_name, to_cql
 from airflow_cdc_provider.sources.scylla.payload import (
     LOG_ROW_TTL,
     META_COLUMNS,
@@ -171,14 +171,17 @@ class LogHistory:
     def __init__(self, records: pa.Table | None = None) -> None:
         self.payloads: dict[str, bytes] = {}
         self._seen: dict[str, list[tuple[bytes, str]]] = {}
+        self._ids: dict[str, str] = {}
         if records is None:
             return
         columns = [records[name].to_pylist() for name in ("kind", "source_table", "position", "payload")]
         for kind, table, position, payload in zip(*columns, strict=True):
             if kind == SCHEMA:
-                self._seen.setdefault(table, []).append((position, schema_digest(payload)))
-                if not json.loads(payload).get("off"):
-                    self.payloads[schema_digest(payload)] = payload
+                name, told = schema_digest(payload), json.loads(payload)
+                self._seen.setdefault(table, []).append((position, name))
+                self._ids[name] = told["id"]
+                if not told.get("off"):
+                    self.payloads[name] = payload
         for seen in self._seen.values():
             seen.sort()
 
@@ -209,18 +212,62 @@ class LogHistory:
             was_on = is_on
         return (0 if was_on else off_us), on_us
 
+    def resumed_us(self, table: str) -> int:
+        """Return since when rows may be there that no log row told of, µs; 0 if there are none.
+
+        Either the log was off and is on again, or the table was made anew: whether it had a log from its
+        first write on can't be known.
+        """
+        made_anew = 0
+        known = ""
+        for position, schema in self._seen.get(table, ()):
+            if known not in ("", self._ids[schema]):
+                made_anew = int.from_bytes(position[-8:], "big")
+            known = self._ids[schema]
+        return max(made_anew, self.switched_us(table)[1])
+
+    def findings(self, tables: Iterable[str], logs: Mapping[str, LoggedTable]) -> Iterator[str]:
+        """Tell of tables whose log is off, or gone.
+
+        Args:
+            tables: The tables.
+            logs: Those that have a log.
+        """
+        for table in tables:
+            log_table = logs.get(table)
+            if log_table is not None and log_table.option.enabled:
+                continue
+            off_us, _ = self.switched_us(table)
+            moment = datetime.fromtimestamp(off_us / 1_000_000, UTC)
+            since = f", which was seen at {moment:%Y-%m-%d %H:%M:%S} UTC" if off_us else ""
+            state = "is switched off" if log_table is not None else "is gone"
+            yield (
+                f"the log of {table} {state}{since}: its mirror follows no longer. "
+                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true}}, which takes a new snapshot, "
+                "or exclude the table"
+            )
+
     def _on_before(self, table: str, position: bytes) -> bool:
         return any(s in self.payloads for p, s in self._seen[table] if p < position)
 
-    def news(self, tables: Iterable[LoggedTable], read_us: int) -> Iterator[dict[str, Any]]:
-        """Make records of what tables are now and weren't when they were recorded last."""
-        for table in tables:
-            off = not table.option.enabled
-            if off and not self.captured(table.name):
-                continue
-            payload = off_payload(table.base) if off else table.payload
-            if schema_digest(payload) != self.latest(table.name):
-                yield schema_record(table.name, payload, read_us)
+    def news(
+        self, tables: Iterable[LoggedTable], without_log: Iterable[TableSchema], read_us: int
+    ) -> Iterator[dict[str, Any]]:
+        """Make records of what tables are now and weren't when they were recorded last.
+
+        Args:
+            tables: Those that have a log, which may be off.
+            without_log: Those that have none; of interest if they once had.
+            read_us: When that was read, us since 1970.
+        """
+        payloads = {
+            table.name: table.payload if table.option.enabled else off_payload(table.base) for table in tables
+        }
+        payloads |= {table.full_name: off_payload(table) for table in without_log}
+        for name, payload in payloads.items():
+            off = json.loads(payload).get("off", False)
+            if schema_digest(payload) != self.latest(name) and (not off or self.captured(name)):
+                yield schema_record(name, payload, read_us)
 
 
 def _payload(

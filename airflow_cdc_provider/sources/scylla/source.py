@@ -8,20 +8,16 @@ connector's place in the log is committed before its snapshot begins, so nothing
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, SchemaUnknown, TransientError
+from airflow_cdc_provider.exceptions import SchemaUnknown
 from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.base import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors, open_session
-from airflow_cdc_provider.sources.cql.driver.every_node import ask_nodes
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
@@ -31,46 +27,26 @@ from airflow_cdc_provider.sources.cql.snapshots.token_ranges import (
     SnapshotReads,
     plan_ranges,
 )
-from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
-from airflow_cdc_provider.sources.cql.types import cql_name
-from airflow_cdc_provider.sources.scylla.check import (
-    WantedImages,
-    check_consistency,
-    check_images,
-    check_logs,
-    read_cdc_options,
-    release_of,
-)
-from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
+from airflow_cdc_provider.sources.scylla.check import WantedImages, check_cluster, unlogged
+from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
+from airflow_cdc_provider.sources.scylla.generations import Timeline
+from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
+from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
 from airflow_cdc_provider.sources.scylla.log_reader import (
     UNKNOWN_OPERATION,
-    GroupRead,
     LogReader,
     LogReads,
     QuarantineReader,
-    divide,
 )
-from airflow_cdc_provider.sources.scylla.log_schema import (
-    CdcOption,
-    LoggedTable,
-    LogHistory,
-    log_tables,
-    schema_columns,
-)
+from airflow_cdc_provider.sources.scylla.log_schema import LOG_SUFFIX, LogHistory, schema_columns
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
-from airflow_cdc_provider.sources.scylla.throttle import RetryPauses
-from airflow_cdc_provider.sources.scylla.windows import Pace, Window, next_window
+from airflow_cdc_provider.sources.scylla.truncations import fence_record, place_of
+from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, next_window
 
 if TYPE_CHECKING:
-    from cassandra.cluster import Session
-
     from airflow_cdc_provider.sources.base import Codec
 
-log = logging.getLogger(__name__)
-
-_SECOND_US: Final = 1_000_000
-_CLOCK: Final = "SELECT toUnixTimestamp(now()) AS now_ms FROM system.local"
 _STEP_SECONDS: Final = 0.1
 
 
@@ -86,6 +62,7 @@ class ScyllaSource:
     """
 
     type = "scylla"
+    many_feeds = True
 
     def __init__(
         self,
@@ -98,23 +75,18 @@ class ScyllaSource:
     ) -> None:
         self.options = options
         self._connection = dict(connection)
+        self._cluster = Cluster(options, connection)
         self._selects = selects
         self._names = names
         self._images = images or WantedImages()
         self._history = LogHistory()
-        narrowest = min(options.query_window_seconds, options.widest_window_seconds)
-        self._pace = Pace(
-            _us(options.query_window_seconds),
-            min(_us(narrowest), _SECOND_US),
-            _us(max(options.query_window_seconds, options.widest_window_seconds)),
+        self._paces = Paces(
+            Pace.between(_us(options.query_window_seconds), _us(options.widest_window_seconds))
         )
-        if options.query_window_seconds >= options.widest_window_seconds:
-            self._pace = Pace(*[_us(options.query_window_seconds)] * 3)
         self._limit = ReadLimit()
-        self._planned_us = 0
+        self._planned_us: dict[str, int] = {}
         self._planned_at = float("-inf")
-        self._streams_asked_at = float("-inf")
-        self._now_us = 0
+        self._was_empty = False
         self._stopping: Callable[[], bool] = lambda: False
 
     def __repr__(self) -> str:
@@ -126,38 +98,7 @@ class ScyllaSource:
 
     def check(self) -> list[Finding]:
         """Look at the cluster, the tables and their streams."""
-        try:
-            self._observe()
-            tables = self.tables()
-            nameless = [t for t in tables if not self._timelines[t].begins_ms]
-        except CdcError as error:
-            return [Finding("error", "logs", error.message, error.remedy)]
-        if not tables:
-            return [
-                Finding(
-                    "error",
-                    "tables",
-                    "none that the declaration selects has a log",
-                    "ALTER TABLE ... WITH cdc = {'enabled': true}, or check tables",
-                )
-            ]
-        found = [Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")]
-        if nameless:
-            found.append(Finding("warning", "streams", f"{', '.join(nameless)}: there are no streams yet"))
-        found += check_consistency(self.options.consistency)
-        try:
-            release = release_of(self._session, self.options.advanced.system_keyspace)
-            options = self._cdc_options(tables)
-        except CdcError as error:
-            return [*found, Finding("error", "options", error.message, error.remedy)]
-        found.append(Finding("ok", "release", f"ScyllaDB {release}"))
-        found += check_logs(options, self.options.confidence_window_seconds)
-        return [*found, *check_images(options, self._images)]
-
-    def _cdc_options(self, tables: Sequence[str]) -> dict[str, Mapping[str, str]]:
-        """Return the option ``cdc`` of tables."""
-        found = read_cdc_options(self._session, self.options.advanced.schema_keyspace)
-        return {table: found.get(table, {}) for table in tables}
+        return list(check_cluster(self._cluster, self.options, self.tables, self._images, self._selects))
 
     def tables(self) -> list[str]:
         """List the selected tables that have a log, or once had it, sorted.
@@ -165,7 +106,7 @@ class ScyllaSource:
         Raises:
             ConfigurationError: A table is named that has none.
         """
-        logs = self._logs
+        logs = self._cluster.logs
         found = []
         for name, base in self.schemas.tables.items():
             if base.view or not self._selects(name):
@@ -173,13 +114,7 @@ class ScyllaSource:
             if self._history.captured(name) or (name in logs and logs[name].option.enabled):
                 found.append(name)
             elif self._names(name):
-                raise ConfigurationError(
-                    f"the table {name} is named but its changes aren't logged",
-                    expected="cdc = {'enabled': true}",
-                    found="a log that is switched off" if name in logs else "no log",
-                    remedy=f"ALTER TABLE {cql_name(name)} WITH cdc = {{'enabled': true}}, or take it out of "
-                    "tables",
-                )
+                raise unlogged(base, switched_off=name in logs)
         return sorted(found)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
@@ -203,7 +138,7 @@ class ScyllaSource:
 
     def start(self) -> Offset | None:
         """Begin at the beginning of the logs, or as far back as the declaration says."""
-        self._observe()
+        self._cluster.observe()
         return write_offset({table: self._begin(table) for table in self._read_tables()})
 
     def after_loss(self) -> Offset | None:
@@ -215,98 +150,82 @@ class ScyllaSource:
 
         What lies before it is read by schemas and streams that are asked for after it.
         """
-        self._observe()
-        positions = {
-            table: TablePosition(self._timelines[table].at(self._head_us) or 0, self._head_us)
-            for table in self._read_tables()
-        }
-        return write_offset(positions)
+        self._cluster.observe()
+        return write_offset(
+            {table: self._reach(table).at(self._cluster.head_us) for table in self._read_tables()}
+        )
 
     def earliest(self) -> Offset:
         """Return the first times that logs still hold."""
-        self._observe()
-        return write_offset({table: self._earliest(table) for table in self._read_tables()})
+        self._cluster.observe()
+        return write_offset({table: self._reach(table).earliest() for table in self._read_tables()})
 
     def lag(self, offset: Offset | None) -> Lag:
         """Tell how far reading is behind the clock, of the table that is the furthest."""
-        self._observe()
+        self._cluster.observe()
         positions = read_offset(offset or {})
+        now_us = self._cluster.now_us
         behind = {
-            table: (self._now_us - positions.get(table, self._begin(table)).read_to_us) / _SECOND_US
+            table: (now_us - positions.get(table, self._begin(table)).read_to_us) / SECOND_US
             for table in self._read_tables()
         }
         details = {table: {"seconds": round(seconds, 3)} for table, seconds in behind.items()}
         return Lag(max(behind.values(), default=0.0), None, details)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
-        """Tell of tables whose logs expired before they were read."""
+        """Tell of tables whose logs expired, or were truncated, before they were read."""
         positions = read_offset(offset or {})
-        found = []
-        for table in self._read_tables() if offset else ():
-            position, ttl = positions.get(table), self._logs[table].option.ttl_seconds
-            kept_us = self._now_us - ttl * _SECOND_US
-            if position is None or not ttl or position.read_to_us >= kept_us:
-                continue
-            found.append(
-                f"the log of {table} keeps changes for {ttl} s and was read to {_text(position.read_to_us)}: "
-                f"those from then to {_text(kept_us)} have expired unread"
-            )
-            generation = self._timelines[table].at(kept_us) or position.generation_ms
-            positions[table] = TablePosition(generation, kept_us)
-        return found, write_offset(positions)
+        reaches = {table: self._reach(table) for table in self._read_tables()}
+        found, after = all_losses(reaches, positions)
+        return found, write_offset(after)
 
     def validate_offset(self, offset: Offset) -> None:
         """Refuse an offset of another form."""
         read_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Cut the next batch: of each table the next window, all its streams."""
+        """Cut the next batch: of each table the next window, all its streams; and tell of its TRUNCATEs."""
         self._wait()
-        self._poll_streams()
+        self._cluster.forget_streams(at_once=self._was_empty)
         self._limit = limit
         positions = read_offset(start or {})
         reads: list[GroupRead] = []
-        widest = 0
+        records: list[Mapping[str, Any]] = []
+        self._planned_us = {}
         at_head = True
         for table, stop in read_offset(head).items():
             position = positions.get(table) or self._begin(table)
+            position, fence = self._truncated(table, position, stop.read_to_us)
+            records += fence
             positions[table] = position
-            timeline = self._timelines[table]
-            window = next_window(position, timeline, stop.read_to_us, self._pace.width_us)
+            timeline = self._timeline(table)
+            window = next_window(position, timeline, stop.read_to_us, self._paces.of(table).width_us)
             if window is None:
                 continue
-            reads += _group_reads(table, position, window, timeline)
+            reads += group_reads(table, position, window, timeline)
             positions[table] = position.moved(window.generation_ms, window.end_us)
-            widest = max(widest, window.end_us - window.begin_us)
+            self._planned_us[table] = window.end_us - window.begin_us
             at_head = at_head and window.end_us >= stop.read_to_us
-        self._planned_us = widest
         parts = divide(reads, limit.tasks, self.options.advanced.requests_in_flight)
-        return Plan(end=write_offset(positions), partitions=parts, at_head=at_head)
+        return Plan(end=write_offset(positions), partitions=parts, at_head=at_head, records=records)
 
     def heard(self, reading: ReadingCounts) -> None:
         """Take in what the last batch held: the next windows are wider or narrower for it."""
-        share = max(reading["events"] / self._limit.changes, reading["bytes"] / self._limit.bytes)
+        self._was_empty = not reading["events"]
+        held = {
+            table: max(
+                reading[f"events {table}"] / self._limit.changes,
+                reading[f"bytes {table}"] / self._limit.bytes,
+            )
+            for table in self._planned_us
+        }
         # Requests that were asked again are load that the numbers of changes don't show.
-        self._pace = self._pace.after(self._planned_us, share if not reading["retries"] else max(share, 0.5))
+        self._paces = self._paces.after(self._planned_us, held, crowded=bool(reading["retries"]))
 
     def reader(self) -> LogReader:
         """Return the function that reads a part; it carries the connection's values."""
-        advanced = self.options.advanced
-        pauses = RetryPauses(
-            advanced.retries,
-            advanced.retry_pause_seconds,
-            advanced.retry_longest_pause_seconds,
-            advanced.retry_jitter_percent,
-        )
-        reads = LogReads(
-            self.options.consistency,
-            self.options.fetch_size,
-            advanced.request_timeout_seconds,
-            advanced.slow_request_seconds,
-            pauses,
-        )
-        tables = {table: self._logs[table] for table in self._read_tables()}
-        return LogReader(self._connection, reads, tables)
+        tables = {table: self._cluster.logs[table] for table in self._read_tables()}
+        return LogReader(self._connection, LogReads.of(self.options), tables)
 
     def learn(self, records: pa.Table) -> None:
         """Take in what is recorded of the schemas of logs."""
@@ -314,29 +233,26 @@ class ScyllaSource:
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
         """Make records of logs whose schemas aren't recorded so, or that are switched on or off."""
-        selected = [self._logs[t] for t in self._read_tables()]
-        yield from self._history.news(selected, self._now_us)
+        logs, tables = self._cluster.logs, self.tables()
+        logged = [logs[table] for table in tables if table in logs]
+        without = [self.schemas.tables[table] for table in tables if table not in logs]
+        yield from self._history.news(logged, without, self._cluster.now_us)
 
     def resumed_at(self, table: str) -> int:
-        """Return when a table's log was switched on again after it had been off, µs; 0 for never."""
-        return self._history.switched_us(table)[1]
+        """Return since when rows of a table may have come or gone that no log row tells of, µs; 0 for never.
+
+        Its log was off and is on again, it was made anew, or it was truncated.
+        """
+        truncation = self._cluster.truncations.get(self._schema(table).id)
+        told_us = 0
+        if truncation is not None and truncation.last_us <= self._cluster.head_us:
+            # Since when a snapshot surely shows what is left.
+            told_us = truncation.last_us + _us(self.options.confidence_window_seconds)
+        return max(self._history.resumed_us(table), told_us)
 
     def schema_findings(self) -> list[str]:
         """Tell of tables whose log is off, or gone."""
-        found = []
-        for table in self.tables():
-            log_table = self._logs.get(table)
-            if log_table is not None and log_table.option.enabled:
-                continue
-            off_us, _ = self._history.switched_us(table)
-            since = f", which was seen at {_text(off_us)}" if off_us else ""
-            state = "is switched off" if log_table is not None else "is gone"
-            found.append(
-                f"the log of {table} {state}{since}: its mirror follows no longer. "
-                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true}}, which takes a new snapshot, "
-                "or exclude the table"
-            )
-        return found
+        return list(self._history.findings(self.tables(), self._cluster.logs))
 
     def may_land(self, reason: str) -> bool:
         """Tell so of operations that a later release may know."""
@@ -353,12 +269,12 @@ class ScyllaSource:
             SchemaUnknown: There is no such table.
         """
         return plan_ranges(
-            self._session,
+            self._cluster.session,
             self._schema(table),
             least_ranges=self.options.advanced.ranges_per_snapshot,
             where=where or "",
             origin="",
-            position=_place(),
+            position=self._place(table),
             sees_all=self.options.snapshot_consistency == "ALL" and not where,
         )
 
@@ -368,7 +284,7 @@ class ScyllaSource:
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read whole partitions again, by their keys, as snapshot changes."""
-        return self._snapshot_reader().read_keys(table, keys, "", _place())
+        return self._snapshot_reader().read_keys(table, keys, "", self._place(table))
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
         """Return the payload of a snapshot change that contributes just this cell row."""
@@ -381,68 +297,58 @@ class ScyllaSource:
 
     def cluster_name(self) -> str:
         """Return the cluster's name as it says itself."""
-        return str(self._session.cluster.metadata.cluster_name or "")
+        return str(self._cluster.session.cluster.metadata.cluster_name or "")
 
     def close(self) -> None:
         """End the connection."""
-        if "_session" in self.__dict__:
-            self._session.cluster.shutdown()
-            del self.__dict__["_session"]
-
-    @cached_property
-    def schemas(self) -> Schemas:
-        """The cluster's schema at the first use after :meth:`head`."""
-        with driver_errors("reading the schema"):
-            return schemas_from_rows(read_rows(self._session))
-
-    @cached_property
-    def _logs(self) -> dict[str, LoggedTable]:
-        keyspace = self.options.advanced.schema_keyspace
-        with driver_errors("reading which tables have a log"):
-            rows = self._session.execute(
-                f"SELECT keyspace_name, table_name, cdc FROM {keyspace}.scylla_tables"
-            )
-            options = {f"{r.keyspace_name}.{r.table_name}": CdcOption.read(r.cdc) for r in rows}
-        return log_tables(self.schemas, options)
-
-    @cached_property
-    def _timelines(self) -> dict[str, Timeline]:
-        self._streams_asked_at = time.monotonic()
-        return self._stream_tables.timelines(self._read_tables())
-
-    @cached_property
-    def _stream_tables(self) -> StreamTables:
-        return StreamTables(self._session, self.options.advanced)
-
-    @cached_property
-    def _session(self) -> Session:
-        if not self._connection:
-            raise ConfigurationError("this needs a cluster", expected="source.conn_id", found="no connection")
-        return open_session(self._connection, timeout_seconds=self.options.advanced.request_timeout_seconds)
+        self._cluster.close()
 
     @property
-    def _head_us(self) -> int:
-        return self._now_us - _us(self.options.confidence_window_seconds)
+    def schemas(self) -> Schemas:
+        """The cluster's schema at the first use after :meth:`head`."""
+        return self._cluster.schemas
 
     def _read_tables(self) -> list[str]:
         """List the tables whose logs are there to be read; one that is off still holds what was written."""
-        return [table for table in self.tables() if table in self._logs]
+        logs = self._cluster.logs
+        return [table for table in self.tables() if table in logs]
 
-    def _observe(self) -> None:
-        """Ask the nodes for their clocks, then forget what was known of schemas and streams."""
-        found = [answer for _, answer in ask_nodes(self._session, _CLOCK)]
-        clocks = [int(answer.one().now_ms) for answer in found if not isinstance(answer, CdcError)]
-        if not clocks:
-            raise TransientError(
-                "no node tells its clock", remedy="check that the nodes run and can be reached"
-            )
-        self._now_us = min(clocks) * 1000
-        for cached in ("schemas", "_logs", "_timelines"):
-            self.__dict__.pop(cached, None)
+    def _timeline(self, table: str) -> Timeline:
+        return self._cluster.timeline(table, self._read_tables)
 
-    def _poll_streams(self) -> None:
-        if time.monotonic() - self._streams_asked_at >= self.options.advanced.generation_poll_seconds:
-            self.__dict__.pop("_timelines", None)
+    def _reach(self, table: str) -> LogReach:
+        cluster = self._cluster
+        log = cluster.schemas.tables[table + LOG_SUFFIX]
+        return LogReach(
+            table,
+            self._timeline(table),
+            cluster.logs[table].option.ttl_seconds,
+            cluster.now_us,
+            cluster.truncations.get(log.id),
+        )
+
+    def _begin(self, table: str) -> TablePosition:
+        """Return where a table begins that has no position yet."""
+        return self._reach(table).begin(self.options.lookback_seconds)
+
+    def _truncated(
+        self, table: str, position: TablePosition, head_us: int
+    ) -> tuple[TablePosition, list[Mapping[str, Any]]]:
+        """Return a fence where a table was truncated before the head and no batch has told it."""
+        found = self._cluster.truncations.get(self._schema(table).id)
+        if found is None or found.last_us > head_us or found.first_us <= position.truncated_us:
+            return position, []
+        record = fence_record(table, found, self._timeline(table).at(found.first_us) or 0)
+        return replace(position, truncated_us=found.first_us), [record]
+
+    def _place(self, table: str) -> bytes:
+        """Return the position under which rows are read now: after any TRUNCATE that they surely follow.
+
+        It is too early by the confidence window, which is safe: what was written since then is in the log.
+        """
+        settled_us = self._cluster.settled_us()
+        generation_ms = self._timeline(table).at(settled_us) if table in self._cluster.logs else None
+        return place_of(generation_ms or 0, settled_us) + (time.time_ns() // 1000).to_bytes(8, "big")
 
     def _wait(self) -> None:
         """Wait until the least time between two windows is over."""
@@ -450,23 +356,6 @@ class ScyllaSource:
         while (left := until - time.monotonic()) > 0 and not self._stopping():
             time.sleep(min(left, _STEP_SECONDS))
         self._planned_at = time.monotonic()
-
-    def _earliest(self, table: str) -> TablePosition:
-        timeline, ttl = self._timelines[table], self._logs[table].option.ttl_seconds
-        first_us = timeline.begins_ms[0] * 1000 if timeline.begins_ms else 0
-        return self._placed(table, max(first_us, self._now_us - ttl * _SECOND_US) if ttl else first_us)
-
-    def _begin(self, table: str) -> TablePosition:
-        """Return where a table begins that has no position yet."""
-        earliest = self._earliest(table)
-        if not self.options.lookback_seconds:
-            return earliest
-        return self._placed(
-            table, max(earliest.read_to_us, self._now_us - _us(self.options.lookback_seconds))
-        )
-
-    def _placed(self, table: str, moment_us: int) -> TablePosition:
-        return TablePosition(self._timelines[table].at(moment_us) or 0, moment_us)
 
     def _schema(self, table: str) -> TableSchema:
         try:
@@ -479,7 +368,7 @@ class ScyllaSource:
     def _payloads(self, table: str) -> dict[str, bytes]:
         """Return the schema records that may decode a table's changes, by their names."""
         known = self._history.payloads_of(table)
-        now = self._logs.get(table)
+        now = self._cluster.logs.get(table)
         return known | ({now.schema_id: now.payload} if now else {})
 
     def _snapshot_reader(self) -> SnapshotReader:
@@ -490,17 +379,6 @@ class ScyllaSource:
         return SnapshotReader(self._connection, reads, {name: self._schema(name) for name in self.tables()})
 
 
-def _group_reads(
-    table: str, position: TablePosition, window: Window, timeline: Timeline
-) -> Iterator[GroupRead]:
-    """Yield what is to be read of each group; those that stand beyond the window are left out."""
-    same = window.generation_ms == position.generation_ms
-    for group, streams in timeline.groups(window.generation_ms).items():
-        begin_us = max(window.begin_us, position.ahead.get(group, 0)) if same else window.begin_us
-        if begin_us < window.end_us:
-            yield GroupRead(table, group, window.generation_ms, begin_us, window.end_us, streams)
-
-
 def _own(codec: Codec) -> Any:
     from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
 
@@ -508,14 +386,5 @@ def _own(codec: Codec) -> Any:
     return codec
 
 
-def _place() -> bytes:
-    """Return the position under which rows are read now: before all of the log, and after earlier ones."""
-    return bytes(40) + (time.time_ns() // 1000).to_bytes(8, "big")
-
-
 def _us(seconds: float) -> int:
-    return round(seconds * _SECOND_US)
-
-
-def _text(moment_us: int) -> str:
-    return f"{datetime.fromtimestamp(moment_us / _SECOND_US, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return round(seconds * SECOND_US)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -17,12 +16,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.text_digests import digests
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 _FORM: Final = re.compile(r"(truncate|mask):(\d+)|(hash|hash-v2):([^:]+):(.+)", re.DOTALL)
-_JAVA_STRING: Final = b"\xac\xed\x00\x05t"
-_JAVA_LONG_STRING: Final = b"\xac\xed\x00\x05|"
-_SHORT: Final = 0xFFFF
 
 
 def mask_of(form: str, path: str, *, is_text: bool, length: int) -> Callable[[pa.Array], pa.Array] | None:
@@ -59,7 +56,7 @@ def mask_of(form: str, path: str, *, is_text: bool, length: int) -> Callable[[pa
     algorithm = found[4].replace("-", "").lower()
     if algorithm not in hashlib.algorithms_available:
         raise ConfigurationError(f"publish.vitess.masks of {path}: no algorithm {found[4]}")
-    return partial(_hash, algorithm, found[5].encode(), found[3] == "hash", length)
+    return partial(digests, algorithm, found[5].encode(), as_java=found[3] == "hash", length=length)
 
 
 def _cut(size: int, column: pa.Array) -> pa.Array:
@@ -68,31 +65,3 @@ def _cut(size: int, column: pa.Array) -> pa.Array:
 
 def _hide(size: int, column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), "*" * size, pa.scalar(None, column.type))
-
-
-def _hash(algorithm: str, salt: bytes, as_java: bool, length: int, column: pa.Array) -> pa.Array:
-    """Hash each distinct value once."""
-    distinct = column.dictionary_encode()
-    digests = []
-    for text in distinct.dictionary.to_pylist():
-        value = _serialised(text) if as_java else text.encode()
-        digest = hashlib.new(algorithm, salt + value).hexdigest()
-        digests.append(digest[:length] if length else digest)
-    return pa.array(digests, pa.utf8()).take(distinct.indices)
-
-
-def _serialised(text: str) -> bytes:
-    """Return a text as ``java.io.ObjectOutputStream`` writes it: in modified UTF-8 behind its length."""
-    units = struct.unpack(f">{len(text.encode('utf-16-be')) // 2}H", text.encode("utf-16-be"))
-    written = b"".join(_modified_utf8(unit) for unit in units)
-    if len(written) <= _SHORT:
-        return _JAVA_STRING + struct.pack(">H", len(written)) + written
-    return _JAVA_LONG_STRING + struct.pack(">Q", len(written)) + written
-
-
-def _modified_utf8(unit: int) -> bytes:
-    if 0 < unit < 0x80:
-        return bytes([unit])
-    if unit < 0x800:
-        return bytes([0xC0 | unit >> 6, 0x80 | unit & 0x3F])
-    return bytes([0xE0 | unit >> 12, 0x80 | unit >> 6 & 0x3F, 0x80 | unit & 0x3F])

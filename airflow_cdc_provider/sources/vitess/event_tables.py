@@ -17,11 +17,11 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.connect_metadata import CONNECT_PARAMETERS
 from airflow_cdc_provider.sources.converters import Converter
 from airflow_cdc_provider.sources.vitess.event_columns import Cells
 from airflow_cdc_provider.sources.vitess.event_masks import mask_of
 from airflow_cdc_provider.sources.vitess.event_types import (
-    CONNECT_PARAMETERS,
     EventColumn,
     EventTypes,
     event_column,

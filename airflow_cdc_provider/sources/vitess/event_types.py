@@ -29,15 +29,11 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME, CONNECT_PARAMETERS
 from airflow_cdc_provider.sources.vitess import event_columns as columns
 from airflow_cdc_provider.sources.vitess.event_columns import Cells
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
-
-CONNECT_NAME: Final = b"connect.name"
-"""Metadata of a field: the name of its Connect schema, with the version after a colon."""
-CONNECT_PARAMETERS: Final = b"connect.parameters"
-"""Metadata of a field: the parameters of its Connect schema, a JSON object."""
 
 Temporal = Literal[
     "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "text"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -26,6 +26,7 @@ _ROW_EVENT: Final = 5
 """Of ``VEvent``: what a ROW event holds."""
 _ROW_CHANGE: Final = 2
 """Of ``RowEvent``: a row change."""
+_STOP_CHECK_SECONDS: Final = 0.2
 
 
 class Responses(Protocol):
@@ -105,12 +106,15 @@ class ReadAhead:
         responses = self.take(timeout_seconds, 0)
         return responses[0] if responses else None
 
-    def take(self, timeout_seconds: float, most_bytes: int) -> list[bytes]:
+    def take(
+        self, timeout_seconds: float, most_bytes: int, stopping: Callable[[], bool] = lambda: False
+    ) -> list[bytes]:
         """Return the responses that wait, or the next one; none if none came in time.
 
         Args:
             timeout_seconds: How long to wait for the first.
             most_bytes: Of several: of so many bytes at most.
+            stopping: Ends the waiting.
 
         Raises:
             StreamEnded: The server has ended the stream.
@@ -120,9 +124,9 @@ class ReadAhead:
         with self._changed:
             while not self._fetched and self._failure is None:
                 left = until - time.monotonic()
-                if left <= 0:
+                if left <= 0 or stopping():
                     return []
-                self._changed.wait(left)
+                self._changed.wait(min(left, _STOP_CHECK_SECONDS))
             if not self._fetched:
                 assert self._failure is not None
                 raise self._failure

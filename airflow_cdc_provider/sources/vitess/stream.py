@@ -167,6 +167,9 @@ class ChangeStream:
         Args:
             most_bytes: How many bytes to take of several.
 
+        Returns:
+            The cutter, with what came; with nothing new if the job is asked to stop meanwhile.
+
         Raises:
             TransientError: The stream is lost, or silent.
             StreamEnded: The server has ended it.
@@ -177,9 +180,11 @@ class ChangeStream:
         assert self._cutter is not None
         silent_seconds = _SILENT_INTERVALS * self._options.stream.heartbeat_seconds
         began = time.perf_counter()
-        responses = self._ahead.take(silent_seconds, most_bytes)
+        responses = self._ahead.take(silent_seconds, most_bytes, self._stopping)
         taken = time.perf_counter()
         self._counts.waited_seconds += taken - began
+        if not responses and self._stopping():
+            return self._cutter
         if not responses:
             raise TransientError(
                 "VTGate's stream is silent",

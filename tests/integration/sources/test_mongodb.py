@@ -175,7 +175,7 @@ def write_documents(collection: Any, rng: random.Random, count: int) -> int:
     return taken
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_ten_thousand_writes_of_any_documents_end_with_what_find_returns(
     replay: Replay, database: Any, seed: int

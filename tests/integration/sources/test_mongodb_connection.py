@@ -386,7 +386,7 @@ def test_the_check_of_a_connection_takes_no_longer_than_it_may(mongo_server: Mon
         assert source({"host": host}, advanced=advanced).check()[0].level == "ok"
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.covers("MDB-XF-05")
 def test_a_resting_cursor_outlives_the_servers_limits() -> None:
     assert MongodbAdvanced().session_refresh_seconds < 30 * 60

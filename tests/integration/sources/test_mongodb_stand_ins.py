@@ -10,7 +10,9 @@ import bson
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPlace

@@ -22,7 +22,7 @@ from airflow_cdc_provider.sources.vitess.stream import ChangeStream
 from server_kit.vitess import Keyspace
 from server_kit.vitess_cluster import VitessCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 VSCHEMA = {
     "vindexes": {"hash": {"type": "hash"}},

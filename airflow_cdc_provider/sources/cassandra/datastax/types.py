@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cql.event_scalars import EVENT_SCALARS
 from airflow_cdc_provider.sources.cql.exact_values import decimals, durations, integers
 from airflow_cdc_provider.sources.cql.json_text import civil_date, value_to_json
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
@@ -55,27 +56,11 @@ _DURATION: Final = pa.struct(
     ]
 )
 _SCALARS: Final = {
-    "ascii": pa.utf8(),
-    "bigint": pa.int64(),
-    "blob": pa.binary(),
-    "boolean": pa.bool_(),
-    "counter": pa.int64(),
-    "custom": pa.binary(),
-    "date": pa.int32(),
+    **EVENT_SCALARS,
     "decimal": _DECIMAL,
-    "double": pa.float64(),
     "duration": _DURATION,
-    "empty": pa.binary(),
-    "float": pa.float32(),
-    "inet": pa.utf8(),
-    "int": pa.int32(),
     "smallint": pa.int32(),
-    "text": pa.utf8(),
-    "time": pa.int64(),
-    "timestamp": pa.int64(),
-    "timeuuid": pa.utf8(),
     "tinyint": pa.int32(),
-    "uuid": pa.utf8(),
     "varint": pa.binary(),
 }
 _LOGICAL: Final = {

@@ -37,16 +37,11 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.sources.connect_metadata import CONNECT_DOC, CONNECT_NAME, CONNECT_PARAMETERS
+from airflow_cdc_provider.sources.cql.event_scalars import EVENT_SCALARS
 from airflow_cdc_provider.sources.cql.exact_values import decimals, integers
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, NativeType, field_names
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
-
-CONNECT_NAME: Final = b"connect.name"
-"""Metadata of a field: the name of its Connect schema; its version follows after a colon, if it has one."""
-CONNECT_DOC: Final = b"connect.doc"
-"""Metadata of a field: the description of its Connect schema."""
-CONNECT_PARAMETERS: Final = b"connect.parameters"
-"""Metadata of a field: parameters of its Connect schema, ``name=value``, a line each."""
 
 Decimals = Literal["double", "precise", "string"]
 Varints = Literal["long", "precise", "string"]
@@ -54,28 +49,7 @@ Frozen = Literal["structured", "bytes"]
 
 _FROZEN_TYPES: Final = ("list", "set", "map", "udt")
 
-_SCALARS: Final = {
-    "ascii": pa.utf8(),
-    "bigint": pa.int64(),
-    "blob": pa.binary(),
-    "boolean": pa.bool_(),
-    "counter": pa.int64(),
-    "custom": pa.binary(),
-    "date": pa.int32(),
-    "double": pa.float64(),
-    "duration": pa.int64(),
-    "empty": pa.binary(),
-    "float": pa.float32(),
-    "inet": pa.utf8(),
-    "int": pa.int32(),
-    "smallint": pa.int16(),
-    "text": pa.utf8(),
-    "time": pa.int64(),
-    "timestamp": pa.int64(),
-    "timeuuid": pa.utf8(),
-    "tinyint": pa.int8(),
-    "uuid": pa.utf8(),
-}
+_SCALARS: Final = {**EVENT_SCALARS, "duration": pa.int64()}
 _NAMES: Final = {
     "date": "io.debezium.time.Date:1",
     "duration": "io.debezium.time.NanoDuration:1",

@@ -75,6 +75,17 @@ def open_session(
             session.client_protocol_handler = RawProtocolHandler
         session.default_fetch_size = extra.get("page_size", session.default_fetch_size)
         return session
+    except TransientError:
+        datacenters = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
+        cluster.shutdown()
+        if datacenter and datacenters and datacenter not in datacenters:
+            raise ConfigurationError(
+                "no node is in the local datacenter",
+                expected=f"one of {', '.join(datacenters)}",
+                found=datacenter,
+                remedy="correct local_datacenter in the connection's extra, or leave it out",
+            ) from None
+        raise
     except BaseException:
         cluster.shutdown()
         raise

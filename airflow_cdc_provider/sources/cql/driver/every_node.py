@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.2
+_CLOCK: Final = "SELECT toUnixTimestamp(now()) AS now_ms FROM system.local"
 
 
 def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
@@ -32,7 +33,7 @@ def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
                 with driver_errors(f"asking {host.address}"):
                     found: Any = answer.result()
             except CdcError as error:
-                if time.monotonic() < last_try:
+                if time.monotonic() < last_try and not _is_ignored(session, host):
                     again.append(host)
                     continue
                 found = error
@@ -41,3 +42,23 @@ def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
             # Just after connecting, the driver may still be about to replace its connections.
             time.sleep(_PAUSE_SECONDS)
         hosts = again
+
+
+def slowest_clock_us(session: Session) -> int:
+    """Ask all nodes for their clocks, and return the time of the slowest, us since 1970.
+
+    Raises:
+        TransientError: No node answers.
+    """
+    answers = [answer for _, answer in ask_nodes(session, _CLOCK)]
+    clocks = [int(answer.one().now_ms) for answer in answers if not isinstance(answer, CdcError)]
+    if not clocks:
+        raise TransientError("no node tells its clock", remedy="check that the nodes run and can be reached")
+    return min(clocks) * 1000
+
+
+def _is_ignored(session: Session, host: Host) -> bool:
+    """Tell whether the driver keeps no connections to a node, being of another data centre."""
+    from cassandra.policies import HostDistance
+
+    return bool(session.cluster.profile_manager.distance(host) == HostDistance.IGNORED)

@@ -20,7 +20,9 @@ from cassandra.cluster import NoHostAvailable
 from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, newest_generation
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
@@ -249,7 +251,7 @@ def test_tables_whose_schema_changes_equal_the_source(
     assert seen["compared"] > 1
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_many_schema_changes_on_many_tables_equal_the_source(
     cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int, tmp_path: Path

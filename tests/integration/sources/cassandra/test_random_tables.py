@@ -127,7 +127,7 @@ def test_tables_of_random_shapes_equal_the_source(
 
 
 @pytest.mark.covers("CAS-LIM-03")
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_ten_thousand_statements_on_forty_tables_equal_the_source(
     cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str, seed: int

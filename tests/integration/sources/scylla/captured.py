@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,11 @@ from server_kit.scylla import ImitatedScylla
 
 
 def scylla_source(
-    cluster: ImitatedScylla, server: CassandraServer, images: WantedImages | None = None, **options: Any
+    cluster: ImitatedScylla,
+    server: CassandraServer,
+    images: WantedImages | None = None,
+    spelled_out: Callable[[str], bool] = lambda table: False,
+    **options: Any,
 ) -> ScyllaSource:
     """Build a source of the imitation's tables; what is written is read at once, unless options say."""
     names = cluster.names
@@ -45,6 +49,7 @@ def scylla_source(
         parse(ScyllaOptions, plain, "source"),
         {"host": server.host, "port": server.port},
         lambda table: table.startswith(f"{cluster.keyspace}.") and not table.endswith("_scylla_cdc_log"),
+        names=spelled_out,
         images=images,
     )
 

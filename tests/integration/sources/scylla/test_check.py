@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.scylla.check import WantedImages, release_of
 from server_kit import CassandraServer
-from server_kit.scylla import Preimage
+from server_kit.scylla import Column, CqlType, InvalidRequest, Preimage
 from tests.integration.sources.scylla.captured import scylla_source
 from tests.integration.sources.scylla.test_log_reading import imitated, item
 
@@ -69,6 +71,33 @@ def test_levels_logs_and_releases_are_told(
     assert f"{keyspace}.item: its log lives for 20 s: the longest pause between two runs" in told(
         findings, "ok"
     )
+
+
+@pytest.mark.covers("SCY-TYP-12")
+def test_tables_with_counters_cannot_be_logged_and_are_told(
+    cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    counts = replace(item(keyspace, "counts"), regular=(Column("n", CqlType("counter")),))
+    with pytest.raises(InvalidRequest, match="Counter support missing"):
+        cluster.create_table(counts)
+    cluster.create_table(counts.with_cdc(enabled=False))
+    with pytest.raises(InvalidRequest, match="Counter support missing"):
+        cluster.alter_cdc("counts", enabled=True)
+    cluster.create_table(item(keyspace))
+    source = scylla_source(cluster, cassandra_server)
+    assert source.tables() == [f"{keyspace}.item"]
+    assert (
+        f"tables: {keyspace}.counts: ScyllaDB makes no log of tables with counters, so they are left out"
+        in (told(source.check(), "warning"))
+    )
+    named = scylla_source(cluster, cassandra_server, spelled_out=lambda table: table.endswith(".counts"))
+    (refused,) = named.check()
+    assert refused.level == "error"
+    assert refused.remedy == "take it out of tables"
+    with pytest.raises(ConfigurationError, match=r"counts is named .* counters, of which ScyllaDB"):
+        named.start()
 
 
 def test_a_hook_opens_a_session_and_names_the_cluster(

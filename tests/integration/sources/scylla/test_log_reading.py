@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import struct
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +20,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.sources.base import ReadLimit
+from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced, ScyllaOptions
 from server_kit import CassandraServer
 from server_kit.scylla import (
     PAIR,
@@ -195,7 +200,11 @@ def test_a_position_that_is_older_than_the_log_is_told_with_its_times(
     begins_us = time.time_ns() // 1000 - 600 * SECOND_US
     assert 0 <= begins_us - after[f"{keyspace}.item"]["read_to"] < 5 * SECOND_US
     assert source.gaps(after) == ([], after)
-    assert (source.start() or {})[f"{keyspace}.item"]["read_to"] > begins_us - 10 * SECOND_US
+    start = source.start() or {}
+    assert start[f"{keyspace}.item"]["read_to"] > begins_us - 10 * SECOND_US
+    time.sleep(0.01)
+    source.head()
+    assert source.gaps(start) == ([], start), "a beginning that expires meanwhile is no loss"
 
 
 @pytest.mark.covers("SCY-WIN-04")
@@ -317,6 +326,143 @@ def test_a_generation_that_is_announced_late_is_read_from_its_begin(
     logged = cluster.execute("item", Insert((struct.pack(">i", 1),), (), {}, timestamp=began_ms * 1000 + 5))
     captured.run()
     assert [r["position"][24:] for r in captured.records] == [logged[0].stream]
+
+
+@pytest.mark.covers("SCY-GEN-03")
+def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    began_ms = time.time_ns() // 1_000_000 - 60_000
+    cluster.new_generation(began_ms)
+    cluster.create_table(item(keyspace))
+    poll_seconds = ScyllaAdvanced().generation_poll_seconds
+    assert poll_seconds == 30
+
+    def second_window(counts: Counter[str], announced_s: int, poll_seconds: float) -> tuple[int, int]:
+        """Tell generation and end of the second window, when a generation was announced after the first."""
+        source = scylla_source(
+            cluster,
+            cassandra_server,
+            query_window_seconds=20,
+            widest_window_seconds=20,
+            advanced={"generation_poll_seconds": poll_seconds},
+        )
+        newest_ms = cluster.generations.sets[-1].time_ms
+        start = {f"{keyspace}.item": {"v": 1, "generation": newest_ms, "read_to": newest_ms * 1000}}
+        head = source.head()
+        first = source.plan(start, head, ReadLimit())
+        cluster.new_generation(began_ms + announced_s * 1000)
+        source.heard(counts)
+        end = source.plan(first.end, head, ReadLimit()).end[f"{keyspace}.item"]
+        source.close()
+        return (end["generation"] - began_ms) // 1000, (end["read_to"] // 1000 - began_ms) // 1000
+
+    some = Counter({"events": 1})
+    assert second_window(some, 10, poll_seconds) == (0, 40), "it isn't looked for yet"
+    assert second_window(Counter(), 12, poll_seconds) == (12, 32)
+    assert second_window(some, 14, 0) == (14, 34)
+
+
+@pytest.mark.covers("SCY-WIN-03")
+def test_windows_are_so_far_apart_as_is_asked_for_until_a_stop(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    assert ScyllaOptions().minimal_wait_seconds == 0
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation(time.time_ns() // 1_000_000 - 4_000)
+    cluster.create_table(item(keyspace))
+    source = scylla_source(
+        cluster,
+        cassandra_server,
+        query_window_seconds=1,
+        widest_window_seconds=1,
+        minimal_wait_seconds=0.4,
+    )
+    began = time.monotonic()
+    windows = len(Captured(source).run().plans)
+    assert windows >= 4
+    assert time.monotonic() - began >= 0.4 * (windows - 1)
+
+    stopped = scylla_source(cluster, cassandra_server, minimal_wait_seconds=60)
+    stopped.stop_when(lambda: True)
+    head = stopped.head()
+    began = time.monotonic()
+    stopped.plan(stopped.start(), head, ReadLimit())
+    stopped.plan(stopped.start(), head, ReadLimit())
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.covers("SCY-OFF-07")
+def test_an_idle_table_is_read_on_from_where_it_was_last_looked_at(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace, vnodes=1, shards=1)
+    cluster.new_generation(time.time_ns() // 1_000_000 - 80_000_000)
+    cluster.create_table(item(keyspace))
+    first = Captured(scylla_source(cluster, cassandra_server)).run()
+    assert first.counts["requests"] > 5
+    looked_us = (first.offset or {})[f"{keyspace}.item"]["read_to"]
+    assert time.time_ns() // 1000 - looked_us < 60 * SECOND_US
+    again = Captured(scylla_source(cluster, cassandra_server), first.offset).run()
+    assert not first.records + again.records
+    (read,) = [read for plan in again.plans for part in plan.partitions for read in part.reads]
+    assert read.begin_us == looked_us, "the old time isn't scanned again"
+    assert (again.offset or {})[f"{keyspace}.item"]["read_to"] > looked_us
+
+
+_WORKER = """
+import pickle, sys
+import pyarrow as pa
+reader, part = pickle.load(sys.stdin.buffer)
+batches = list(reader(part))
+with pa.ipc.new_stream(sys.stdout.buffer, batches[0].schema) as out:
+    for batch in batches:
+        out.write_batch(batch)
+"""
+
+
+@pytest.mark.covers("SCY-STM-09")
+def test_tasks_share_nothing_but_what_the_plan_gives_them(
+    cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str, tmp_path: Path
+) -> None:
+    cluster = imitated(cassandra_session, keyspace, vnodes=8)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    cluster.execute("item", *(insert(sku, 1) for sku in range(60)))
+    time.sleep(0.02)
+    source = scylla_source(cluster, cassandra_server)
+    start, head = source.start(), source.head()
+    plan = source.plan(start, head, ReadLimit(tasks=3))
+    assert len(plan.partitions) == 3
+    workers = []
+    for number, part in enumerate(plan.partitions):
+        # An interpreter, a folder, and bytes: what a task has on another machine.
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER],
+            cwd=folder,
+            env={"PYTHONPATH": str(Path(__file__).parents[4])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps((source.reader(), part)))
+        process.stdin.close()
+        workers.append(process)
+    found = []
+    for process in workers:
+        assert process.stdout is not None
+        found += pa.ipc.open_stream(process.stdout.read()).read_all().to_pylist()
+        assert process.wait() == 0
+    alone = Captured(scylla_source(cluster, cassandra_server)).run().records
+    assert len(alone) == 60
+
+    def places(records: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
+        return sorted((r["origin"], r["position"]) for r in records)
+
+    assert places(found) == places(alone)
 
 
 @pytest.mark.covers("SCY-GEN-06")

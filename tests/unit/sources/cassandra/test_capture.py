@@ -86,9 +86,13 @@ def put(log: LogFolder, number: int, sections: Sequence[Sequence[bytes]], **opti
     return put_segment(Path(log.path), number, data, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.covers("CAS-D3X-06")
 def test_all_segments_are_read_in_order_and_then_no_more(log: LogFolder) -> None:
     for number in (3, 1, 2):
         put(log, number, sections_of(10 * number, 2, 1))
+    parts = plan_segments(log, TABLES, None, head(log), EVERYTHING).partitions
+    by_segment = [[number // 10 for number in _read([part])] for part in parts]
+    assert sorted(by_segment) == [[1, 1, 1], [2, 2, 2], [3, 3, 3]], "work is parted by segment"
     records, offset = read_all(log, TABLES)
     assert keys(records) == [10, 11, 12, 20, 21, 22, 30, 31, 32]
     assert offset == head(log) == {HOST: {"v": 1, "floor": 0, "done": [[1, 3]], "open": {}}}

@@ -79,7 +79,7 @@ def _plain(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_kernels_stay_inside_their_arrays(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.sources.cassandra.fuzzing", "60"],

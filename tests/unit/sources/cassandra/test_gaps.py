@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.commit_log.gaps import find_gaps
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset, write_offset

@@ -12,7 +12,7 @@ from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cassandra.codec import recall_codec
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.types import CONNECT_NAME
+from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import UpdateWriter
 from tests.unit.sources.cassandra.test_decode import changes

@@ -7,11 +7,11 @@ import bson
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.sources.mongodb.patches import apply_patches
-from tests.oracles.mongodb_updates import update_description
+from tests.oracles.mongodb_updates import hides_a_move, update_description
 from tests.unit.sources.mongodb.documents import MUTATIONS, SCALARS, TEXT, mutated, raw_document, raw_element
 
 NAMES = st.one_of(
@@ -71,6 +71,7 @@ def set_fields(document: Any, fields: dict[str, Any], **others: Any) -> Any:
 
 
 @given(st.lists(histories(), max_size=4))
+@example([[{"a": None, "b": {"b": None, "a": None}}, {"b": {"a": None, "b": None}}]])
 def test_documents_become_byte_for_byte_what_they_became_at_the_server(
     histories: list[list[dict[str, Any]]],
 ) -> None:
@@ -84,7 +85,11 @@ def test_documents_become_byte_for_byte_what_they_became_at_the_server(
     found = apply_patches(bases, pa.array(patches, pa.binary()), np.array(offsets))
 
     found.validate(full=True)
-    assert found.to_pylist() == [bson.encode(states[-1]) for states in histories]
+    for states, document in zip(histories, found.to_pylist(), strict=True):
+        if document is None:
+            assert any(hides_a_move(before, after) for before, after in pairwise(states))
+        else:
+            assert document == bson.encode(states[-1])
 
 
 def test_a_new_field_goes_to_the_end_and_a_known_one_stays() -> None:
@@ -190,6 +195,12 @@ def test_no_document_stays_none_and_harms_none() -> None:
 def test_documents_grow_as_far_as_they_must() -> None:
     before = {"a": [], "b": "x" * 1000}
     assert set_fields(before, {"a.50000": 1}) == [("a", [*[None] * 50000, 1]), ("b", "x" * 1000)]
+
+
+@pytest.mark.parametrize("length", [0, 4, 6, 2**31 - 1, 2**32 - 1])
+def test_a_document_that_is_not_as_long_as_it_says_is_refused(length: int) -> None:
+    damaged = length.to_bytes(4, "little") + bson.encode({})[4:]
+    assert applied(damaged, patch(updatedFields={"a": 1})) is None
 
 
 @given(histories(), MUTATIONS)

@@ -1,10 +1,11 @@
-"""What a capture would have stored of changes that the imitation logged, for tests of decoding."""
+"""What a capture would have stored of changes that the imitation logged, for tests of decoding and events."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,15 +13,19 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cql import schema as cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns, order_columns
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
-from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL, Position, change_payload, schema_digest
+from airflow_cdc_provider.sources.scylla.payload import LOG_ROW_TTL, Position, schema_digest
+from airflow_cdc_provider.sources.scylla.payload import change_payload as payload_of_rows
 from server_kit.scylla.cluster import LoggedChange
+from server_kit.scylla.log_rows import Change
 from server_kit.scylla.schemas import log_columns
 from server_kit.scylla.tables import Column, Delta, Table
+from server_kit.scylla.timeuuids import EPOCH_TICKS
 from server_kit.scylla.values import CqlType
 
 TABLE_ID = "5a1c395e4b0d11efb1a1325096b39f47"
 OTHER_ID = "6a1c395e4b0d11efb1a1325096b39f47"
 GENERATION_MS = 1_600_000_000_000
+STREAM = bytes.fromhex("c000000000000000aacd159e24000051")
 
 LogRow = Mapping[str, bytes | None]
 """A log row as column values in native bytes; what is null may be left out."""
@@ -67,6 +72,9 @@ def schema_payload(table: Table, table_id: str = TABLE_ID) -> bytes:
     """Write the record of kind ``schema`` of a table's log."""
     logged = [(name, kind.cql(table.keyspace)) for name, kind in log_columns(table)]
     base = (*table.partition, *table.clustering, *table.statics, *table.regular)
+    types: dict[str, list[list[str]]] = {}
+    for column in base:
+        _note_types(column.type, table.keyspace, types)
     return json.dumps(
         {
             "v": 1,
@@ -80,7 +88,7 @@ def schema_payload(table: Table, table_id: str = TABLE_ID) -> bytes:
             "static": [c.name for c in table.statics],
             "columns": [*logged[:6], (LOG_ROW_TTL, "int"), *sorted(logged[6:])],
             "base": {c.name: c.type.cql(table.keyspace) for c in base},
-            "types": {},
+            "types": types,
             "log_ttl": table.cdc.ttl,
             "delta": "keys" if table.cdc.delta is Delta.KEYS else "full",
         }
@@ -122,7 +130,7 @@ def change_record(
         "generation": 0,
         "captured_at": None if read_at is None else datetime.fromtimestamp(read_at, UTC),
         "schema_id": schema_digest(schema),
-        "payload": change_payload(
+        "payload": payload_of_rows(
             [[life if n == LOG_ROW_TTL else row.get(n) for n in names] for row in rows]
         ),
     }
@@ -146,6 +154,31 @@ def logged_rows(logged: LoggedChange) -> list[LogRow]:
 def record_of(logged: LoggedChange) -> dict[str, object]:
     """Write the record of a change that the imitation logged."""
     return change_record(logged.table, logged_rows(logged))
+
+
+def time_uuid(microseconds: int) -> bytes:
+    """Make ``cdc$time``: all its random bytes are 0x80."""
+    ticks = microseconds * 10 + EPOCH_TICKS
+    low, middle, high = ticks & 0xFFFFFFFF, ticks >> 32 & 0xFFFF, ticks >> 48 | 0x1000
+    return low.to_bytes(4, "big") + middle.to_bytes(2, "big") + high.to_bytes(2, "big") + b"\x80" * 8
+
+
+def record_of_change(table: Table, change: Change, partition: Sequence[bytes]) -> dict[str, Any]:
+    """Write the record of a change that the model made of one partition, in :data:`STREAM`."""
+    return record_of(LoggedChange(table, tuple(partition), STREAM, time_uuid(change.time), change))
+
+
+def payloads(records: Iterable[Mapping[str, Any]]) -> pa.Array:
+    """Put the payloads of records into a column."""
+    return pa.array([record["payload"] for record in records], pa.binary())
+
+
+def _note_types(kind: CqlType, keyspace: str, types: dict[str, list[list[str]]]) -> None:
+    for inside in kind.parameters:
+        _note_types(inside, keyspace, types)
+    if kind.name == "udt":
+        fields = zip(kind.fields, kind.parameters, strict=True)
+        types[kind.udt_name] = [[name, inside.cql(keyspace)] for name, inside in fields]
 
 
 def _known(row: LogRow, name: str) -> bytes:

@@ -17,7 +17,7 @@ from airflow_cdc_provider.sources.scylla.event_tables import event_table
 from airflow_cdc_provider.sources.scylla.events import EventDecoder, TableEvents
 from server_kit.scylla.log_rows import Change
 from server_kit.scylla.tables import Table
-from tests.unit.sources.scylla.log_records import change_payload, payloads, schema_payload
+from tests.unit.sources.scylla.logged import payloads, record_of_change, schema_payload
 
 NOW_NS = 1_700_000_009_123_456_789
 
@@ -26,7 +26,7 @@ def decoded(table: Table, changes: Sequence[Change], partition: Sequence[bytes])
     """Decode changes of one partition."""
     form = event_table(schema_payload(table))
     decoder = EventDecoder(form, schema_lead("my", table.keyspace, table.name))
-    return decoder.decode(payloads(*(change_payload(table, change, partition) for change in changes)))
+    return decoder.decode(payloads(record_of_change(table, change, partition) for change in changes))
 
 
 def options(**given: Any) -> EnvelopeOptions:

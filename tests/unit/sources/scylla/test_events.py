@@ -6,6 +6,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.events.connect import schema_of
@@ -32,7 +33,7 @@ from server_kit.scylla.statements import (
 from server_kit.scylla.tables import Column, Preimage, Table
 from server_kit.scylla.values import CqlType, pack_elements, pack_pairs, pack_parts
 from tests.unit.server_kit.scylla.item import ADDRESS, INT, ITEM, TEXT, THINGS, Server, T, i, server, t
-from tests.unit.sources.scylla.log_records import change_payload, payloads, schema_payload
+from tests.unit.sources.scylla.logged import record_of_change, schema_payload
 from tests.unit.sources.scylla.published import decoded
 
 SHOP = (i(7),)
@@ -310,13 +311,13 @@ def test_nested_values_are_arrays_and_structs_named_after_their_types() -> None:
 
 def refused(*given: bytes) -> dict[int, str]:
     decoder = EventDecoder(event_table(schema_payload(ITEM)), "my.shop.item.")
-    found = decoder.decode(payloads(*given))
+    found = decoder.decode(pa.array(given, pa.binary()))
     assert found.events.num_rows == sum(number not in found.undecodable for number in range(len(given)))
     return found.undecodable
 
 
 def one(row: LogRow) -> bytes:
-    return change_payload(ITEM, Change(T, (row,)), SHOP)
+    return bytes(record_of_change(ITEM, Change(T, (row,)), SHOP)["payload"])
 
 
 def test_what_is_no_whole_change_is_named_and_the_others_are_decoded() -> None:

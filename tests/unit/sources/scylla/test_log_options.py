@@ -80,7 +80,7 @@ def test_what_changes_of_a_log_is_recorded_once() -> None:
     records: list[dict[str, Any]] = []
     history = LogHistory()
     for at_us, option in enumerate([off, on, on, off, off, on, CdcOption(True, ttl_seconds=60)], 1):
-        found = list(history.news(log_tables(parse_cql(SCHEMA), {"s.t": option}).values(), at_us))
+        found = list(history.news(log_tables(parse_cql(SCHEMA), {"s.t": option}).values(), (), at_us))
         records += [{name: r.get(name) for name in CHANGE_SCHEMA.names} for r in found]
         history = LogHistory(pa.Table.from_pylist(records, CHANGE_SCHEMA))
     times = [int.from_bytes(r["position"][-8:], "big") for r in records]

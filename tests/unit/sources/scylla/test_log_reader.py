@@ -16,9 +16,8 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_reader import (
-    GroupRead,
-    LogPart,
     LogReader,
     LogReads,
     QuarantineReader,

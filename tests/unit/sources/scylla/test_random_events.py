@@ -18,7 +18,7 @@ from server_kit.scylla.cluster import LoggedChange
 from server_kit.scylla.log_rows import INSERT, PARTITION_DELETE, ROW_DELETE, UPDATE
 from server_kit.scylla.tables import CdcOptions, Preimage
 from server_kit.scylla.workload import draw_table
-from tests.unit.sources.scylla.log_records import change_payload, payloads, schema_payload
+from tests.unit.sources.scylla.logged import payloads, record_of, schema_payload
 from tests.unit.sources.scylla.published import options
 from tests.unit.sources.scylla.test_random_log_rows import random_changes
 
@@ -45,9 +45,8 @@ def test_each_row_that_a_change_touches_has_an_event_in_every_form(seed: int) ->
     cdc = CdcOptions(preimage=chance.choice(list(Preimage)), postimage=chance.random() < 0.5)
     table = draw_table(chance, "shop", "drawn", cdc=cdc)
     logged = list(random_changes(chance, BaseTable(table), 40))
-    written = [change_payload(table, one.change, one.key) for one in logged]
     decoder = EventDecoder(event_table(schema_payload(table)), "my.shop.drawn.")
-    found = decoder.decode(payloads(*written))
+    found = decoder.decode(payloads(map(record_of, logged)))
     assert found.undecodable == {}
     events = found.events.to_pylist()
     shown: list[set[tuple[bool, str]]] = [set() for _ in logged]

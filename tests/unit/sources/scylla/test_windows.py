@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.scylla.generations import Timeline, by_token, by_vnode
-from airflow_cdc_provider.sources.scylla.log_reader import GroupRead, divide
+from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, divide, group_reads
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
 from airflow_cdc_provider.sources.scylla.stream_ids import (
     first_time,
@@ -21,7 +23,7 @@ from airflow_cdc_provider.sources.scylla.stream_ids import (
     timeuuid,
     vnode_index,
 )
-from airflow_cdc_provider.sources.scylla.windows import Pace, Window, next_window
+from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, Window, next_window
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
@@ -121,20 +123,37 @@ def test_windows_cover_each_set_of_streams_once_and_in_order(
 
 @pytest.mark.covers("SCY-WIN-01")
 def test_windows_widen_over_empty_time_and_narrow_under_load() -> None:
-    pace = Pace(30 * SECOND_US, SECOND_US, DAY_US)
+    paces = Paces(Pace.between(30 * SECOND_US, DAY_US))
     read = windows = 0
     while read < DAY_US:
-        took = min(pace.width_us, DAY_US - read)
-        read, windows, pace = read + took, windows + 1, pace.after(took, 0.0)
+        took = min(paces.of("t").width_us, DAY_US - read)
+        read, windows, paces = read + took, windows + 1, paces.after({"t": took}, {})
     assert 50 * windows <= DAY_US // (30 * SECOND_US)
     for _ in range(40):
-        pace = pace.after(pace.width_us, 1.5)
-    assert pace.width_us == SECOND_US
-    assert pace.after(SECOND_US, 0.8) == pace
+        paces = paces.after({"t": paces.of("t").width_us}, {"t": 1.5})
+    assert paces.of("t").width_us == SECOND_US
+    assert paces.after({"t": SECOND_US}, {"t": 0.8}).of("t") == paces.of("t")
     # The end of what there is says nothing of wider windows.
-    assert Pace(100, 1, 1000).after(50, 0.0).width_us == 100
-    fixed = Pace(100, 100, 100)
-    assert fixed.after(100, 0.0) == fixed.after(100, 9.0) == fixed
+    assert Pace(100, 1, 1000).wider(50).width_us == 100
+    fixed = Paces(Pace.between(100, 100))
+    assert {fixed.after({"t": 100}, {"t": held}).of("t").width_us for held in (0.0, 9.0)} == {100}
+
+
+def test_a_busy_table_has_narrow_windows_and_leaves_the_others_wide_ones() -> None:
+    rates = {"busy": 4e-9, "even": 1e-9, "idle": 0.0}  # of what a batch may hold, per us
+    paces = Paces(Pace.between(30 * SECOND_US, DAY_US))
+    most = 0.0
+    for number in range(60):
+        read = {table: paces.of(table).width_us for table in rates}
+        held = {table: rates[table] * width for table, width in read.items()}
+        if number > 20:
+            most = max(most, sum(held.values()))
+            assert read["busy"] <= read["even"] < read["idle"]
+        paces = paces.after(read, held)
+    assert paces.of("idle").width_us == DAY_US
+    assert 0.5 < most <= 1
+    refused = paces.after({"idle": DAY_US, "even": 1}, {}, crowded=True)
+    assert refused.tables == paces.tables
 
 
 @pytest.mark.covers("SCY-STM-06")
@@ -150,6 +169,36 @@ def test_an_offset_names_a_table_once_and_groups_that_are_ahead() -> None:
     assert positions["s.b"].group_reads_from("4") == 7
     assert positions["s.b"].moved(5, 8).ahead == {"3": 9}
     assert positions["s.b"].moved(5, 9).ahead == positions["s.b"].moved(6, 8).ahead == {}
+    truncated = TablePosition(5, 7, truncated_us=6, begun_us=8)
+    assert read_offset(write_offset({"s.a": truncated})) == {"s.a": truncated}
+    assert (truncated.moved(6, 8).truncated_us, truncated.moved(6, 8).begun_us) == (6, 0)
+
+
+@pytest.mark.covers("SCY-OFF-03")
+def test_twenty_thousand_groups_are_one_position_read_at_once() -> None:
+    streams = tuple((number << 64 | number << 4 | 1).to_bytes(16, "big") for number in range(20_000))
+    groups = by_vnode(streams)
+    assert len(groups) == 20_000
+    sets = Timeline((1_000,), lambda ms: groups)
+    offset = write_offset({"s.t": TablePosition(1_000, 1_000_000)})
+    for number in range(1, 101):
+        position = read_offset(offset)["s.t"]
+        window = next_window(position, sets, 10**9, 10_000)
+        assert window is not None
+        if number in (1, 100):
+            parts = divide(group_reads("s.t", position, window, sets), 8, 256)
+            assert sum(len(part.reads) for part in parts) == 20_000
+        offset = write_offset({"s.t": position.moved(window.generation_ms, window.end_us)})
+        assert len(json.dumps(offset)) < 100, "it doesn't grow, however often it is stored"
+    # Also where each group has a place of its own there is one of each, once.
+    ahead = {str(number): 3_000_000 + number for number in range(20_000)}
+    offset = write_offset({"s.t": TablePosition(1_000, 2_000_000, ahead)})
+    began = process_time()
+    stored = read_offset(json.loads(json.dumps(offset)))["s.t"]
+    assert process_time() - began < 2
+    assert stored.ahead == ahead
+    reads = group_reads("s.t", stored, Window(1_000, 2_000_000, 4_000_000), sets)
+    assert all(read.begin_us == 3_000_000 + int(read.group) for read in reads)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +211,8 @@ def test_an_offset_names_a_table_once_and_groups_that_are_ahead() -> None:
         {"v": 1, "generation": 1, "read_to": True},
         {"v": 1, "generation": 1, "read_to": 1, "window": 1},
         {"v": 1, "generation": 1, "read_to": 1, "groups": {"a": "b"}},
+        {"v": 1, "generation": 1, "read_to": 1, "truncated": "now"},
+        {"v": 1, "generation": 1, "read_to": 1, "begun": -1},
     ],
 )
 def test_an_offset_of_another_form_is_refused(value: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -44,6 +45,8 @@ APART = Fails(
     "not all journaling participants are in the stream: journal: [...], stream: [...]",
 )
 ALL = ReadLimit()
+SILENT_SECONDS = 15
+"""After which a stream that says nothing counts as lost."""
 
 
 class Cluster:
@@ -83,7 +86,7 @@ def start_of(shards: Sequence[str]) -> Position:
 class Capture:
     """Streams of a fake VTGate."""
 
-    def __init__(self, stack: ExitStack, script: Callable[[Any], Sequence[Step]], streams: int) -> None:
+    def __init__(self, stack: ExitStack, script: Callable[[Any], Iterable[Step]], streams: int) -> None:
         self.server = stack.enter_context(FakeVtgate([script]))
         client = stack.enter_context(VtgateClient(ConnectionValues.read(self.server.connection)))
         options = VitessOptions(keyspace="shop", streams=streams, advanced=ADVANCED)
@@ -236,18 +239,27 @@ def test_a_stream_that_fails_ends_the_others_and_nothing_is_lost() -> None:
     cluster = Cluster(dict.fromkeys(FOUR, 5))
     broken = threading.Event()
     broken.set()
+    waiting = threading.Event()
 
-    def script(request: Any) -> Sequence[Step]:
+    def script(request: Any) -> Iterable[Step]:
         if broken.is_set():
             if any(s.shard == "40-80" for s in request.vgtid.shard_gtids):
+                waiting.wait(10)
                 return [Fails(grpc.StatusCode.PERMISSION_DENIED, "no")]
-            return [*cluster(request)[:2], Waits()]
+            return falling_silent(request)
         return cluster(request)
+
+    def falling_silent(request: Any) -> Iterator[Step]:
+        yield from cluster(request)[:2]
+        waiting.set()
+        yield Waits()
 
     with ExitStack() as stack:
         capture = Capture(stack, script, 2)
+        began = time.monotonic()
         with pytest.raises(ConfigurationError, match="PERMISSION_DENIED"):
             capture.streams.plan(start_of(FOUR), cluster.position(), ALL)
+        assert time.monotonic() - began < SILENT_SECONDS / 2
         assert not capture.streams.counts.connected
         broken.clear()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.jobs.debezium_metrics import STREAMING, metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import STREAMING, metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues

@@ -1,0 +1,345 @@
+"""Avro's binary encoding to JSON, value by value as a writer's schema says: a kernel.
+
+Layout (Avro 1.12, "Binary encoding")::
+
+    int, long       zigzag varint            float, double   4, 8 bytes, little-endian
+    boolean         one byte, 0 or 1         fixed           its bytes
+    bytes, string   length (long), bytes     enum            place of the symbol (int)
+    record          its fields in order      union           place of the member (long), value
+    array, map      blocks: count (long), items; a negative count is followed by the block's size in
+                    bytes; a block of 0 ends it
+
+What is guaranteed: no read outside a message and no write outside the output, whatever the bytes say; a
+message that ends too early or too late, or holds what its schema doesn't allow, is *broken* and leaves
+nothing. The JSON is Kafka's JsonConverter's: bytes in base64, NaN and the infinities as text, maps whose keys
+are no strings as pairs. Whether strings are UTF-8 is left to who reads the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.byte_kernels import copy, load_little32, load_little64
+from airflow_cdc_provider.changes.java_floats import write_number
+from airflow_cdc_provider.changes.kernels import kernel, walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.sources.debezium.json_program import DEEPEST, Program
+from airflow_cdc_provider.sources.debezium.json_writing import (
+    BROKEN,
+    SPARE,
+    TOO_LARGE,
+    most_of,
+    put_flag,
+    put_integer,
+    put_null,
+    put_quoted,
+    put_special,
+    quoted_length,
+    write_growing,
+)
+
+NULL: Final = 0
+BOOLEAN: Final = 1
+INT: Final = 2
+LONG: Final = 3
+FLOAT: Final = 4
+DOUBLE: Final = 5
+BYTES: Final = 6
+STRING: Final = 7
+FIXED: Final = 8
+"""Argument: how many bytes."""
+ENUM: Final = 9
+"""Edges: its symbols, as texts."""
+RECORD: Final = 10
+"""Argument: what is written behind its fields."""
+ARRAY: Final = 11
+MAP: Final = 12
+NULLABLE: Final = 13
+"""A union of null and one other; argument: the place of null."""
+CHOICE: Final = 14
+"""Another union: an object with a member for each of its members but null, of which one has a value."""
+
+
+_MOST_EMPTY: Final = 1000
+"""So many elements a block may have that take no bytes."""
+
+
+def avro_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
+    """Write messages as JSON.
+
+    Args:
+        program: Compiled from their writer's schema.
+        data: The buffer that they stand in.
+        starts: Where each begins, -1 for none.
+        ends: Where each ends.
+
+    Returns:
+        Binary; null where there is none or it is broken; and which ones are broken.
+
+    Raises:
+        OverflowError: They become too much for one batch.
+    """
+    return write_growing(_write, program, data, starts, ends, (DEEPEST + 1, 3), 1)
+
+
+@walker
+def read_long(data: Any, at: Any, end: Any) -> Any:
+    """Read a zigzag varint; return it and the place after it, which is -1 if it is broken."""
+    value = np.uint64(0)
+    for i in range(10):
+        if at >= end:
+            return np.int64(0), np.int64(-1)
+        byte = data[at & 0x7FFFFFFFFFFF]
+        at += 1
+        value |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
+        if byte < 0x80:
+            if i == 9 and byte > 1:
+                return np.int64(0), np.int64(-1)
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+    return np.int64(0), np.int64(-1)
+
+
+@kernel
+def _put_scalar(
+    kind: Any, argument: Any, data: npt.NDArray[Any], at: Any, end: Any, out: npt.NDArray[Any], to: Any
+) -> Any:
+    """Write a value that has no others inside it.
+
+    Returns:
+        The place after it in the data, -1 if it is broken, -2 if there is no room for it; and in the output.
+    """
+    room = len(out) - to
+    if kind == NULL:
+        return at, put_null(out, to)
+    if kind == BOOLEAN:
+        if at >= end or data[at] > 1:
+            return np.int64(-1), to
+        return at + 1, put_flag(data[at] == 1, out, to)
+    if kind in (INT, LONG):
+        number, at = read_long(data, at, end)
+        if at < 0 or (kind == INT and not -0x80000000 <= number <= 0x7FFFFFFF):
+            return np.int64(-1), to
+        return at, put_integer(number, out, to)
+    if kind in (FLOAT, DOUBLE):
+        width = np.int64(4) if kind == FLOAT else np.int64(8)
+        if end - at < width:
+            return np.int64(-1), to
+        bits = np.uint64(load_little32(data, at) if kind == FLOAT else load_little64(data, at))
+        single = kind == FLOAT
+        if (
+            (bits >> np.uint64(23) & np.uint64(0xFF) == np.uint64(0xFF))
+            if single
+            else (bits >> np.uint64(52) & np.uint64(0x7FF) == np.uint64(0x7FF))
+        ):
+            return at + width, put_special(bits, single, out, to)
+        return at + width, np.int64(write_number(bits, single, out, to))
+    length = np.int64(argument)
+    if kind != FIXED:
+        length, at = read_long(data, at, end)
+    if at < 0 or length < 0 or length > end - at:
+        return np.int64(-1), to
+    if kind == STRING:
+        if room < 6 * length + SPARE and room < quoted_length(data, at, at + length) + SPARE:
+            return np.int64(-2), to
+        return at + length, put_quoted(data, at, at + length, out, to)
+    if room < 4 * (length // 3) + SPARE:
+        return np.int64(-2), to
+    out[to] = 0x22
+    to = np.int64(write_base64(data, at, at + length, out, to + 1))
+    out[to] = 0x22
+    return at + length, to + 1
+
+
+@kernel
+def _write(
+    data: npt.NDArray[Any],
+    starts: npt.NDArray[Any],
+    ends: npt.NDArray[Any],
+    nodes: npt.NDArray[Any],
+    edges: npt.NDArray[Any],
+    texts: npt.NDArray[Any],
+    stack: npt.NDArray[Any],
+    slots: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    offsets: npt.NDArray[Any],
+    wrong: npt.NDArray[Any],
+    first: int,
+) -> int:
+    """Write messages from one on; return the one that found no room, or how many there are."""
+    for row in range(first, len(starts)):
+        to = offsets[row]
+        at = starts[row]
+        offsets[row + 1] = to
+        if at < 0:
+            continue
+        limit = to + most_of(ends[row] - at, texts)
+        room = out[: min(limit, len(out))]
+        at, to = _put_message(data, at, ends[row], nodes, edges, texts, stack, room, to)
+        if at == -2:
+            if limit > len(out):
+                return row
+            wrong[row] = TOO_LARGE
+        elif at != ends[row]:
+            wrong[row] = BROKEN
+        else:
+            offsets[row + 1] = to
+    return len(starts)
+
+
+@kernel
+def _put_message(
+    data: npt.NDArray[Any],
+    at: Any,
+    end: Any,
+    nodes: npt.NDArray[Any],
+    edges: npt.NDArray[Any],
+    texts: npt.NDArray[Any],
+    stack: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    to: Any,
+) -> Any:
+    """Write one message; return as :func:`_put_scalar` does.
+
+    The stack holds what is open: its node, the edge that is being read, and how many elements of its block
+    are to come.
+    """
+    depth = 0
+    node = np.int64(len(nodes) - 1)
+    while True:
+        if len(out) - to < SPARE:
+            return np.int64(-2), to
+        kind = nodes[node, 0]
+        if kind in (NULLABLE, CHOICE):
+            place, at = read_long(data, at, end)
+            if at < 0 or place < 0 or place >= nodes[node, 3]:
+                return np.int64(-1), to
+            child = edges[nodes[node, 2] + place, 0]
+            if child < 0:
+                to = put_null(out, to)
+            elif kind == NULLABLE:
+                node = child
+                continue
+            else:
+                stack[depth, 0], stack[depth, 1] = node, place
+                depth += 1
+                to = _put_others(nodes, edges, texts, node, 0, place, out, to)
+                if to < 0:
+                    return np.int64(-2), to
+                node = child
+                continue
+        elif kind == ENUM:
+            place, at = read_long(data, at, end)
+            if at < 0 or place < 0 or place >= nodes[node, 3]:
+                return np.int64(-1), to
+            to = _put_lead(edges, texts, nodes[node, 2] + place, out, to)
+            if to < 0:
+                return np.int64(-2), to
+        elif kind == RECORD and nodes[node, 3] > 0:
+            stack[depth, 0], stack[depth, 1] = node, 0
+            depth += 1
+            to = _put_lead(edges, texts, nodes[node, 2], out, to)
+            if to < 0:
+                return np.int64(-2), to
+            node = edges[nodes[node, 2], 0]
+            continue
+        elif kind == RECORD:
+            out[to], out[to + 1] = 0x7B, 0x7D
+            to += 2
+        elif kind in (ARRAY, MAP):
+            stack[depth, 0], stack[depth, 1], stack[depth, 2] = node, 0, 0
+            depth += 1
+            out[to] = 0x5B if kind == ARRAY else 0x7B
+            to += 1
+        else:
+            at, to = _put_scalar(kind, nodes[node, 1], data, at, end, out, to)
+            if at < 0:
+                return at, to
+        # A value is complete, or a list was opened: go on with what it stands in.
+        node = np.int64(-1)
+        while depth > 0 and node < 0:
+            if len(out) - to < SPARE:
+                return np.int64(-2), to
+            owner = stack[depth - 1, 0]
+            kind = nodes[owner, 0]
+            edge = nodes[owner, 2]
+            if kind == RECORD:
+                step = stack[depth - 1, 1] + 1
+                if step < nodes[owner, 3]:
+                    stack[depth - 1, 1] = step
+                    to = _put_lead(edges, texts, edge + step, out, to)
+                    if to < 0:
+                        return np.int64(-2), to
+                    node = edges[edge + step, 0]
+                else:
+                    out[to] = nodes[owner, 1]
+                    to += 1
+                    depth -= 1
+            elif kind == CHOICE:
+                place = stack[depth - 1, 1]
+                to = _put_others(nodes, edges, texts, owner, place + 1, nodes[owner, 3], out, to)
+                if to < 0 or len(out) - to < SPARE:
+                    return np.int64(-2), to
+                out[to] = 0x7D
+                to += 1
+                depth -= 1
+            else:
+                left = stack[depth - 1, 2]
+                if left == 0:
+                    left, at = read_long(data, at, end)
+                    if at >= 0 and left < 0:
+                        left = -left
+                        _, at = read_long(data, at, end)
+                    # Elements that take no bytes could be as many as anybody likes.
+                    if at < 0 or left < 0 or left > max(end - at, _MOST_EMPTY):
+                        return np.int64(-1), to
+                    if left == 0:
+                        out[to] = 0x5D if kind == ARRAY else 0x7D
+                        to += 1
+                        depth -= 1
+                        continue
+                stack[depth - 1, 2] = left - 1
+                if stack[depth - 1, 1] > 0:
+                    out[to] = 0x2C
+                    to += 1
+                stack[depth - 1, 1] = 1
+                if kind == MAP:
+                    at, to = _put_scalar(STRING, 0, data, at, end, out, to)
+                    if at < 0:
+                        return at, to
+                    out[to] = 0x3A
+                    to += 1
+                node = edges[edge, 0]
+        if node < 0:
+            return at, to
+
+
+@walker
+def _put_lead(edges: Any, texts: Any, edge: Any, out: Any, to: Any) -> Any:
+    """Write what stands before a part; return -1 if there is no room."""
+    start, length = edges[edge, 1], edges[edge, 2] - edges[edge, 1]
+    if len(out) - to < length + SPARE:
+        return np.int64(-1)
+    return copy(texts, start, length, out, to)
+
+
+@walker
+def _put_others(
+    nodes: Any, edges: Any, texts: Any, node: Any, first: Any, last: Any, out: Any, to: Any
+) -> Any:
+    """Write members of a choice that have no value, and the lead of the one behind them."""
+    count = nodes[node, 3]
+    for place in range(first, min(last + 1, count)):
+        edge = nodes[node, 2] + place
+        if edges[edge, 0] < 0:
+            continue
+        to = _put_lead(edges, texts, edge, out, to)
+        if to < 0:
+            return to
+        if place < last:
+            to = put_null(out, to)
+    return to

@@ -1,0 +1,102 @@
+"""Looking at everything that a capture of topics needs: brokers, topics, how messages are written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from airflow_cdc_provider.changes.record import QUARANTINE
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
+from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.sources.base import Finding
+from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
+
+_MOST_SAMPLED: Final = 20
+_LAST: Final = 3
+"""So many offsets at the end of a partition are looked at: a mark of a transaction may be the last one."""
+
+
+def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: SliceReader) -> list[Finding]:
+    """Look at the topics; never raises for what it finds.
+
+    Args:
+        settings: Of clients.
+        options: The source's.
+        reader: Reads as a capture would.
+    """
+    selects = reader.selects
+    cluster = ClusterTopics(settings, options.isolation)
+    try:
+        topics = cluster.topics(options.topics)
+        if options.tables_from == "topic":
+            topics = {name: one for name, one in topics.items() if selects(table_of(name))}
+        partitions = [(name, number) for name, topic in topics.items() for number in topic.partitions]
+        begins, ends = cluster.begins(partitions), cluster.ends(partitions)
+    except CdcError as error:
+        return [
+            Finding(
+                "error", "brokers", error.message + (f": {error.found}" if error.found else ""), error.remedy
+            )
+        ]
+    findings = [Finding("ok", "brokers", f"{settings.servers} answers")]
+    if not topics:
+        return [
+            *findings,
+            Finding(
+                "error",
+                "topics",
+                f"no topic matches {', '.join(options.topics)}",
+                "correct source.topics and tables, or give the user the right to describe the topics",
+            ),
+        ]
+    messages = sum(ends[one] - begins[one] for one in partitions)
+    findings.append(
+        Finding("ok", "topics", f"{len(topics)} topics, {len(partitions)} partitions, {messages} offsets")
+    )
+    filled = [one for one in partitions if ends[one] > begins[one]]
+    for place in filled[:_MOST_SAMPLED]:
+        first = max(begins[place], ends[place] - _LAST)
+        findings += _sample(reader, topics[place[0]], MessageRange(*place, first, ends[place]))
+    return findings
+
+
+def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Finding]:
+    """Read the last messages of a partition as a capture would."""
+    options = reader.options
+    where = f"partition {last.partition} of topic {last.topic}"
+    table = table_of(topic.name) if options.tables_from == "topic" else ""
+    part = TopicSlice(last, 0, len(topic.partitions), table, 0)
+    try:
+        batches = list(reader.read_counting(part, Counter()))
+    except CdcError as error:
+        return [
+            Finding("error", where, error.message + (f": {error.found}" if error.found else ""), error.remedy)
+        ]
+    reasons = [
+        reason
+        for batch in batches
+        for kind, reason in zip(
+            batch.column("kind").to_pylist(), batch.column("schema_id").to_pylist(), strict=True
+        )
+        if kind == QUARANTINE
+    ]
+    if not reasons:
+        return []
+    framed = options.value_converter not in FRAMED and _is_framed(reader, last)
+    remedy = (
+        "they are framed for a schema registry: set source.value_converter (and key_converter) to avro, "
+        "protobuf or json_schema, and source.registry"
+        if framed
+        else "such messages are set apart; check source.envelope, key_converter, value_converter and "
+        "tables_from"
+    )
+    return [Finding("error" if framed else "warning", where, reasons[-1], remedy)]
+
+
+def _is_framed(reader: SliceReader, last: MessageRange) -> bool:
+    """Tell whether values begin as a registry's converters frame them: a zero byte and an id."""
+    values = [m.value() for some in read_range(reader.settings, last, reader.options.isolation) for m in some]
+    return any(value is not None and len(value) > 5 and value[0] == 0 for value in values)

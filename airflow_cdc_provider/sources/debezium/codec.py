@@ -1,0 +1,288 @@
+"""Decoding and showing one table: what the pipeline needs of the source, put together.
+
+The greatest version wins whole (model ``row``): versions are places in a partition, where all messages of a
+key are. The state of a row is its JSON with the name of the schema that it came with (:mod:`.states`), so a
+later schema can show it anew: mirrors keep the states of their rows.
+
+Rows without a schema get columns by what their values are, as documents of MongoDB do
+(:mod:`airflow_cdc_provider.sources.mongodb.inferred`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.contribution import DELETE
+from airflow_cdc_provider.changes.drift import Drift
+from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.spans import Ints
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.abilities import FIELD_COUNTS
+from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.debezium import projection
+from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST
+from airflow_cdc_provider.sources.debezium.contributions import Form, decode
+from airflow_cdc_provider.sources.debezium.json_members import (
+    ARRAY,
+    FALSE,
+    INTEGER,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+    Members,
+)
+from airflow_cdc_provider.sources.debezium.patches import apply_patches
+from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
+from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
+from airflow_cdc_provider.sources.debezium.values import show_plain
+from airflow_cdc_provider.sources.mongodb import bson
+from airflow_cdc_provider.sources.mongodb.field_tally import FieldCount
+from airflow_cdc_provider.sources.mongodb.inferred import InferredColumns
+
+MEMORY_FORMAT: Final = 1
+
+_PENDING: Final = "pending"
+_INFERRED: Final = "inferred"
+_KINDS: Final[Mapping[int, int]] = {
+    NULL: bson.NULL,
+    FALSE: bson.BOOLEAN,
+    TRUE: bson.BOOLEAN,
+    INTEGER: bson.INT32,
+    NUMBER: bson.DOUBLE,
+    STRING: bson.STRING,
+    OBJECT: bson.DOCUMENT,
+    ARRAY: bson.ARRAY,
+}
+_MOST_NAMES: Final = 20_000
+
+
+@dataclass(eq=False)
+class DebeziumCodec:
+    """Decodes one table. Picklable; no I/O.
+
+    Args:
+        table: ``database.table``.
+        rows: What is known of how its rows came.
+        form: How rows stand in values.
+        inferred: Columns of rows without a schema.
+        most_inferred: How many of those there may be.
+        memory: What :meth:`remember` or :meth:`reserve` gave for the mirror; None for a new one.
+    """
+
+    table: str
+    rows: TableRows
+    form: Form = field(default_factory=Form)
+    inferred: InferredColumns = field(default_factory=InferredColumns)
+    most_inferred: int = 500
+    memory: Mapping[str, Any] | None = None
+    model: Literal["row", "cell"] = "row"
+    rules: str = ""
+    created_us: int = 0
+    column_ids: frozenset[int] | None = None
+    lived_by: tuple[str, ...] | None = None
+    static_columns: None = None
+    keeps_state: bool = True
+
+    @classmethod
+    def of(
+        cls, rows: TableRows, form: Form, most_inferred: int, memory: Mapping[str, Any] | None
+    ) -> DebeziumCodec:
+        """Build a table's codec, with the inferred columns that its mirror has."""
+        known = (memory or {}).get(_INFERRED)
+        inferred = InferredColumns.from_memory(known) if known is not None else InferredColumns()
+        taken = {name.lower() for name in rows.columns}
+        dropped = {one.name for one in inferred.fields if one.name.lower() in taken}
+        if dropped:  # a schema came that has them
+            inferred = replace(
+                inferred,
+                fields=tuple(one for one in inferred.fields if one.name not in dropped),
+                replaced=inferred.replaced | dropped,
+                revisit="all",
+            )
+        return cls(rows.table, rows, form, inferred, most_inferred, memory)
+
+    @cached_property
+    def drift(self) -> Drift:
+        """Columns that are others than those of their name in the mirror."""
+        known = _columns(self.memory, "columns") + _columns(self.memory, _PENDING)
+        replaced = {
+            name
+            for name, kind in self._shown
+            for old_name, old_kind in known
+            if name == old_name and not _fits(old_kind, kind)
+        }
+        return Drift(replaced=frozenset(replaced | self.inferred.replaced))
+
+    @cached_property
+    def revisit(self) -> str:
+        """SQL predicate of the mirror's rows that are to be shown anew, empty for none."""
+        if self.memory is None:
+            return ""
+        if _PENDING in self.memory or self.drift.replaced or self.inferred.revisit == "all":
+            return "true"
+        before = dict(_columns(self.memory, "columns"))
+        is_wider = any(name in before and before[name] != kind for name, kind in self._shown)
+        is_new = any(name not in before for name, _ in self._shown)
+        # What found no column before stands in the rest; a wider column may hold more of it.
+        return f"`{REST}` IS NOT NULL" if is_wider or is_new or self.inferred.revisit else ""
+
+    @property
+    def learns_columns(self) -> bool:
+        """Whether rows without a schema are there, whose columns follow from their values."""
+        return self.rows.plain
+
+    def remember(self) -> dict[str, Any]:
+        """Return what the mirror keeps for the next codec, once all its rows show these columns."""
+        found: dict[str, Any] = {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._shown]}
+        if self.rows.plain:
+            found[_INFERRED] = self.inferred.done().to_memory()
+        return found
+
+    def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the memory that must be kept before columns are fitted; None if the given one will do.
+
+        A mirror that was fitted to columns and not merged shows nulls in those that are new. With the memory
+        its next codec shows all rows anew, and infers no other types than this one.
+
+        Args:
+            memory: The mirror's, as it is now.
+        """
+        own = self.remember()["columns"]
+        if memory is None and not self.rows.plain:
+            return None
+        known = memory or {"v": MEMORY_FORMAT, "columns": []}
+        if own == known["columns"] and _PENDING not in known:
+            return None
+        pending = [list(one) for one in known.get(_PENDING, [])]
+        pending += [one for one in own if one not in pending]
+        reserved = {**known, _PENDING: pending}
+        if self.rows.plain:
+            reserved[_INFERRED] = self.inferred.to_memory()
+        return None if reserved == memory else reserved
+
+    def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
+        """Decode changes, each by the schema that it came with."""
+        return decode(changes, self.form, self.rows.schemas, fences)
+
+    def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:
+        """Fill in what events didn't have (see :func:`.patches.apply_patches`)."""
+        return apply_patches(states, patches, offsets, self.form.placeholder)
+
+    def tally(self, contributions: pa.RecordBatch) -> pa.RecordBatch:
+        """Count the members of rows without a schema, as a batch of :data:`FIELD_COUNTS`."""
+        has_row = pc.and_(
+            pc.not_equal(contributions.column("op"), DELETE), contributions.column("state").is_valid()
+        )
+        groups, texts = read_states(contributions.column("state").filter(has_row))
+        found: list[FieldCount] = []
+        whole = True
+        for name, own in groups:
+            if name == NO_SCHEMA:
+                members, _ = rows_of(texts.take(pa.array(own)), self.form.placeholder)
+                whole = whole and len(members.numbered[1]) <= _MOST_NAMES
+                found = _counts(members)
+        columns = [
+            [one.path[0] for one in found],
+            [one.kind for one in found],
+            [one.count for one in found],
+            [one.place for one in found],
+            [whole] * len(found),
+        ]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, one.type) for values, one in zip(columns, FIELD_COUNTS, strict=True)],
+            schema=FIELD_COUNTS,
+        )
+
+    def learn(self, counts: pa.Table) -> DebeziumCodec:
+        """Take in members that :meth:`tally` counted; the same codec if they change nothing."""
+        found = [
+            FieldCount((row["name"],), row["kind"], row["count"], row["place"]) for row in counts.to_pylist()
+        ]
+        whole = all(counts["whole"].to_pylist())
+        taken = [REST, "_cdc", *HIDDEN, *self.rows.columns]
+        learned = self.inferred.learn(found, taken, self.most_inferred, whole=whole)
+        return self if learned == self.inferred else replace(self, inferred=learned)
+
+    def findings(self) -> list[str]:
+        """Tell of inferred columns whose values are of several kinds, in words."""
+        return [
+            f"{one.name} is {one.column.type_name}; values of type {', '.join(one.strays)} stand in {REST}"
+            for one in self.inferred.fields
+            if one.strays
+        ]
+
+    def mirror_schema(self) -> pa.Schema:
+        """Return the columns of all schemas, inferred ones, and ``_rest``.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        return self._schema
+
+    def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Show live rows as the mirror's columns."""
+        types = {one.name: one.column.type_name for one in self.inferred.fields}
+        return projection.project(rows.column("state"), self.rows, self._schema, types, self.form.placeholder)
+
+    def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
+        """Show live rows as the JSON objects that they came as."""
+        return projection.to_json(rows.column("state"))
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        if not self.rows.known:
+            raise ConfigurationError(f"no row of {self.table} was ever seen", expected="an event with a row")
+        fields = [pa.field(name, kind) for name, kind in self.rows.columns.items()]
+        fields += [pa.field(one.name, one.column.type) for one in self.inferred.fields]
+        return pa.schema([*fields, pa.field(REST, pa.string())])
+
+    @cached_property
+    def _shown(self) -> tuple[tuple[str, str], ...]:
+        """Name and lake type of each column."""
+        return tuple((one.name, str(one.type)) for one in self._schema if one.name != REST)
+
+
+def _counts(members: Members) -> list[FieldCount]:
+    """Count members by name and kind; whole numbers by their size."""
+    if not len(members.owners):
+        return []
+    numbers, names = members.numbered
+    values = members.values
+    kinds = np.zeros(len(numbers), np.int64)
+    for kind, code in _KINDS.items():
+        kinds[values.kinds == kind] = code
+    for size, wider in (("int32", bson.INT64), ("int64", bson.DECIMAL128)):
+        _, misfits = show_plain(members.data, values.only(INTEGER), size)
+        kinds[misfits] = wider
+    first = np.searchsorted(members.owners, members.owners)
+    places = np.arange(len(numbers)) - first
+    pairs, inverse, counts = np.unique(numbers * 256 + kinds, return_inverse=True, return_counts=True)
+    least = np.full(len(pairs), len(numbers), np.int64)
+    np.minimum.at(least, inverse, places)
+    return [
+        FieldCount((names[pair // 256],), pair % 256, count, place)
+        for pair, count, place in zip(pairs.tolist(), counts.tolist(), least.tolist(), strict=True)
+        if names[pair // 256] not in HIDDEN
+    ]
+
+
+def _columns(memory: Mapping[str, Any] | None, name: str) -> list[tuple[str, str]]:
+    return [(one[0], one[1]) for one in (memory or {}).get(name, ())]
+
+
+def _fits(old: str, new: str) -> bool:
+    """Tell whether a lake's column of one type shows values of another where they are, as Iceberg does."""
+    if old == new or (old, new) in (("int32", "int64"), ("float", "double")):
+        return True
+    if old.startswith("decimal128(") and new.startswith("decimal128("):
+        return old.rpartition(",")[2] == new.rpartition(",")[2]
+    return False

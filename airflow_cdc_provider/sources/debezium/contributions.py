@@ -1,0 +1,235 @@
+"""Decoding: records of one table to contributions.
+
+* ``c``, ``u``, ``r`` and events without a known row before put the row after; ``d`` deletes by the message's
+  key, and so does a tombstone.
+* A row that Debezium doesn't have all of (:mod:`.patches`) is a patch. It stands for itself, too, as the
+  oldest of all versions: where nothing else is known of a row, its other columns are.
+* Unwrapped rows (ExtractNewRecordState) put themselves; ``__deleted`` or ``__op: d`` deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.contribution import (
+    CONTRIBUTION_SCHEMA,
+    DELETE,
+    PATCH,
+    ROW,
+    UPSERT,
+    generations,
+)
+from airflow_cdc_provider.changes.fence import Fence
+from airflow_cdc_provider.changes.record import CHANGE
+from airflow_cdc_provider.changes.spans import Bytes, span_column
+from airflow_cdc_provider.sources.base import Decoded
+from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
+from airflow_cdc_provider.sources.debezium.json_members import (
+    OBJECT,
+    STRING,
+    TRUE,
+    Members,
+    Places,
+    members_of,
+    read_values,
+    spelled,
+)
+from airflow_cdc_provider.sources.debezium.json_texts import strings
+from airflow_cdc_provider.sources.debezium.states import unavailable, write_states
+
+Mask = npt.NDArray[np.bool_]
+
+OLDEST: Final = b""
+"""Version of what any other contribution to a row outweighs."""
+
+_NOTHING: Final = 0
+_PUT: Final = 1
+_REMOVE: Final = 2
+_NO_KEY: Final = 3
+_NO_ROW: Final = 4
+_NO_ENVELOPE: Final = 5
+_BROKEN: Final = 6
+_NO_SCHEMA: Final = 7
+_CELLS: Final = 8
+
+_REASONS: Final = {
+    _NO_KEY: "NO-KEY: the message has no key that tells which row it is of; give the table a primary key, "
+    "or message.key.columns in Debezium",
+    _NO_ROW: "NO-ROW: the event has no row after the change; MongoDB's connector needs a capture.mode with "
+    "full documents, or the document was gone before it was looked up: then its delete follows",
+    _NO_ENVELOPE: "NO-ENVELOPE: the value has no op of Debezium's; source.envelope: unwrapped reads rows "
+    "alone",
+    _BROKEN: "BROKEN: the value is no JSON object",
+    _NO_SCHEMA: "NO-SCHEMA: the schema that the row came with isn't recorded",
+    _CELLS: "CELLS: rows of Cassandra's connector have only the columns that a statement wrote; capture its "
+    "commit logs with source cassandra",
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How rows stand in values.
+
+    Args:
+        unwrapped: A value is a row, not an envelope.
+        placeholder: How a value that Debezium doesn't have is written.
+    """
+
+    unwrapped: bool = False
+    placeholder: tuple[bytes, ...] = ()
+
+
+def of_all_origins(fences: Sequence[Fence], origins: Sequence[str]) -> list[Fence]:
+    """Add fences to those of partitions that a topic didn't have yet: all that they hold came after.
+
+    Args:
+        fences: A table's.
+        origins: Partitions of which contributions are.
+    """
+    events = {fence.generation: fence for fence in fences}
+    told = {(fence.generation, fence.origin) for fence in fences}
+    return [
+        *fences,
+        *(
+            replace(fence, origin=origin, position=b"")
+            for generation, fence in events.items()
+            for origin in origins
+            if fence.origin and (generation, origin) not in told
+        ),
+    ]
+
+
+def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences: Sequence[Fence]) -> Decoded:
+    """Decode changes of kind ``change``; rows of other kinds give nothing.
+
+    Args:
+        changes: Batch of ``CHANGE_SCHEMA``, all of one table.
+        form: How rows stand in values.
+        schemas: Names of all schemas that are known.
+        fences: The table's.
+    """
+    payload = changes.column("payload")
+    count = len(payload)
+    wanted = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
+    tombstone = payload.is_null().to_numpy(zero_copy_only=False)
+    data, values = read_values(payload)
+    members = members_of(data, values)
+    what, rows = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
+    what[values.kinds != OBJECT] = _BROKEN
+    what[tombstone] = _REMOVE
+    texts = _texts(data, rows)
+    what[(what == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
+    names = changes.column("schema_id").fill_null(NO_SCHEMA)
+    what[(what == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
+    no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
+    what[no_key & np.isin(what, (_PUT, _REMOVE))] = _NO_KEY
+    what[~wanted] = _NOTHING
+
+    puts = np.flatnonzero(what == _PUT)
+    documents = texts.take(pa.array(puts))
+    _, found = read_values(documents)
+    broken = found.kinds != OBJECT
+    what[puts[broken]] = _NO_ROW
+    puts = puts[~broken]
+    documents = documents.filter(pa.array(~broken))
+    partial = _partial(documents, form.placeholder)
+    states = write_states(names.take(pa.array(puts)), documents)
+    removed = np.flatnonzero(what == _REMOVE)
+    lone = np.flatnonzero(partial)
+    order = np.concatenate([puts, removed, puts[lone]])
+    operations = np.concatenate(
+        [
+            np.where(partial, PATCH, UPSERT),
+            np.full(len(removed), DELETE),
+            np.full(len(lone), UPSERT),
+        ]
+    ).astype(np.int8)
+    chosen = changes.select(["key", "version", "generation", "origin", "position"]).take(pa.array(order))
+    versions = chosen.column("version")
+    if len(lone):
+        is_lone = pa.array(np.arange(len(order)) >= len(order) - len(lone))
+        versions = pc.if_else(is_lone, pa.scalar(OLDEST, pa.binary()), versions)
+    contributions = pa.RecordBatch.from_arrays(
+        [
+            chosen.column("key"),
+            pa.repeat(pa.scalar(ROW, pa.int8()), len(order)),
+            pa.repeat(pa.scalar(b"", pa.binary()), len(order)),
+            pa.nulls(len(order), pa.binary()),
+            generations(chosen, of_all_origins(fences, pc.unique(chosen.column("origin")).to_pylist())),
+            versions,
+            pa.array(operations),
+            pa.concat_arrays([states, pa.nulls(len(removed), pa.binary()), states.take(pa.array(lone))]),
+        ],
+        schema=CONTRIBUTION_SCHEMA,
+    )
+    left_out = [row for row in range(count) if what[row] >= _NO_KEY] if (what >= _NO_KEY).any() else []
+    return Decoded(
+        contributions, tuple(left_out), tuple(_REASONS[int(what[row])] for row in left_out), order.tolist()
+    )
+
+
+def operations_of(members: Members) -> npt.NDArray[np.uint8]:
+    """Return the letter of each envelope's ``op``, 0 where there is none."""
+    (op,) = members.find("op")
+    letter = (op.kinds == STRING) & (op.ends - op.starts == 3)
+    if not letter.any():
+        return np.zeros(len(op.kinds), np.uint8)
+    return np.where(letter, members.data[np.where(letter, op.starts + 1, 0)], 0).astype(np.uint8)
+
+
+def _enveloped(members: Members) -> tuple[npt.NDArray[np.int64], Places]:
+    letters = operations_of(members)
+    (after,) = members.find("after")
+    what = np.full(members.count, _NO_ENVELOPE, np.int64)
+    what[np.isin(letters, np.frombuffer(b"cur", np.uint8))] = _PUT
+    what[letters == ord("d")] = _REMOVE
+    what[letters == ord("i")] = _CELLS
+    return what, after
+
+
+def _unwrapped(members: Members, values: Places) -> tuple[npt.NDArray[np.int64], Places]:
+    deleted, op = members.find("__deleted", "__op")
+    gone = (deleted.kinds == TRUE) | spelled(members.data, deleted, [b'"true"'])
+    gone |= spelled(members.data, op, [b'"d"'])
+    return np.where(gone, _REMOVE, _PUT), values
+
+
+def _texts(data: Bytes, rows: Places) -> pa.Array:
+    """Return rows as JSON; those of MongoDB's connector are text that holds it."""
+    objects = rows.only(OBJECT)
+    found = span_column(pa.binary(), data, objects.starts, objects.ends)
+    if (rows.kinds == STRING).any():
+        found = pc.coalesce(found, strings(data, rows).cast(pa.binary()))
+    return found
+
+
+def _known(names: pa.Array, schemas: Container[str]) -> Mask:
+    distinct = pc.dictionary_encode(names)
+    known = np.array(
+        [name == NO_SCHEMA or name in schemas for name in distinct.dictionary.to_pylist()], np.bool_
+    )
+    if not len(known):
+        return np.zeros(len(names), np.bool_)
+    found: Mask = known[distinct.indices.to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _partial(documents: pa.Array, placeholder: tuple[bytes, ...]) -> Mask:
+    """Tell which rows Debezium doesn't have all of."""
+    found = np.zeros(len(documents), np.bool_)
+    maybe = np.zeros(len(documents), np.bool_)
+    for spelling in placeholder:
+        maybe |= pc.match_substring(documents, spelling.decode()).to_numpy(zero_copy_only=False)
+    some = np.flatnonzero(maybe)
+    if len(some):
+        data, values = read_values(documents.take(pa.array(some)))
+        members = members_of(data, values)
+        found[some[members.owners[unavailable(data, members.values, placeholder)]]] = True
+    return found

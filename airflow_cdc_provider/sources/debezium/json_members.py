@@ -1,0 +1,479 @@
+"""JSON texts walked in place by kernels: what kind of value each is, and where the members of objects stand.
+
+The grammar is RFC 8259's, without mercy: no comments, no trailing commas, no leading zeros, no control
+characters in strings. Text is UTF-8, which the caller has made sure of.
+
+What is guaranteed: no read outside a text, whatever its bytes say; what nests deeper than :data:`DEEPEST`
+counts as broken. Of members of one name the last one counts, as in Jackson.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.byte_kernels import same
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.names import number_names
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer
+
+ABSENT: Final = 0
+"""Kind of what isn't there, and of what is no JSON."""
+NULL: Final = 1
+FALSE: Final = 2
+TRUE: Final = 3
+INTEGER: Final = 4
+"""A number without point and exponent."""
+NUMBER: Final = 5
+"""Another number."""
+STRING: Final = 6
+OBJECT: Final = 7
+ARRAY: Final = 8
+
+DEEPEST: Final = 256
+"""How deep objects and arrays may stand in each other."""
+
+_FIRST_ROOM: Final = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where values stand in a buffer.
+
+    Args:
+        starts: First byte of each, -1 where there is none.
+        ends: Byte after each, -1 likewise.
+        kinds: What stands there: one of the constants above.
+    """
+
+    starts: Ints
+    ends: Ints
+    kinds: Ints
+
+    def take(self, rows: Ints) -> Places:
+        """Return some of them."""
+        return Places(self.starts[rows], self.ends[rows], self.kinds[rows])
+
+    def only(self, kind: int) -> Places:
+        """Return those of one kind; all others are absent."""
+        return self.only_of(kind)
+
+    def only_of(self, *kinds: int) -> Places:
+        """Return those of some kinds; all others are absent."""
+        own = np.isin(self.kinds, kinds)
+        return Places(
+            np.where(own, self.starts, -1), np.where(own, self.ends, -1), np.where(own, self.kinds, ABSENT)
+        )
+
+    def only_present(self) -> Places:
+        """Return all but nulls."""
+        return self.only_of(FALSE, TRUE, INTEGER, NUMBER, STRING, OBJECT, ARRAY)
+
+    @property
+    def present(self) -> np.ndarray:
+        """Whether there is a value, other than null."""
+        present: np.ndarray = self.kinds > NULL
+        return present
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The members of objects, one object's after the other's.
+
+    Args:
+        data: The buffer.
+        count: How many objects there are.
+        owners: Number of the object that each is of.
+        names: First byte of each name and byte after it, without the quotes, as it is written.
+        values: What each is.
+    """
+
+    data: Bytes
+    count: int
+    owners: Ints
+    names: Ints
+    values: Places
+
+    @cached_property
+    def numbered(self) -> tuple[Ints, list[str]]:
+        """The number of each member's name, and the names. Spelled in two ways it has two numbers."""
+        numbers, firsts = number_names(self.data, self.names)
+        spelled = [self.data[self.names[0, at] : self.names[1, at]].tobytes() for at in firsts]
+        return numbers, [json.loads(b'"' + name + b'"') for name in spelled]
+
+    def index(self, names: Sequence[str]) -> Ints:
+        """Find members by name: a row per name, per object the number of the member; -1 for none."""
+        numbers, known = self.numbered
+        wanted = {name: row for row, name in enumerate(names)}
+        row_of = np.array([wanted.get(name, -1) for name in known] or [-1], np.int64)
+        found = np.full((len(names), self.count), -1, np.int64)
+        _scatter(row_of[numbers], self.owners, found)
+        return found
+
+    def at(self, index: Ints) -> Places:
+        """Return where the values of some members stand; nowhere for -1."""
+        there = index >= 0
+        if not len(self.owners):
+            return Places(index, index, np.zeros(len(index), np.int64))
+        values = self.values
+        return Places(
+            np.where(there, values.starts[index], -1),
+            np.where(there, values.ends[index], -1),
+            np.where(there, values.kinds[index], ABSENT),
+        )
+
+    def find(self, *names: str) -> list[Places]:
+        """Find members by name: per name the value of each object."""
+        return [self.at(row) for row in self.index(names)]
+
+
+def read_values(texts: pa.Array) -> tuple[Bytes, Places]:
+    """Look at JSON texts.
+
+    Args:
+        texts: Binary; null for none.
+
+    Returns:
+        A buffer, and where in it each value stands, blanks around it left out. Kind :data:`ABSENT` where
+        there is none, or the text is no JSON.
+    """
+    data, starts, ends = binary_buffer(texts)
+    sound = _is_utf8(texts)
+    return data, read_places(data, np.where(sound, starts, -1), ends)
+
+
+def read_places(data: Bytes, starts: Ints, ends: Ints) -> Places:
+    """Look at JSON texts in a buffer, as :func:`read_values` does. Their bytes are UTF-8."""
+    first, last = np.full((2, len(starts)), -1, np.int64)
+    kinds = np.zeros(len(starts), np.int64)
+    _read(data, starts, ends, first, last, kinds, np.zeros(DEEPEST, np.uint8))
+    return Places(first, last, kinds)
+
+
+def members_of(data: Bytes, objects: Places) -> Members:
+    """Find the members of objects that :func:`read_values` found; what is no object has none."""
+    room = _FIRST_ROOM
+    starts = objects.only(OBJECT).starts
+    stack = np.zeros(DEEPEST, np.uint8)
+    while True:
+        found = np.full((6, room), -1, np.int64)
+        count = _members(data, starts, objects.ends, found, stack)
+        if count <= room:
+            break
+        room = count
+    found = found[:, :count]
+    return Members(data, len(starts), found[0], found[1:3].copy(), Places(found[3], found[4], found[5]))
+
+
+def elements_of(data: Bytes, arrays: Places) -> tuple[Ints, Places]:
+    """Find the elements of arrays; what is no array has none.
+
+    Returns:
+        Where the elements of each begin among all, and one more; and what they are.
+    """
+    room = _FIRST_ROOM
+    starts = arrays.only(ARRAY).starts
+    stack = np.zeros(DEEPEST, np.uint8)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    while True:
+        found = np.full((3, room), -1, np.int64)
+        count = _elements(data, starts, arrays.ends, found, offsets, stack)
+        if count <= room:
+            break
+        room = count
+    return offsets, Places(found[0, :count], found[1, :count], found[2, :count])
+
+
+def spelled(data: Bytes, values: Places, spellings: Sequence[bytes]) -> np.ndarray:
+    """Tell which values are written in one of some ways."""
+    found = np.zeros(len(values.starts), np.bool_)
+    for spelling in spellings:
+        _is_spelled(data, values.starts, values.ends, np.frombuffer(spelling, np.uint8), found)
+    return found
+
+
+def _is_utf8(texts: pa.Array) -> np.ndarray:
+    """Tell which texts are UTF-8."""
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return np.zeros(1, np.bool_)
+        half = len(texts) // 2
+        return np.concatenate([_is_utf8(texts.slice(0, half)), _is_utf8(texts.slice(half))])
+    found: np.ndarray = pc.is_valid(texts).to_numpy(zero_copy_only=False)
+    return found
+
+
+@walker
+def skip_blank(data: Any, at: Any, end: Any) -> Any:
+    """Return the place of the next byte that is no blank."""
+    while at < end and (data[at] == 0x20 or data[at] == 0x0A or data[at] == 0x0D or data[at] == 0x09):
+        at += 1
+    return at
+
+
+@walker
+def skip_string(data: Any, at: Any, end: Any) -> Any:
+    """Return the place after a string, given that of its first quote; -1 if it is broken."""
+    if at >= end or data[at] != 0x22:
+        return np.int64(-1)
+    at += 1
+    while at < end:
+        byte = data[at]
+        if byte == 0x22:
+            return at + 1
+        if byte < 0x20:
+            return np.int64(-1)
+        if byte == 0x5C:
+            at += 1
+            if at >= end:
+                return np.int64(-1)
+            byte = data[at]
+            if byte == 0x75:
+                if end - at < 5:
+                    return np.int64(-1)
+                for i in range(1, 5):
+                    if hex_digit(data[at + i]) < 0:
+                        return np.int64(-1)
+                at += 4
+            elif byte not in (0x22, 0x5C, 0x2F, 0x62, 0x66, 0x6E, 0x72, 0x74):
+                return np.int64(-1)
+        at += 1
+    return np.int64(-1)
+
+
+@walker
+def hex_digit(byte: Any) -> Any:
+    """Return the value of a hexadecimal digit, -1 for what is none."""
+    if 0x30 <= byte <= 0x39:
+        return np.int64(byte) - 0x30
+    lower = np.int64(byte) | 0x20
+    if 0x61 <= lower <= 0x66:
+        return lower - 0x57
+    return np.int64(-1)
+
+
+@walker
+def _skip_digits(data: Any, at: Any, end: Any) -> Any:
+    while at < end and 0x30 <= data[at] <= 0x39:
+        at += 1
+    return at
+
+
+@walker
+def _skip_number(data: Any, at: Any, end: Any) -> Any:
+    """Return kind and place after a number; kind 0 if it is broken."""
+    kind = np.int64(INTEGER)
+    if data[at] == 0x2D:
+        at += 1
+    after = _skip_digits(data, at, end)
+    if after == at or (data[at] == 0x30 and after > at + 1):
+        return np.int64(ABSENT), at
+    at = after
+    if at < end and data[at] == 0x2E:
+        kind = np.int64(NUMBER)
+        after = _skip_digits(data, at + 1, end)
+        if after == at + 1:
+            return np.int64(ABSENT), at
+        at = after
+    if at < end and (data[at] == 0x65 or data[at] == 0x45):
+        kind = np.int64(NUMBER)
+        at += 1
+        if at < end and (data[at] == 0x2B or data[at] == 0x2D):
+            at += 1
+        after = _skip_digits(data, at, end)
+        if after == at:
+            return np.int64(ABSENT), at
+        at = after
+    return kind, at
+
+
+@walker
+def _is_word(data: Any, at: Any, end: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return end - at >= 4 and data[at] == a and data[at + 1] == b and data[at + 2] == c and data[at + 3] == d
+
+
+@walker
+def _skip_scalar(data: Any, at: Any, end: Any) -> Any:
+    """Return kind and place after a value that is neither object nor array; kind 0 if it is broken."""
+    byte = data[at]
+    if byte == 0x22:
+        after = skip_string(data, at, end)
+        if after < 0:
+            return np.int64(ABSENT), at
+        return np.int64(STRING), after
+    if _is_word(data, at, end, 0x6E, 0x75, 0x6C, 0x6C):
+        return np.int64(NULL), at + 4
+    if _is_word(data, at, end, 0x74, 0x72, 0x75, 0x65):
+        return np.int64(TRUE), at + 4
+    if byte == 0x66 and _is_word(data, at + 1, end, 0x61, 0x6C, 0x73, 0x65):
+        return np.int64(FALSE), at + 5
+    if byte == 0x2D or 0x30 <= byte <= 0x39:
+        return _skip_number(data, at, end)
+    return np.int64(ABSENT), at
+
+
+@walker
+def skip_name(data: Any, at: Any, end: Any) -> Any:
+    """Return the place after a member's name and colon, -1 if it is broken."""
+    at = skip_string(data, skip_blank(data, at, end), end)
+    if at < 0:
+        return at
+    at = skip_blank(data, at, end)
+    if at >= end or data[at] != 0x3A:
+        return np.int64(-1)
+    return at + 1
+
+
+@walker
+def skip_value(data: Any, at: Any, end: Any, stack: Any) -> Any:
+    """Return the kind of the value at a place, which is no blank, and the place after it.
+
+    Args:
+        data: A buffer.
+        at: Where the value begins.
+        end: Where the text ends.
+        stack: Room to remember what is open: as many bytes as values may stand in each other.
+
+    Returns:
+        Kind :data:`ABSENT` if it is broken.
+    """
+    depth = 0
+    outer = np.int64(ABSENT)
+    while True:
+        at = skip_blank(data, at, end)
+        if at >= end:
+            return np.int64(ABSENT), at
+        byte = data[at]
+        complete = True
+        if byte in (0x7B, 0x5B):
+            kind = np.int64(OBJECT) if byte == 0x7B else np.int64(ARRAY)
+            if depth == len(stack):
+                return np.int64(ABSENT), at
+            at = skip_blank(data, at + 1, end)
+            if at < end and data[at] == byte + 2:
+                at += 1
+            else:
+                stack[depth] = byte
+                depth += 1
+                complete = False
+                if byte == 0x7B:
+                    at = skip_name(data, at, end)
+                    if at < 0:
+                        return np.int64(ABSENT), at
+        else:
+            kind, at = _skip_scalar(data, at, end)
+            if kind == ABSENT:
+                return kind, at
+        if outer == ABSENT:
+            outer = kind
+        while complete and depth > 0:
+            at = skip_blank(data, at, end)
+            if at >= end:
+                return np.int64(ABSENT), at
+            byte = data[at]
+            at += 1
+            if byte == 0x2C:
+                complete = False
+                if stack[depth - 1] == 0x7B:
+                    at = skip_name(data, at, end)
+                    if at < 0:
+                        return np.int64(ABSENT), at
+            elif byte == stack[depth - 1] + 2:
+                depth -= 1
+            else:
+                return np.int64(ABSENT), at
+        if complete:
+            return outer, at
+
+
+@walker
+def _read(data: Any, starts: Any, ends: Any, first: Any, last: Any, kinds: Any, stack: Any) -> None:
+    for row in range(len(starts)):
+        if starts[row] < 0 or ends[row] > len(data):
+            continue
+        at = skip_blank(data, starts[row], ends[row])
+        kind, after = skip_value(data, at, ends[row], stack)
+        if kind != ABSENT and skip_blank(data, after, ends[row]) == ends[row]:
+            first[row] = at
+            last[row] = after
+            kinds[row] = kind
+
+
+@walker
+def _members(data: Any, starts: Any, ends: Any, found: Any, stack: Any) -> Any:
+    """Fill in the members of sound objects as far as there is room; return how many there are."""
+    count = np.int64(0)
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        end = ends[row]
+        at = skip_blank(data, starts[row] + 1, end)
+        while at < end and data[at] != 0x7D:
+            name = skip_blank(data, at, end)
+            after = skip_string(data, name, end)
+            at = skip_name(data, name, end)
+            if after < 0 or at < 0:
+                break
+            at = skip_blank(data, at, end)
+            kind, stop = skip_value(data, at, end, stack)
+            if kind == ABSENT:
+                break
+            if count < found.shape[1]:
+                found[0, count] = row
+                found[1, count] = name + 1
+                found[2, count] = after - 1
+                found[3, count] = at
+                found[4, count] = stop
+                found[5, count] = kind
+            count += 1
+            at = skip_blank(data, stop, end)
+            if at < end and data[at] == 0x2C:
+                at = skip_blank(data, at + 1, end)
+    return count
+
+
+@walker
+def _elements(data: Any, starts: Any, ends: Any, found: Any, offsets: Any, stack: Any) -> Any:
+    """Fill in the elements of sound arrays as far as there is room; return how many there are."""
+    count = np.int64(0)
+    for row in range(len(starts)):
+        end = ends[row]
+        at = end if starts[row] < 0 else skip_blank(data, starts[row] + 1, end)
+        while at < end and data[at] != 0x5D:
+            kind, stop = skip_value(data, at, end, stack)
+            if kind == ABSENT:
+                break
+            if count < found.shape[1]:
+                found[0, count] = at
+                found[1, count] = stop
+                found[2, count] = kind
+            count += 1
+            at = skip_blank(data, stop, end)
+            if at < end and data[at] == 0x2C:
+                at = skip_blank(data, at + 1, end)
+        offsets[row + 1] = count
+    return count
+
+
+@walker
+def _scatter(rows: Any, owners: Any, found: Any) -> None:
+    for member in range(len(rows)):
+        if rows[member] >= 0:
+            found[rows[member], owners[member]] = member
+
+
+@walker
+def _is_spelled(data: Any, starts: Any, ends: Any, spelling: Any, found: Any) -> None:
+    for row in range(len(starts)):
+        fits = starts[row] >= 0 and ends[row] - starts[row] == len(spelling)
+        if fits and same(data, starts[row], spelling, 0, len(spelling)):
+            found[row] = True

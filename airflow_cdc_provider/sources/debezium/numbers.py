@@ -1,0 +1,266 @@
+"""Numbers and moments that Debezium writes as bytes or text: kernels from their places to Arrow columns."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of
+
+Mask = npt.NDArray[np.bool_]
+
+LARGEST_DECIMAL: Final = 256
+"""Bytes of the largest unscaled value that is written out: 616 digits."""
+FIRST_DAY: Final = -719_162
+"""1 January of year 1, in days since 1970."""
+LAST_DAY: Final = 2_932_896
+"""31 December of year 9999."""
+DAY_US: Final = 86_400_000_000
+
+_MOST_SCALE: Final = 1000
+_GROUP: Final = 1_000_000_000
+_WORST: Final = 3
+"""Digits that a byte takes at the most."""
+
+
+def decimal_texts(unscaled: pa.Array, scales: Ints) -> tuple[pa.Array, Mask]:
+    """Write decimals in plain digits.
+
+    Args:
+        unscaled: Big-endian two's complement, as Java's BigInteger has it.
+        scales: Digits behind each one's point; a negative one stands for zeros before it.
+
+    Returns:
+        Strings, null where there is none or it is too large to be written; and where it is, or is empty.
+    """
+    data, starts, ends = binary_buffer(unscaled)
+    broken = (starts >= 0) & ((ends - starts > LARGEST_DECIMAL) | (ends == starts))
+    broken |= (starts >= 0) & (np.abs(scales) > _MOST_SCALE)
+    starts = np.where(broken, -1, starts)
+    room = np.where(starts >= 0, _WORST * (ends - starts) + np.abs(scales) + 3, 0)
+    out = np.empty(int(room.sum()), np.uint8)
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    scratch = np.zeros(LARGEST_DECIMAL, np.uint8)
+    digits = np.zeros(_WORST * LARGEST_DECIMAL + 16, np.uint8)
+    _write_decimals(data, starts, ends, scales.astype(np.int64), scratch, digits, out, offsets)
+    return column_of(pa.string(), out[: offsets[-1]].copy(), offsets.astype(np.int32), starts >= 0), broken
+
+
+def read_instants(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Mask, Mask]:
+    """Read moments as ISO 8601 has them: ``2024-02-29T12:00:00.5Z``, with a zone or without.
+
+    Args:
+        data: A buffer.
+        starts: First byte of each text, negative for none.
+        ends: Byte after each.
+
+    Returns:
+        Microseconds since 1970 in UTC, which are cut off, not rounded; where the text is no moment of the
+        years 1 to 9999; and where something was cut off.
+    """
+    found = np.zeros(len(starts), np.int64)
+    broken = np.zeros(len(starts), np.bool_)
+    cut = np.zeros(len(starts), np.bool_)
+    _read_instants(data, starts, ends, found, broken, cut)
+    return found, broken, cut
+
+
+def whole_parts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Mask]:
+    """Find the whole number that is next below each number of JSON, by where its point stands.
+
+    Args:
+        data: A buffer.
+        starts: First byte of each number, negative for none.
+        ends: Byte after each.
+
+    Returns:
+        Where the digits before the point end, -1 where there is no point, or an exponent; what is to be added
+        to them, 0 or -1; and where something other than zeros stands behind the point.
+    """
+    found = np.full(len(starts), -1, np.int64)
+    below = np.zeros(len(starts), np.int64)
+    cut = np.zeros(len(starts), np.bool_)
+    _find_points(data, starts, ends, found, below, cut)
+    return found, below, cut
+
+
+@walker
+def _find_points(data: Any, starts: Any, ends: Any, found: Any, below: Any, cut: Any) -> None:
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        point = np.int64(-1)
+        rest = False
+        for at in range(starts[row], ends[row]):
+            byte = data[at]
+            if byte == 0x2E:
+                point = np.int64(at)
+            elif byte in (0x45, 0x65):
+                point = np.int64(-1)
+                break
+            elif point >= 0 and byte != 0x30:
+                rest = True
+        if point >= 0:
+            found[row] = point
+            cut[row] = rest
+            if rest and data[starts[row]] == 0x2D:
+                below[row] = -1
+
+
+@walker
+def _write_decimals(
+    data: Any, starts: Any, ends: Any, scales: Any, scratch: Any, digits: Any, out: Any, offsets: Any
+) -> None:
+    to = np.int64(0)
+    for row in range(len(starts)):
+        if starts[row] >= 0:
+            size = ends[row] - starts[row]
+            negative = data[starts[row]] >= 0x80
+            carry = np.int64(1)
+            for i in range(size - 1, -1, -1):
+                byte = np.int64(data[starts[row] + i])
+                if negative:
+                    byte = (byte ^ 0xFF) + carry
+                    carry = byte >> 8
+                scratch[i] = byte & 0xFF
+            # A negative number of all zeros below its sign is its own complement, read without sign.
+            count = _to_digits(scratch, size, digits)
+            to = _put_number(digits, count, scales[row], negative, out, to)
+        offsets[row + 1] = to
+
+
+@walker
+def _to_digits(scratch: Any, size: Any, digits: Any) -> Any:
+    """Write a number's digits, the lowest first, without zeros at the end; return how many there are."""
+    count = np.int64(0)
+    first = np.int64(0)
+    while first < size:
+        rest = np.int64(0)
+        for i in range(first, size):
+            rest = (rest << 8) | np.int64(scratch[i])
+            scratch[i] = rest // _GROUP
+            rest = rest % _GROUP
+        while first < size and scratch[first] == 0:
+            first += 1
+        for _ in range(9):
+            digits[count] = 0x30 + rest % 10
+            rest //= 10
+            count += 1
+    while count > 0 and digits[count - 1] == 0x30:
+        count -= 1
+    return count
+
+
+@walker
+def _put_number(digits: Any, count: Any, scale: Any, negative: Any, out: Any, to: Any) -> Any:
+    if negative:
+        out[to] = 0x2D
+        to += 1
+    if count <= max(scale, 0):
+        out[to] = 0x30
+        to += 1
+    for place in range(count - 1, max(scale, 0) - 1, -1):
+        out[to] = digits[place]
+        to += 1
+    if scale < 0 and count > 0:
+        for _ in range(-scale):
+            out[to] = 0x30
+            to += 1
+    if scale > 0:
+        out[to] = 0x2E
+        to += 1
+        for place in range(scale - 1, -1, -1):
+            out[to] = digits[place] if place < count else 0x30
+            to += 1
+    return to
+
+
+@walker
+def _number(data: Any, at: Any, end: Any, count: Any) -> Any:
+    """Read a number of so many digits, -1 if there are others."""
+    if end - at < count:
+        return np.int64(-1)
+    value = np.int64(0)
+    for i in range(count):
+        digit = np.int64(data[at + i]) - 0x30
+        if digit < 0 or digit > 9:
+            return np.int64(-1)
+        value = value * 10 + digit
+    return value
+
+
+@walker
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Return days since 1970 of a date of the Gregorian calendar; before the first if there is none."""
+    leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+    longest = 31
+    if month in (4, 6, 9, 11):
+        longest = 30
+    elif month == 2:
+        longest = 29 if leap else 28
+    if year < 1 or month < 1 or month > 12 or day < 1 or day > longest:
+        return np.int64(FIRST_DAY - 1)
+    # Years begin in March here, so that the day that may be missing is their last one.
+    shifted = year - 1 if month <= 2 else year
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + of_year - 719468
+
+
+@walker
+def _read_instants(data: Any, starts: Any, ends: Any, found: Any, broken: Any, cut: Any) -> None:
+    for row in range(len(starts)):
+        at = starts[row]
+        end = ends[row]
+        if at < 0:
+            continue
+        broken[row] = True
+        if end - at < 16 or data[at + 4] != 0x2D or data[at + 7] != 0x2D or data[at + 13] != 0x3A:
+            continue
+        if data[at + 10] != 0x54 and data[at + 10] != 0x20:
+            continue
+        year = _number(data, at, end, 4)
+        month = _number(data, at + 5, end, 2)
+        days = _days(year, month, _number(data, at + 8, end, 2))
+        hour = _number(data, at + 11, end, 2)
+        minute = _number(data, at + 14, end, 2)
+        if days < FIRST_DAY or hour < 0 or hour > 23 or minute < 0 or minute > 59:
+            continue
+        at += 16
+        second = np.int64(0)
+        if at < end and data[at] == 0x3A:
+            second = _number(data, at + 1, end, 2)
+            if second < 0 or second > 59:
+                continue
+            at += 3
+        micros = np.int64(0)
+        if at < end and data[at] == 0x2E:
+            at += 1
+            weight = np.int64(100_000)
+            while at < end and 0x30 <= data[at] <= 0x39:
+                digit = np.int64(data[at]) - 0x30
+                micros += digit * weight
+                if weight == 0 and digit != 0:
+                    cut[row] = True
+                weight //= 10
+                at += 1
+        minutes = np.int64(0)
+        if at < end and data[at] == 0x5A:
+            at += 1
+        elif at < end and (data[at] == 0x2B or data[at] == 0x2D):
+            hours = _number(data, at + 1, end, 2)
+            rest = _number(data, at + 4, end, 2)
+            if hours < 0 or rest < 0 or hours > 18 or rest > 59 or data[at + 3] != 0x3A:
+                cut[row] = False
+                continue
+            minutes = (hours * 60 + rest) * (1 if data[at] == 0x2B else -1)
+            at += 6
+        if at != end:
+            cut[row] = False
+            continue
+        seconds = (hour * 60 + minute - minutes) * 60 + second
+        found[row] = days * DAY_US + seconds * 1_000_000 + micros
+        broken[row] = False

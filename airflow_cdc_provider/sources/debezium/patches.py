@@ -1,0 +1,138 @@
+"""Rows of which an event doesn't tell all: what it doesn't have is taken from the row before.
+
+PostgreSQL doesn't send large values (TOAST) that a change didn't touch; Oracle likewise with LOBs. Debezium
+puts a placeholder in their stead. Such a row is a patch of the row before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.byte_kernels import copy, same
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Ints, binary_buffer, column_of
+from airflow_cdc_provider.sources.debezium.states import HEAD_BYTES, read_states, rows_of
+
+
+def apply_patches(
+    states: pa.Array, patches: pa.Array, offsets: Ints, placeholder: tuple[bytes, ...]
+) -> pa.Array:
+    """Apply patches to states, one row's after the other's.
+
+    Args:
+        states: One per row.
+        patches: States with placeholders.
+        offsets: Where the patches of each row begin, and one more.
+        placeholder: How what isn't there is written.
+
+    Returns:
+        The states after them.
+    """
+    counts = np.diff(offsets)
+    kind = states.type
+    current, patches = states.cast(pa.binary()), patches.cast(pa.binary())
+    for turn in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > turn)
+        chosen = pa.array(rows)
+        filled = _filled(current.take(chosen), patches.take(pa.array(offsets[:-1][rows] + turn)), placeholder)
+        if len(rows) == len(current):
+            current = filled
+        else:
+            source = np.arange(len(current))
+            source[rows] = len(current) + np.arange(len(rows))
+            current = pa.concat_arrays([current, filled]).take(pa.array(source))
+    return current.cast(kind)
+
+
+def _filled(states: pa.Array, patches: pa.Array, placeholder: tuple[bytes, ...]) -> pa.Array:
+    """Fill in what each patch doesn't have from the state before it, where that has it."""
+    before, _ = rows_of(read_states(states)[1], ())
+    after, missing = rows_of(read_states(patches)[1], placeholder)
+    data, starts, _ = binary_buffer(patches)
+    heads = data[starts[:, None] + np.arange(HEAD_BYTES)].reshape(-1)
+    first_of = np.searchsorted(before.owners, np.arange(before.count + 1))
+    room = int(_sizes(states).sum() + _sizes(patches).sum()) + 4 * len(after.owners)
+    out = np.empty(room + (HEAD_BYTES + 2) * len(states), np.uint8)
+    ends = np.zeros(len(states) + 1, np.int64)
+    _fill(
+        before.data,
+        first_of,
+        before.names,
+        before.values.starts,
+        before.values.ends,
+        after.data,
+        after.owners,
+        after.names,
+        after.values.starts,
+        after.values.ends,
+        missing,
+        heads,
+        out,
+        ends,
+    )
+    return column_of(pa.binary(), out[: ends[-1]].copy(), ends.astype(np.int32), None)
+
+
+def _sizes(states: pa.Array) -> Any:
+    return pc.binary_length(states).to_numpy(zero_copy_only=False)
+
+
+@walker
+def _same_name(before: Any, old: Any, names: Any, after: Any, new: Any, new_names: Any) -> Any:
+    size = names[1, old] - names[0, old]
+    return size == new_names[1, new] - new_names[0, new] and same(
+        before, names[0, old], after, new_names[0, new], size
+    )
+
+
+@walker
+def _fill(
+    before: Any,
+    first_of: Any,
+    old_names: Any,
+    old_starts: Any,
+    old_ends: Any,
+    after: Any,
+    owners: Any,
+    names: Any,
+    starts: Any,
+    ends: Any,
+    missing: Any,
+    heads: Any,
+    out: Any,
+    out_ends: Any,
+) -> None:
+    to = np.int64(0)
+    member = np.int64(0)
+    for row in range(len(out_ends) - 1):
+        to = copy(heads, row * HEAD_BYTES, HEAD_BYTES, out, to)
+        out[to] = 0x7B
+        to += 1
+        first = True
+        while member < len(owners) and owners[member] == row:
+            if not first:
+                out[to] = 0x2C
+                to += 1
+            first = False
+            to = copy(after, names[0, member] - 1, names[1, member] - names[0, member] + 2, out, to)
+            out[to] = 0x3A
+            to += 1
+            if missing[member]:
+                known = np.int64(-1)
+                for old in range(first_of[row], first_of[row + 1]):
+                    if _same_name(before, old, old_names, after, member, names):
+                        known = np.int64(old)
+                if known >= 0:
+                    to = copy(before, old_starts[known], old_ends[known] - old_starts[known], out, to)
+                else:
+                    to = copy(after, starts[member], ends[member] - starts[member], out, to)
+            else:
+                to = copy(after, starts[member], ends[member] - starts[member], out, to)
+            member += 1
+        out[to] = 0x7D
+        to += 1
+        out_ends[row + 1] = to

@@ -1,0 +1,443 @@
+"""Protobuf's binary encoding (:mod:`.protobuf_wire`) to JSON, message by message as a writer's schema says.
+
+A message is walked once to find where its fields are, and once more for each list. Of a field that comes
+twice the last one counts, and of a choice (``oneof``) its last field; a message that comes twice would have
+to be merged, which no writer makes use of: it counts as broken.
+
+What is guaranteed is what :mod:`.avro_json` guarantees.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.byte_kernels import copy, load_little32, load_little64
+from airflow_cdc_provider.changes.java_floats import write_number
+from airflow_cdc_provider.changes.kernels import kernel, walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.changes.text_kernels import write_base64
+from airflow_cdc_provider.sources.debezium.json_program import (
+    ABSENT_END,
+    ABSENT_START,
+    DEEPEST,
+    LARGEST,
+    LEAD_END,
+    LEAD_START,
+    NUMBER,
+    REPEATED,
+    Program,
+)
+from airflow_cdc_provider.sources.debezium.json_writing import (
+    BROKEN,
+    SPARE,
+    TOO_LARGE,
+    most_of,
+    put_flag,
+    put_integer,
+    put_quoted,
+    put_special,
+    put_unsigned,
+    quoted_length,
+    write_growing,
+)
+from airflow_cdc_provider.sources.debezium.protobuf_wire import (
+    BOOL,
+    BYTES,
+    DECIMAL,
+    EIGHT,
+    FIXED32,
+    FIXED64,
+    FLOAT,
+    INT32,
+    INT64,
+    MESSAGE,
+    SFIXED32,
+    SFIXED64,
+    SINT32,
+    SINT64,
+    STRING,
+    TIME_OF_DAY,
+    TIMESTAMP,
+    UINT32,
+    UINT64,
+    VARINT,
+    find_fields,
+    read_varint,
+    signed32,
+    skip,
+    unzigzag,
+    wire_of,
+)
+
+_MOST_SECONDS: Final = 9_000_000_000_000
+
+
+def protobuf_to_json(program: Program, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
+    """Write messages as JSON.
+
+    Args:
+        program: Compiled from their writer's schema.
+        data: The buffer that they stand in.
+        starts: Where each begins, -1 for none.
+        ends: Where each ends.
+
+    Returns:
+        Binary; null where there is none or it is broken; and which ones are broken.
+
+    Raises:
+        OverflowError: They become too much for one batch.
+    """
+    return write_growing(_write, program, data, starts, ends, (DEEPEST + 1, _FRAME), LARGEST + 1)
+
+
+@kernel
+def _put_scalar(
+    kind: Any,
+    node: Any,
+    nodes: npt.NDArray[Any],
+    edges: npt.NDArray[Any],
+    texts: npt.NDArray[Any],
+    data: npt.NDArray[Any],
+    at: Any,
+    end: Any,
+    out: npt.NDArray[Any],
+    to: Any,
+) -> Any:
+    """Write a value that is no message; return the places after it: -1 if it is broken, -2 without room."""
+    if kind in (STRING, BYTES):
+        size, at = read_varint(data, at, end)
+        if at < 0 or size > np.uint64(end - at):
+            return np.int64(-1), to
+        length = np.int64(size)
+        room = len(out) - to
+        if kind == STRING:
+            if room < 6 * length + SPARE and room < quoted_length(data, at, at + length) + SPARE:
+                return np.int64(-2), to
+            return at + length, put_quoted(data, at, at + length, out, to)
+        if room < 4 * (length // 3) + SPARE:
+            return np.int64(-2), to
+        return at + length, _put_base64(data, at, at + length, out, to)
+    wire = wire_of(kind)
+    if wire == VARINT:
+        value, at = read_varint(data, at, end)
+        if at < 0:
+            return np.int64(-1), to
+        if kind == BOOL:
+            return at, put_flag(value != np.uint64(0), out, to)
+        if kind == INT32:
+            return at, put_integer(signed32(value), out, to)
+        if kind == INT64:
+            return at, put_integer(np.int64(value), out, to)
+        if kind == UINT32:
+            return at, put_unsigned(value & np.uint64(0xFFFFFFFF), out, to)
+        if kind == UINT64:
+            return at, put_unsigned(value, out, to)
+        if kind == SINT32:
+            return at, put_integer(unzigzag(value & np.uint64(0xFFFFFFFF)), out, to)
+        if kind == SINT64:
+            return at, put_integer(unzigzag(value), out, to)
+        number = signed32(value)
+        for edge in range(nodes[node, 2], nodes[node, 2] + nodes[node, 3]):
+            if edges[edge, NUMBER] == number:
+                return at, _put_text(texts, edges[edge, LEAD_START], edges[edge, LEAD_END], out, to)
+        out[to] = 0x22
+        to = put_integer(number, out, to + 1)
+        out[to] = 0x22
+        return at, to + 1
+    width = np.int64(8) if wire == EIGHT else np.int64(4)
+    if end - at < width:
+        return np.int64(-1), to
+    raw = np.uint64(load_little64(data, at)) if wire == EIGHT else np.uint64(load_little32(data, at))
+    after = at + width
+    if kind in (FIXED32, FIXED64):
+        return after, put_unsigned(raw, out, to)
+    if kind == SFIXED32:
+        return after, put_integer(signed32(raw), out, to)
+    if kind == SFIXED64:
+        return after, put_integer(np.int64(raw), out, to)
+    single = kind == FLOAT
+    ones = np.uint64(0xFF) if single else np.uint64(0x7FF)
+    if raw >> (np.uint64(23) if single else np.uint64(52)) & ones == ones:
+        return after, put_special(raw, single, out, to)
+    return after, np.int64(write_number(raw, single, out, to))
+
+
+@kernel
+def _put_base64(data: npt.NDArray[Any], start: Any, end: Any, out: npt.NDArray[Any], to: Any) -> Any:
+    out[to] = 0x22
+    to = np.int64(write_base64(data, start, end, out, to + 1))
+    out[to] = 0x22
+    return to + 1
+
+
+@walker
+def _put_text(texts: Any, start: Any, end: Any, out: Any, to: Any) -> Any:
+    """Write a text of the program; return -1 if there is no room."""
+    if len(out) - to < end - start + SPARE:
+        return np.int64(-1)
+    return copy(texts, start, end - start, out, to)
+
+
+@walker
+def _number(data: Any, slots: Any, slot: Any, end: Any) -> Any:
+    """Return a number of a message of known form, 0 where it isn't there."""
+    if slots[slot] < 0:
+        return np.int64(0)
+    value, _ = read_varint(data, slots[slot], end)
+    return np.int64(value)
+
+
+@walker
+def _put_micros(seconds: Any, nanos: Any, out: Any, to: Any) -> Any:
+    """Write seconds and nanoseconds as microseconds."""
+    micros = seconds * 1_000_000 + nanos // 1000
+    rest = nanos % 1000
+    if micros < 0 and rest:  # the digits behind the point count away from zero
+        micros += 1
+        rest = 1000 - rest
+        if micros == 0:
+            out[to] = 0x2D
+            to += 1
+    to = put_integer(micros, out, to)
+    if rest:
+        # Behind a point, which no column takes for whole: then it stands in the rest.
+        out[to] = 0x2E
+        for i in range(3):
+            out[to + 3 - i] = 48 + rest % 10
+            rest //= 10
+        to += 4
+    return to
+
+
+@walker
+def _days(year: Any, month: Any, day: Any) -> Any:
+    """Return the days from 1970 to a date of the Gregorian calendar."""
+    shifted = year - 1 if month <= 2 else year
+    era = shifted // 400
+    of_era = shifted - era * 400
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+@kernel
+def _put_known(
+    kind: Any,
+    scale: Any,
+    data: npt.NDArray[Any],
+    end: Any,
+    slots: npt.NDArray[Any],
+    base: Any,
+    out: npt.NDArray[Any],
+    to: Any,
+) -> Any:
+    """Write a message of a form that Connect has a type for; return -1 if it is broken, -2 without room."""
+    if kind == DECIMAL:
+        if _number(data, slots, base + 2, end) != scale:
+            return np.int64(-1)
+        length, at = np.uint64(0), np.int64(0)
+        if slots[base] >= 0:
+            length, at = read_varint(data, slots[base], end)
+        if len(out) - to < 2 * np.int64(length) + SPARE:
+            return np.int64(-2)
+        return _put_base64(data, at, at + np.int64(length), out, to)
+    first, second = _number(data, slots, base, end), _number(data, slots, base + 1, end)
+    if kind == TIMESTAMP:
+        if not -_MOST_SECONDS <= first <= _MOST_SECONDS or not 0 <= second < 1_000_000_000:
+            return np.int64(-1)
+        return _put_micros(first, second, out, to)
+    third = _number(data, slots, base + 2, end)
+    if kind == TIME_OF_DAY:
+        nanos = _number(data, slots, base + 3, end)
+        if not (0 <= first <= 24 and 0 <= second < 60 and 0 <= third <= 60 and 0 <= nanos < 1_000_000_000):
+            return np.int64(-1)
+        return _put_micros((first * 60 + second) * 60 + third, nanos, out, to)
+    if 1 <= first <= 9999 and 1 <= second <= 12 and 1 <= third <= 31:
+        return put_integer(_days(first, second, third), out, to)
+    if not (0 <= first <= 9999 and 0 <= second <= 99 and 0 <= third <= 99):
+        return np.int64(-1)
+    out[to] = 0x22
+    to = put_integer(first, out, to + 1)
+    out[to] = 0x2D
+    to = put_integer(second, out, to + 1)
+    out[to] = 0x2D
+    to = put_integer(third, out, to + 1)
+    out[to] = 0x22
+    return to + 1
+
+
+_NODE: Final = 0
+_END: Final = 1
+_STEP: Final = 2
+"""The field that is being written, -1 before the first one."""
+_CURSOR: Final = 3
+"""In a list: where to look for its next element; else -1."""
+_PACKED: Final = 4
+"""In a packed value: where it ends; else -1."""
+_BASE: Final = 5
+"""Where the message's slots begin."""
+_ELEMENTS: Final = 6
+_BEGIN: Final = 7
+_FRAME: Final = 8
+
+
+@walker
+def _open(stack: Any, depth: Any, node: Any, at: Any, end: Any, base: Any) -> None:
+    frame = stack[depth]
+    frame[_NODE], frame[_END], frame[_STEP], frame[_CURSOR] = node, end, -1, -1
+    frame[_PACKED], frame[_BASE], frame[_ELEMENTS], frame[_BEGIN] = -1, base, 0, at
+
+
+@walker
+def _next_element(data: Any, frame: Any, number: Any, expected: Any) -> Any:
+    """Return where the next element of a list begins, -1 if there is none. Tags were looked at before."""
+    end = frame[_END]
+    while frame[_CURSOR] < end:
+        tag, at = read_varint(data, frame[_CURSOR], end)
+        wire = np.int64(tag & np.uint64(7))
+        after = skip(data, wire, at, end)
+        frame[_CURSOR] = after
+        if np.int64(tag >> np.uint64(3)) == number:
+            if wire == expected:
+                return at
+            length, at = read_varint(data, at, end)
+            if length != np.uint64(0):
+                frame[_PACKED] = after
+                return at
+    return np.int64(-1)
+
+
+@kernel
+def _put_message(
+    data: npt.NDArray[Any],
+    at: Any,
+    end: Any,
+    nodes: npt.NDArray[Any],
+    edges: npt.NDArray[Any],
+    texts: npt.NDArray[Any],
+    stack: npt.NDArray[Any],
+    slots: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    to: Any,
+) -> Any:
+    """Write one message; return the end of its output, -1 if it is broken, -2 if there is no room."""
+    depth = 0
+    _open(stack, 0, np.int64(len(nodes) - 1), at, end, 0)
+    while depth >= 0:
+        if len(out) - to < SPARE:
+            return np.int64(-2)
+        frame = stack[depth]
+        node, base, stop = frame[_NODE], frame[_BASE], frame[_END]
+        kind, first, count = nodes[node, 0], nodes[node, 2], nodes[node, 3]
+        if frame[_STEP] < 0:
+            if not find_fields(data, frame[_BEGIN], stop, nodes, edges, node, slots, base):
+                return np.int64(-1)
+            if kind != MESSAGE:
+                to = _put_known(kind, nodes[node, 1], data, stop, slots, base, out, to)
+                if to < 0:
+                    return to
+                depth -= 1
+                continue
+            if count == 0:
+                out[to], out[to + 1] = 0x7B, 0x7D
+                to += 2
+                depth -= 1
+                continue
+        if frame[_CURSOR] < 0:
+            frame[_STEP] += 1
+            if frame[_STEP] == count:
+                if nodes[node, 1]:
+                    out[to] = nodes[node, 1]
+                    to += 1
+                depth -= 1
+                continue
+        step = frame[_STEP]
+        edge = first + step
+        child = edges[edge, 0]
+        value = slots[base + step]
+        if edges[edge, REPEATED]:
+            brackets = edges[edge, REPEATED]
+            if frame[_CURSOR] < 0:
+                to = _put_text(texts, edges[edge, LEAD_START], edges[edge, LEAD_END], out, to)
+                if to < 0:
+                    return np.int64(-2)
+                out[to] = 0x5B if brackets == 1 else 0x7B
+                to += 1
+                frame[_CURSOR] = value if value >= 0 else stop
+                frame[_ELEMENTS], frame[_PACKED] = 0, -1
+            if frame[_PACKED] >= 0:
+                value = frame[_BEGIN]
+            else:
+                value = _next_element(data, frame, edges[edge, NUMBER], wire_of(nodes[child, 0]))
+            if value < 0:
+                out[to] = 0x5D if brackets == 1 else 0x7D
+                to += 1
+                frame[_CURSOR] = -1
+                continue
+            if frame[_ELEMENTS]:
+                out[to] = 0x2C
+                to += 1
+            frame[_ELEMENTS] = 1
+        else:
+            to = _put_text(texts, edges[edge, LEAD_START], edges[edge, LEAD_END], out, to)
+            if to < 0:
+                return np.int64(-2)
+            if value < 0:
+                to = _put_text(texts, edges[edge, ABSENT_START], edges[edge, ABSENT_END], out, to)
+                if to < 0:
+                    return np.int64(-2)
+                continue
+        if nodes[child, 0] >= MESSAGE:
+            length, begin = read_varint(data, value, stop)
+            depth += 1
+            _open(stack, depth, child, begin, begin + np.int64(length), base + count)
+            continue
+        packed = frame[_PACKED]
+        limit = packed if packed >= 0 else stop
+        after, to = _put_scalar(nodes[child, 0], child, nodes, edges, texts, data, value, limit, out, to)
+        if after < 0:
+            return after
+        if to < 0:
+            return np.int64(-2)
+        if packed >= 0:
+            frame[_BEGIN] = after
+            if after == packed:
+                frame[_PACKED] = -1
+    return to
+
+
+@kernel
+def _write(
+    data: npt.NDArray[Any],
+    starts: npt.NDArray[Any],
+    ends: npt.NDArray[Any],
+    nodes: npt.NDArray[Any],
+    edges: npt.NDArray[Any],
+    texts: npt.NDArray[Any],
+    stack: npt.NDArray[Any],
+    slots: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    offsets: npt.NDArray[Any],
+    wrong: npt.NDArray[Any],
+    first: int,
+) -> int:
+    """Write messages from one on; return the one that found no room, or how many there are."""
+    for row in range(first, len(starts)):
+        offsets[row + 1] = offsets[row]
+        if starts[row] < 0:
+            continue
+        limit = offsets[row] + most_of(ends[row] - starts[row], texts)
+        room = out[: min(limit, len(out))]
+        to = _put_message(data, starts[row], ends[row], nodes, edges, texts, stack, slots, room, offsets[row])
+        if to == -2:
+            if limit > len(out):
+                return row
+            wrong[row] = TOO_LARGE
+        elif to < 0:
+            wrong[row] = BROKEN
+        else:
+            offsets[row + 1] = to
+    return len(starts)

@@ -1,0 +1,193 @@
+"""Protobuf's binary encoding: what a writer's schema calls kinds, and where the fields of a message are.
+
+Layout (protobuf.dev, "Encoding")::
+
+    message   tag, value, tag, value ...     tag: varint of number << 3 | wire type
+    wire type 0: varint   1: 8 bytes   2: length as varint, bytes   5: 4 bytes, both little-endian
+
+Fields may come in any order, and numbers of lists packed (one value of wire type 2) or each alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_cdc_provider.changes.kernels import walker
+from airflow_cdc_provider.changes.spans import Bytes, Ints
+from airflow_cdc_provider.sources.debezium.json_program import CHOICE, NUMBER, REPEATED
+
+BOOL: Final = 1
+INT32: Final = 2
+INT64: Final = 3
+UINT32: Final = 4
+UINT64: Final = 5
+SINT32: Final = 6
+SINT64: Final = 7
+FIXED32: Final = 8
+FIXED64: Final = 9
+SFIXED32: Final = 10
+SFIXED64: Final = 11
+FLOAT: Final = 12
+DOUBLE: Final = 13
+STRING: Final = 14
+BYTES: Final = 15
+ENUM: Final = 16
+"""Edges: its names, by number."""
+MESSAGE: Final = 17
+"""Argument: what is written behind its fields, 0 for nothing."""
+TIMESTAMP: Final = 18
+"""``google.protobuf.Timestamp``: microseconds, with a fraction where nanoseconds tell more."""
+TIME_OF_DAY: Final = 19
+"""``google.type.TimeOfDay``: likewise."""
+DATE: Final = 20
+"""``google.type.Date``: days since 1970; text where it isn't whole."""
+DECIMAL: Final = 21
+"""``confluent.type.Decimal``: its bytes; argument: the scale that all have."""
+
+VARINT: Final = 0
+EIGHT: Final = 1
+LENGTH: Final = 2
+FOUR: Final = 5
+
+DEEPEST_PATH: Final = 8
+"""How deep a message may be nested in its file."""
+
+
+def read_paths(data: Bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[np.int64], Ints]:
+    """Read which message of its file each is, as Confluent's converter writes it before the bytes.
+
+    Returns:
+        Per message the places of it and of what it is nested in, outermost first, -1 behind them (all are -1
+        where it is broken); and where the bytes begin.
+    """
+    paths = np.full((len(starts), DEEPEST_PATH), -1, np.int64)
+    bodies = starts.copy()
+    _read_paths(data, starts, ends, paths, bodies)
+    return paths, bodies
+
+
+@walker
+def read_varint(data: Any, at: Any, end: Any) -> Any:
+    """Read a varint of 64 bits; return it and the place after it, which is -1 if it is broken."""
+    value = np.uint64(0)
+    for i in range(10):
+        if at >= end:
+            return value, np.int64(-1)
+        byte = data[at & 0x7FFFFFFFFFFF]
+        at += 1
+        value |= np.uint64(byte & 0x7F) << np.uint64(7 * i)
+        if byte < 0x80:
+            return value, at
+    return value, np.int64(-1)
+
+
+@walker
+def unzigzag(value: Any) -> Any:
+    """Return the number that a varint of kind sint32 or sint64 stands for."""
+    return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+
+
+@walker
+def signed32(value: Any) -> Any:
+    """Return the lower 32 bits of a varint as a signed number."""
+    low = np.int64(value & np.uint64(0xFFFFFFFF))
+    return low - (np.int64(1) << 32) if low >= 0x80000000 else low
+
+
+@walker
+def _read_paths(data: Any, starts: Any, ends: Any, paths: Any, bodies: Any) -> None:
+    for row in range(len(starts)):
+        raw, at = read_varint(data, starts[row], ends[row])
+        count = unzigzag(raw)
+        if at < 0 or count < 0 or count > DEEPEST_PATH:
+            continue
+        if count == 0:
+            paths[row, 0] = 0
+        for i in range(count):
+            raw, at = read_varint(data, at, ends[row])
+            place = unzigzag(raw)
+            if at < 0 or place < 0:
+                paths[row, :] = -1
+                break
+            paths[row, i] = place
+        if paths[row, 0] >= 0:
+            bodies[row] = at
+
+
+@walker
+def skip(data: Any, wire: Any, at: Any, end: Any) -> Any:
+    """Return the place after a value, -1 if it is broken."""
+    if wire == VARINT:
+        _, at = read_varint(data, at, end)
+        return at
+    if wire == LENGTH:
+        length, at = read_varint(data, at, end)
+        if at < 0 or length > np.uint64(end - at):
+            return np.int64(-1)
+        return at + np.int64(length)
+    width = np.int64(8) if wire == EIGHT else np.int64(4) if wire == FOUR else np.int64(1 << 40)
+    return at + width if end - at >= width else np.int64(-1)
+
+
+@walker
+def wire_of(kind: Any) -> Any:
+    """Return the wire type of a value of a kind."""
+    if kind in (FIXED64, SFIXED64, DOUBLE):
+        return np.int64(EIGHT)
+    if kind in (FIXED32, SFIXED32, FLOAT):
+        return np.int64(FOUR)
+    return np.int64(VARINT) if kind < STRING or kind == ENUM else np.int64(LENGTH)
+
+
+@walker
+def find_fields(
+    data: Any, at: Any, end: Any, nodes: Any, edges: Any, node: Any, slots: Any, base: Any
+) -> Any:
+    """Fill in where each field of a message begins: of lists the first tag, else the last value; -1 for none.
+
+    Returns:
+        Whether the message is sound.
+    """
+    first, count = nodes[node, 2], nodes[node, 3]
+    for i in range(count):
+        slots[base + i] = -1
+    near = np.int64(0)
+    while at < end:
+        tag_at = at
+        tag, at = read_varint(data, at, end)
+        if at < 0 or tag >> np.uint64(32) != np.uint64(0):
+            return False
+        number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
+        after = skip(data, wire, at, end)
+        if after < 0 or number == 0:
+            return False
+        # Fields come in order, as a rule: look from the last one on.
+        step = np.int64(-1)
+        for i in range(count):
+            place = near + i if near + i < count else near + i - count
+            if edges[first + place, NUMBER] == number:
+                step = place
+                break
+        if step >= 0:
+            near = step
+            edge = first + step
+            kind = nodes[edges[edge, 0], 0]
+            expected = wire_of(kind)
+            if edges[edge, REPEATED]:
+                if wire not in (expected, LENGTH):
+                    return False
+                if slots[base + step] < 0:
+                    slots[base + step] = tag_at
+            else:
+                if wire != expected or (kind >= MESSAGE and slots[base + step] >= 0):
+                    return False
+                if edges[edge, CHOICE]:
+                    for i in range(count):
+                        if edges[first + i, CHOICE] == edges[edge, CHOICE]:
+                            slots[base + i] = -1
+                slots[base + step] = at
+        at = after
+    return True

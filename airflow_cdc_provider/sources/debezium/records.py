@@ -1,0 +1,404 @@
+"""Records: from the messages of a partition to the records of the changes table. Pure.
+
+========================================  ============================================================
+message                                   record
+========================================  ============================================================
+event with a row                          ``change``: the envelope, its schema by name
+value null                                ``change`` without payload
+``op: t``                                 ``truncate``; of a topic with several partitions ``quarantine``, for
+                                          nothing tells where it stands among the events of the others
+no JSON, or no envelope                   ``quarantine``, with topic, partition and offset
+heartbeat, transaction, schema change,    none: counted
+logical message (``op: m``)
+========================================  ============================================================
+
+Beside them stand records of kind ``schema``: of each table and each schema that a row came with and the
+source doesn't know yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.spans import span_column
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.abilities import PassedOver
+from airflow_cdc_provider.sources.debezium import converters
+from airflow_cdc_provider.sources.debezium.contributions import operations_of
+from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
+from airflow_cdc_provider.sources.debezium.json_members import (
+    ABSENT,
+    NULL,
+    OBJECT,
+    Members,
+    members_of,
+)
+from airflow_cdc_provider.sources.debezium.json_texts import strings
+from airflow_cdc_provider.sources.debezium.position import BESIDE, origin_of, position, positions
+from airflow_cdc_provider.sources.debezium.values import show_plain
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_LAST_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999."""
+
+_SOUND: Final = 0
+_HEARTBEAT: Final = 1
+_TRANSACTION: Final = 2
+_SCHEMA_CHANGE: Final = 3
+_MESSAGE: Final = 4
+_TOMBSTONE: Final = 5
+_OTHER_TABLE: Final = 6
+PASSED_OVER: Final[Mapping[int, str]] = {
+    _HEARTBEAT: "heartbeat",
+    _TRANSACTION: "transaction",
+    _SCHEMA_CHANGE: "schema_change",
+    _MESSAGE: "message",
+    _TOMBSTONE: "tombstone",
+    _OTHER_TABLE: "unselected",
+}
+"""What becomes no record, by why."""
+
+_NO_ENVELOPE: Final = 11
+_NO_TABLE: Final = 12
+_TRUNCATE: Final = 13
+_FIRST_FAULT: Final = _NO_ENVELOPE
+_OF_CONVERTERS: Final = 20
+"""What is at least this is a fault that a converter told, and so much more than its number there."""
+_REASONS: Final[Mapping[int, str]] = {
+    **{_OF_CONVERTERS + fault: reason for fault, reason in converters.FAULTS.items()},
+    _NO_ENVELOPE: "NO-ENVELOPE: the value has no op of Debezium's; source.envelope: unwrapped reads rows "
+    "alone",
+    _NO_TABLE: "NO-TABLE: the event doesn't say which table it is of; see source.tables_from",
+    _TRUNCATE: "TRUNCATE: a table was truncated whose topic has several partitions, so nothing tells which "
+    "of their events came before; delete the rows, or give the topic one partition",
+}
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages of one partition.
+
+    Args:
+        keys: Binary.
+        values: Binary.
+        offsets: Of each.
+        times_ms: Of each, by who wrote it or the broker, milliseconds since 1970; negative for none.
+    """
+
+    keys: pa.Array
+    values: pa.Array
+    offsets: Ints
+    times_ms: Ints
+
+    def slice(self, start: int, count: int | None = None) -> Messages:
+        """Return some of them, from one on."""
+        end = None if count is None else start + count
+        return Messages(
+            self.keys.slice(start, count),
+            self.values.slice(start, count),
+            self.offsets[start:end],
+            self.times_ms[start:end],
+        )
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The partition that messages are of, and what is to be made of them.
+
+    Args:
+        topic: Its topic.
+        partition: Its number.
+        epoch: Of the messages.
+        captured_us: When they were read, µs since 1970.
+        unwrapped: Values are rows, not envelopes.
+        table: The table of all messages; empty where each event tells its own.
+        is_only: Whether the topic has no other partition.
+        strict: Whether what would be set apart is an error.
+        wanted: Whether a table is captured.
+        known: Tables with the names of schemas that need no record.
+        key_converter: Reads keys.
+        value_converter: Reads values.
+    """
+
+    topic: str
+    partition: int
+    epoch: int
+    captured_us: int
+    unwrapped: bool
+    table: str
+    is_only: bool
+    strict: bool
+    wanted: Callable[[str], bool]
+    known: frozenset[tuple[str, str]] = frozenset()
+    key_converter: Converter = field(default_factory=JsonConverter)
+    value_converter: Converter = field(default_factory=JsonConverter)
+
+    @property
+    def origin(self) -> str:
+        """Name of the partition."""
+        return origin_of(self.topic, self.partition)
+
+
+def read_messages(
+    messages: Messages, feed: Feed, seen: set[tuple[str, str]], passed_over: PassedOver
+) -> pa.RecordBatch:
+    """Make records of messages.
+
+    Args:
+        messages: In the order of their offsets.
+        feed: What they are of.
+        seen: Tables with the names of schemas that have their record; what gets one is added.
+        passed_over: What becomes no record is counted.
+
+    Returns:
+        Batch of ``CHANGE_SCHEMA``.
+
+    Raises:
+        CorruptInput: The source is strict, and something would be set apart.
+        OverflowError: The messages are too much to be read together; nothing is counted.
+    """
+    values = feed.value_converter.values(messages.values, unwrapped=feed.unwrapped)
+    data, bodies, names = values.data, values.places, values.names
+    members = members_of(data, bodies)
+    keys, key_faults = feed.key_converter.keys(messages.keys)
+    tables = _tables(members, feed)
+    letters = operations_of(members)
+    tombstones = messages.values.is_null().to_numpy(zero_copy_only=False) | (bodies.kinds == NULL)
+    nameless = tables.is_null().to_numpy(zero_copy_only=False)
+    keyless = messages.keys.is_null().to_numpy(zero_copy_only=False)
+
+    what = _without_row(members, letters, feed)
+    what[tombstones & (nameless | keyless)] = _TOMBSTONE
+    what[~tombstones & (bodies.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
+    told = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
+    what[told] = _OF_CONVERTERS + values.faults[told]
+    bad_keys = key_faults != converters.SOUND
+    what[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
+    if not feed.unwrapped:
+        what[(what == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
+    what[(what == _SOUND) & nameless] = _NO_TABLE
+    what[(what == _SOUND) & ~_wanted(tables, feed)] = _OTHER_TABLE
+    of_no_row = ~tombstones & (values.faults == converters.BAD_SCHEMA)
+    what[(what == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
+    truncates = (what == _SOUND) & (letters == ord("t"))
+    if not feed.is_only:
+        what[truncates] = _TRUNCATE
+    apart = what >= _FIRST_FAULT
+    if feed.strict and apart.any():
+        first = int(apart.argmax())
+        raise CorruptInput(_reason(first, what, values, messages, feed))
+    for number, why in PASSED_OVER.items():
+        if count := int(np.count_nonzero(what == number)):
+            passed_over[feed.origin, why] += count
+
+    starts, ends = (np.where(tombstones, -1, side) for side in (bodies.starts, bodies.ends))
+    payload = span_column(pa.binary(), data, starts, ends)
+    kinds = np.select([apart, truncates], [record.QUARANTINE, record.TRUNCATE], record.CHANGE)
+    made = _records(
+        feed,
+        tables=tables,
+        kinds=pa.array(kinds, pa.string()),
+        keys=pc.coalesce(keys, messages.keys),
+        messages=messages,
+        moments=_moments(members, messages, feed),
+        transactions=_transactions(members, feed),
+        schema_ids=_with_reasons(values, what, messages, feed),
+        payload=pc.if_else(pa.array(apart), messages.values, payload),
+    ).take(pa.array(np.flatnonzero((what == _SOUND) | apart)))
+    rows = np.flatnonzero((what == _SOUND) & ~truncates & ~tombstones)
+    return _joined([made, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
+
+
+def _without_row(members: Members, letters: npt.NDArray[np.uint8], feed: Feed) -> Ints:
+    """Tell events that are of no row."""
+    found = np.full(members.count, _SOUND, np.int64)
+    if feed.unwrapped:
+        return found
+    time, status, event_count, ddl, database = members.find(
+        "ts_ms", "status", "event_count", "ddl", "databaseName"
+    )
+    sizes = np.bincount(members.owners, minlength=members.count) if len(members.owners) else found
+    none = letters == 0
+    found[none & (time.kinds != ABSENT) & (sizes == 1)] = _HEARTBEAT
+    found[none & (status.kinds != ABSENT) & (event_count.kinds != ABSENT)] = _TRANSACTION
+    found[none & (ddl.kinds != ABSENT) & (database.kinds != ABSENT)] = _SCHEMA_CHANGE
+    found[letters == ord("m")] = _MESSAGE
+    return found
+
+
+def _tables(members: Members, feed: Feed) -> pa.Array:
+    """Name the table of each event; null where it doesn't say."""
+    if feed.table:
+        return pa.repeat(pa.scalar(feed.table), members.count)
+    (source,) = members.find("source")
+    inside = members_of(members.data, source)
+    names = ("connector", "db", "schema", "keyspace", "keyspace_name", "table", "table_name", "collection")
+    found = [strings(members.data, places) for places in inside.find(*names)]
+    connector, db, schema, keyspace, keyspace_name, *rest = (_filled(one) for one in found)
+    table = pc.coalesce(*rest)
+    above = pc.coalesce(schema, keyspace, keyspace_name, db)
+    by_both = pc.equal(connector, "sqlserver").fill_null(False)
+    above = pc.if_else(by_both, pc.binary_join_element_wise(db, schema, "."), above)
+    return pc.binary_join_element_wise(above, table, ".")
+
+
+def _filled(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _wanted(tables: pa.Array, feed: Feed) -> Mask:
+    distinct = pc.dictionary_encode(tables)
+    wanted = np.array([feed.wanted(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
+    numbers = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    found: Mask = wanted[numbers]
+    return found
+
+
+def _moments(members: Members, messages: Messages, feed: Feed) -> pa.Array:
+    """Return when each change was committed, µs since 1970: as the event says, else as the message does."""
+    (source,) = members.find("source")
+    ts_us, ts_ms = members_of(members.data, source).find("ts_us", "ts_ms")
+    times_ms = messages.times_ms
+    of_message = pa.array(times_ms * 1000, mask=(times_ms < 0) | (times_ms > _LAST_US // 1000))
+    if feed.unwrapped:
+        return of_message
+    micros = show_plain(members.data, ts_us, "int64")[0]
+    millis = show_plain(members.data, ts_ms, "int64")[0]
+    sane = pc.less(pc.abs(millis.fill_null(0)), 1 << 50)
+    millis = pc.multiply(pc.if_else(sane, millis, None), 1000)
+    # Copies of Vitess tell 0.
+    first = pc.coalesce(
+        pc.if_else(pc.greater(micros, 0), micros, None), pc.if_else(pc.greater(millis, 0), millis, None)
+    )
+    return pc.coalesce(pc.if_else(pc.less(first, _LAST_US), first, None), of_message)
+
+
+def _transactions(members: Members, feed: Feed) -> pa.Array:
+    if feed.unwrapped:
+        return pa.nulls(members.count, pa.string())
+    (transaction,) = members.find("transaction")
+    (name,) = members_of(members.data, transaction).find("id")
+    return strings(members.data, name)
+
+
+def _with_reasons(values: Values, what: Ints, messages: Messages, feed: Feed) -> pa.Array:
+    """Return the schema's name of each row, and why those are set apart that are."""
+    apart = np.flatnonzero(what >= _FIRST_FAULT)
+    if not len(apart):
+        return values.names
+    reasons = [_reason(row, what, values, messages, feed) for row in apart.tolist()]
+    mask = np.zeros(len(what), np.bool_)
+    mask[apart] = True
+    return pc.replace_with_mask(values.names, pa.array(mask), pa.array(reasons, pa.string()))
+
+
+def _reason(row: int, what: Ints, values: Values, messages: Messages, feed: Feed) -> str:
+    where = f"topic {feed.topic}, partition {feed.partition}, offset {messages.offsets[row]}"
+    if values.ids is not None and values.ids[row] >= 0:
+        where += f", schema {values.ids[row]}"
+    return f"{_REASONS[int(what[row])]} ({where})"
+
+
+def _records(
+    feed: Feed,
+    *,
+    tables: pa.Array,
+    kinds: pa.Array,
+    keys: pa.Array,
+    messages: Messages,
+    moments: pa.Array,
+    transactions: pa.Array,
+    schema_ids: pa.Array,
+    payload: pa.Array,
+) -> pa.RecordBatch:
+    count = len(messages.offsets)
+    place = positions(feed.epoch, messages.offsets)
+    moment = CHANGE_SCHEMA.field("committed_at").type
+    return pa.RecordBatch.from_arrays(
+        [
+            tables,
+            kinds,
+            pa.repeat(pa.scalar(feed.origin), count),
+            place,
+            pa.repeat(pa.scalar(0, pa.int64()), count),
+            keys,
+            place,
+            moments.cast(pa.int64()).cast(moment),
+            pa.repeat(pa.scalar(feed.captured_us, pa.int64()), count).cast(moment),
+            transactions,
+            schema_ids,
+            payload,
+        ],
+        schema=CHANGE_SCHEMA,
+    )
+
+
+def _schemas(
+    feed: Feed,
+    messages: Messages,
+    tables: pa.Array,
+    names: pa.Array,
+    texts: Mapping[str, bytes],
+    rows: Ints,
+    seen: set[tuple[str, str]],
+) -> list[pa.RecordBatch]:
+    """Make a record of each schema that is new, behind the first message that has it."""
+    chosen = pa.array(rows)
+    both = pa.table({"table": tables.take(chosen), "name": names.take(chosen), "row": chosen})
+    first = both.group_by(["table", "name"]).aggregate([("row", "min")]).to_pylist()
+    made = []
+    for one in sorted(first, key=lambda found: found["row_min"]):
+        pair = (one["table"], one["name"])
+        if pair in seen or pair in feed.known:
+            continue
+        seen.add(pair)
+        row = one["row_min"]
+        at = position(feed.epoch, int(messages.offsets[row])) + BESIDE
+        text = texts.get(one["name"], b"")
+        time_ms = int(messages.times_ms[row])
+        made.append(_one(feed, one["table"], record.SCHEMA, feed.origin, at, time_ms, one["name"], text))
+    return made
+
+
+def _one(
+    feed: Feed,
+    table: str,
+    kind: str,
+    origin: str,
+    at: bytes,
+    time_ms: int,
+    schema_id: str | None,
+    payload: bytes | None,
+) -> pa.RecordBatch:
+    row = {
+        "source_table": table,
+        "kind": kind,
+        "origin": origin,
+        "position": at,
+        "generation": 0,
+        "key": None,
+        "version": at,
+        "committed_at": (time_ms if time_ms >= 0 else feed.captured_us // 1000) * 1000,
+        "captured_at": feed.captured_us,
+        "transaction": None,
+        "schema_id": schema_id,
+        "payload": payload,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=CHANGE_SCHEMA)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

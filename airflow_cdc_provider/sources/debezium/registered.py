@@ -1,0 +1,121 @@
+"""Schemas of a registry compiled, each id once: what reads messages that bring an id instead of a schema."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.spans import Bytes, Ints, span_column
+from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.sources.debezium.avro_json import avro_to_json
+from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
+from airflow_cdc_provider.sources.debezium.converters import (
+    UNKNOWN_ID,
+    WRONG_SCHEMA,
+    WRONG_SCHEMAS,
+    Compiled,
+)
+from airflow_cdc_provider.sources.debezium.json_schema import connect_of_json_schema
+from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
+from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
+
+log = logging.getLogger(__name__)
+
+Written = Literal["avro", "protobuf", "json_schema"]
+
+
+class Registered(Protocol):
+    """Gives schemas by their ids, as ``kafka.registry.Registry`` does. Picklable."""
+
+    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
+        """Return a schema, None if there is none."""
+
+
+class RegisteredSchemas:
+    """Compiles schemas of a registry when they are first needed. Picklable: elsewhere it begins anew.
+
+    Args:
+        registry: Where they are.
+        written: How messages are written.
+    """
+
+    def __init__(self, registry: Registered, written: Written) -> None:
+        self._registry = registry
+        self._written: Written = written
+        self._compiled: dict[tuple[int, tuple[int, ...]], Compiled | int] = {}
+
+    @property
+    def have_paths(self) -> bool:
+        """Whether messages tell which of a schema's messages they are."""
+        return self._written == "protobuf"
+
+    def compiled(self, schema_id: int, path: tuple[int, ...] = ()) -> Compiled | int:
+        """Return what reads messages of a schema, or the fault that such messages have.
+
+        Raises:
+            TransientError: The registry doesn't answer.
+            ConfigurationError: It refuses us.
+        """
+        if (schema_id, path) not in self._compiled:
+            self._compiled[schema_id, path] = self._compile(schema_id, path)
+        return self._compiled[schema_id, path]
+
+    def _compile(self, schema_id: int, path: tuple[int, ...]) -> Compiled | int:
+        found = self._registry.schema_of(schema_id)
+        if found is None:
+            return UNKNOWN_ID
+        kind, compile_schema = _FORMS[self._written]
+        if found.type != kind:
+            log.warning("schema %d of the registry is of type %s, not %s", schema_id, found.type, kind)
+            return WRONG_SCHEMA
+        try:
+            return compile_schema(found, path)
+        except WRONG_SCHEMAS as error:
+            log.warning(
+                "schema %d of the registry can't be read: %s %.300s", schema_id, type(error).__name__, error
+            )
+            return WRONG_SCHEMA
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is compiled behind: it is made again sooner than sent."""
+        return {**self.__dict__, "_compiled": {}}
+
+
+def _avro(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
+    del path  # a schema of Avro is one message's
+    program, shown = compile_avro(schema.text, [text for _, text in schema.references])
+    return Compiled(partial(avro_to_json, program), shown)
+
+
+def _protobuf(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
+    program, shown = compile_protobuf(_parsed(schema), path)
+    return Compiled(partial(protobuf_to_json, program), shown)
+
+
+def _json_schema(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
+    del path
+    if schema.references:
+        raise ValueError("a JSON Schema that refers to others")
+    return Compiled(_as_it_is, connect_of_json_schema(schema.text))
+
+
+def _as_it_is(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
+    """Take messages as the JSON that they are; whether they are is left to who reads it."""
+    return span_column(pa.binary(), data, starts, ends), np.zeros(len(starts), np.int64)
+
+
+@lru_cache(maxsize=64)
+def _parsed(schema: RegisteredSchema) -> Mapping[str, Any]:
+    return parse_protobuf(schema.text, schema.references)
+
+
+_FORMS: Final[Mapping[Written, tuple[str, Callable[[RegisteredSchema, tuple[int, ...]], Compiled]]]] = {
+    "avro": ("AVRO", _avro),
+    "protobuf": ("PROTOBUF", _protobuf),
+    "json_schema": ("JSON", _json_schema),
+}

@@ -1,0 +1,133 @@
+"""What is kept of a row, and what of it was not in the event.
+
+A state::
+
+    u8 form, 1 | 16 bytes: name of the schema, zeros for none | the row as a JSON object
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, without_first_bytes
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
+from airflow_cdc_provider.sources.debezium.json_members import (
+    NULL,
+    Members,
+    Places,
+    members_of,
+    read_values,
+    spelled,
+)
+
+NAME_BYTES: Final = 16
+HEAD_BYTES: Final = 1 + NAME_BYTES
+
+_FORM: Final = b"\x01"
+
+
+def write_states(names: pa.Array, rows: pa.Array) -> pa.Array:
+    """Write states.
+
+    Args:
+        names: Name of each row's schema (32 hexadecimal digits, or empty); strings.
+        rows: JSON objects, binary.
+    """
+    distinct = pc.dictionary_encode(names.fill_null(NO_SCHEMA))
+    heads = pa.array([_head(name) for name in distinct.dictionary.to_pylist()], pa.binary())
+    return pc.binary_join_element_wise(heads.take(distinct.indices), rows, pa.scalar(b"", pa.binary()))
+
+
+def read_states(states: pa.Array) -> tuple[list[tuple[str, Ints]], pa.Array]:
+    """Take states apart.
+
+    Returns:
+        Per name of a schema the rows that have it, and all rows as JSON.
+
+    Raises:
+        CorruptInput: Something else stands there.
+    """
+    if not len(states):
+        return [], pa.array([], pa.binary())
+    data, starts, ends = binary_buffer(states)
+    if (ends - starts < HEAD_BYTES).any() or (data[starts] != _FORM[0]).any():
+        raise CorruptInput(
+            "a state of a row of Debezium's events is of another form",
+            expected=f"{_FORM.hex()}, {NAME_BYTES} bytes and a JSON object",
+            remedy="the mirror was written by a newer release of this package; use that one",
+        )
+    heads = pc.dictionary_encode(pc.binary_slice(states, 1, HEAD_BYTES))
+    numbers = heads.indices.to_numpy(zero_copy_only=False)
+    groups = [
+        (head.hex() if any(head) else NO_SCHEMA, np.flatnonzero(numbers == number))
+        for number, head in enumerate(heads.dictionary.to_pylist())
+    ]
+    return groups, without_first_bytes(states, HEAD_BYTES)
+
+
+def _head(name: str) -> bytes:
+    return _FORM + (bytes.fromhex(name) if name else bytes(NAME_BYTES))
+
+
+def spellings(placeholder: str) -> tuple[bytes, ...]:
+    """Return how Debezium writes a value that it doesn't have, by the kind of column.
+
+    Text; bytes in base64 and hexadecimal; lists of text, of numbers and of UUIDs; maps.
+    """
+    raw = placeholder.encode()
+    digest = bytearray(hashlib.md5(raw, usedforsecurity=False).digest())
+    digest[6] = digest[6] & 0x0F | 0x30
+    digest[8] = digest[8] & 0x3F | 0x80
+    plain = digest.hex()
+    uuid = "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
+    forms = [
+        placeholder,
+        base64.b64encode(raw).decode(),
+        base64.urlsafe_b64encode(raw).decode(),
+        raw.hex(),
+        [placeholder],
+        list(raw),
+        [uuid],
+        {placeholder: placeholder},
+    ]
+    texts = [json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode() for one in forms]
+    return tuple(dict.fromkeys(texts))
+
+
+def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, npt.NDArray[np.bool_]]:
+    """Find the members of rows.
+
+    Args:
+        texts: JSON objects; binary.
+        placeholder: From :func:`spellings`.
+
+    Returns:
+        The members, those that Debezium didn't have as null; and which ones these are.
+    """
+    data, values = read_values(texts)
+    members = members_of(data, values)
+    missing = unavailable(data, members.values, placeholder)
+    if missing.any():
+        kinds = np.where(missing, NULL, members.values.kinds)
+        members = Members(
+            data,
+            members.count,
+            members.owners,
+            members.names,
+            Places(members.values.starts, members.values.ends, kinds),
+        )
+    return members, missing
+
+
+def unavailable(data: Bytes, values: Places, placeholder: tuple[bytes, ...]) -> npt.NDArray[np.bool_]:
+    """Tell which values Debezium didn't have."""
+    return spelled(data, values, placeholder)

@@ -1,0 +1,112 @@
+"""A table's rows over time: by which schemas they came, and which columns show them all.
+
+Made of the records of kind ``schema`` that readers hand on: one per table and schema, and one per table that
+has rows without a schema. A column's type is the narrowest that holds all that the schemas say, where there
+is one; else that of the newest schema. Columns stay when a newer schema doesn't have them: rows from before
+it do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.sources.debezium.connect_schema import (
+    NO_SCHEMA,
+    REST,
+    WIDEST_DECIMAL,
+    ConnectField,
+)
+
+HIDDEN: Final = frozenset({"__deleted", "__op"})
+"""What ExtractNewRecordState says of a row beside it."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TAKEN: Final = (REST, "_cdc")
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """How the rows of a table came.
+
+    Args:
+        table: ``database.table``.
+        schemas: By name, the oldest first.
+        plain: Whether there are rows without a schema.
+    """
+
+    table: str
+    schemas: Mapping[str, ConnectField] = field(default_factory=dict)
+    plain: bool = False
+
+    @classmethod
+    def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableRows:
+        """Read records of kind ``schema``; others, and those of other tables, are passed over."""
+        own = [one for one in records if one["kind"] == SCHEMA and one["source_table"] == table]
+        own.sort(key=lambda one: (one["committed_at"] or _EPOCH, bytes(one["position"]), one["origin"]))
+        schemas: dict[str, ConnectField] = {}
+        for one in own:
+            if one["schema_id"] != NO_SCHEMA:
+                schemas.setdefault(one["schema_id"], ConnectField.of(json.loads(bytes(one["payload"]))))
+        return cls(table, schemas, any(one["schema_id"] == NO_SCHEMA for one in own))
+
+    @property
+    def known(self) -> bool:
+        """Whether a row was ever seen."""
+        return self.plain or bool(self.schemas)
+
+    @cached_property
+    def fields(self) -> dict[str, ConnectField]:
+        """The newest type of each column, in the order of the newest schema; columns that are gone follow."""
+        found: dict[str, ConnectField] = {}
+        names: set[str] = {name.lower() for name in _TAKEN}
+        for schema in reversed(list(self.schemas.values())):
+            for one in schema.fields:
+                # Engines don't tell names apart by case: a second one stands in the rest.
+                if one.name in HIDDEN or one.name in found or one.name.lower() in names:
+                    continue
+                names.add(one.name.lower())
+                found[one.name] = one
+        return found
+
+    @cached_property
+    def columns(self) -> dict[str, pa.DataType]:
+        """The columns that schemas give the table, with their lake types."""
+        found: dict[str, pa.DataType] = {}
+        for name in self.fields:
+            for schema in self.schemas.values():
+                own = schema.field(name)
+                if own is not None:
+                    found[name] = joined(found[name], own.lake_type) if name in found else own.lake_type
+        return found
+
+
+def joined(old: pa.DataType, new: pa.DataType) -> pa.DataType:
+    """Return the type that holds the values of both; the newer one if there is none."""
+    if old == new:
+        return new
+    if pa.types.is_integer(old) and pa.types.is_integer(new):
+        return pa.int64()
+    if pa.types.is_floating(old) and pa.types.is_floating(new):
+        return pa.float64()
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        scale = max(old.scale, new.scale)
+        precision = scale + max(old.precision - old.scale, new.precision - new.scale)
+        return pa.decimal128(precision, scale) if precision <= WIDEST_DECIMAL else new
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        types = {one.name: one.type for one in new}
+        for one in old:
+            types[one.name] = joined(one.type, types[one.name]) if one.name in types else one.type
+        return pa.struct(list(types.items()))
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return pa.list_(pa.field("element", joined(old.value_type, new.value_type)))
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        return pa.map_(new.key_type, joined(old.item_type, new.item_type))
+    return new

@@ -1,0 +1,36 @@
+"""Debezium's own file of positions in the commit log."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.cassandra.commit_log.debezium_offset import is_debeziums, position_of
+from airflow_cdc_provider.sources.cassandra.commit_log.offsets import WHOLE
+
+FILE = rb"""#Mon Nov 23 15:00:00 UTC 2026
+shop.orders=CommitLog-7-1795247392880.log\:307939
+shop.items=CommitLog-7-1795247392875.log\:40
+"""
+
+
+def test_a_capture_goes_on_with_the_oldest_segment_of_all_tables() -> None:
+    offset, remarks = position_of(FILE)
+    assert offset.position(1795247392874) == WHOLE
+    assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their begin"
+    assert len(remarks) == 2
+    assert "shop.items at segment 1795247392875, others up to 1795247392880" in remarks[1]
+    assert is_debeziums(FILE)
+    assert not is_debeziums(b' {"host": {}}')
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"shop.orders=\\:-1\n", "the place of shop.orders can't be read"),
+        (b"# nothing\n", "the file tells no place"),
+    ],
+)
+def test_other_files_are_refused(content: bytes, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        position_of(content)

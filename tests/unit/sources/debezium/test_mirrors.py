@@ -1,0 +1,345 @@
+"""From messages to mirrors, without a broker: what each kind of event does to a row."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.debezium.contributions import Form
+from airflow_cdc_provider.sources.debezium.converters import TextConverter
+from airflow_cdc_provider.sources.debezium.states import spellings
+from tests.conftest import ROOT
+from tests.unit.sources.debezium.made import PLACEHOLDER, Table, column, event, feed_of, framed, rows
+
+FIXTURES = ROOT / "tests" / "fixtures"
+ID = column("id", "int32")
+NAME = column("name", "string")
+
+
+def key(number: int) -> dict[str, int]:
+    return {"id": number}
+
+
+def test_rows_follow_creates_updates_reads_and_deletes() -> None:
+    table = Table()
+    table.take(
+        (key(1), event("c", None, {"id": 1, "name": "a"})),
+        (key(2), event("r", None, {"id": 2, "name": "b"})),
+        (key(1), event("u", {"id": 1, "name": "a"}, {"id": 1, "name": "c"})),
+    )
+    shown = table.take((key(2), event("d", {"id": 2, "name": "b"}, None)), (key(2), None))
+    assert rows(shown) == {1: {"name": "c"}}
+    assert table.kinds == {"change": 5, "schema": 1}
+
+
+def test_a_tombstone_alone_deletes_and_after_a_delete_changes_nothing() -> None:
+    table = Table()
+    table.take((key(1), event("c", None, {"id": 1})), (key(2), event("c", None, {"id": 2})))
+    assert rows(table.take((key(1), None))) == {2: {}}
+    shown = table.take((key(2), event("d", {"id": 2})), (key(2), None), (key(2), event("c", None, {"id": 2})))
+    assert rows(shown) == {2: {}}
+
+
+def test_the_same_messages_again_change_nothing() -> None:
+    pairs = [
+        (key(1), event("c", None, {"id": 1, "name": "a"})),
+        (key(1), event("u", None, {"id": 1, "name": PLACEHOLDER})),
+        (key(1), event("d", {"id": 1}, None)),
+        (key(1), event("c", None, {"id": 1, "name": "z"})),
+    ]
+    table = Table()
+    first = rows(table.take(*pairs))
+    assert rows(table.merge(table.records[0])) == first == {1: {"name": "z"}}
+    # As Debezium sends them again after a restart: with new offsets.
+    assert rows(table.take(*pairs)) == first
+
+
+def test_a_key_is_one_with_a_schema_and_without() -> None:
+    table = Table()
+    schema = {"type": "struct", "fields": [ID], "optional": False, "name": "server.shop.orders.Key"}
+    table.take((key(1), event("c", None, {"id": 1, "name": "é"})))
+    shown = table.take((b'{"schema": ' + json.dumps(schema).encode() + b', "payload": {"id": 1}}', None))
+    assert rows(shown) == {}
+
+
+def test_an_update_of_the_primary_key_moves_the_row() -> None:
+    table = Table()
+    table.take((key(1), event("c", None, {"id": 1, "name": "a"})))
+    shown = table.take(
+        (key(1), event("d", {"id": 1, "name": "a"}, None)),
+        (key(1), None),
+        (key(9), event("c", None, {"id": 9, "name": "a"})),
+    )
+    assert rows(shown) == {9: {"name": "a"}}
+
+
+def test_values_that_an_event_does_not_have_stay_as_they_were() -> None:
+    raw = base64.b64encode(PLACEHOLDER.encode()).decode()
+    digits = list(PLACEHOLDER.encode())
+    table = Table()
+    table.take(
+        (key(1), event("c", None, {"id": 1, "t": "long", "b": "AQI=", "l": [1], "n": 1})),
+        (key(1), event("u", None, {"id": 1, "t": PLACEHOLDER, "b": "AwQ=", "l": digits, "n": 2})),
+    )
+    shown = table.take((key(1), event("u", None, {"id": 1, "t": PLACEHOLDER, "b": raw, "l": digits, "n": 3})))
+    assert rows(shown) == {1: {"t": "long", "b": "AwQ=", "l": "[1]", "n": 3}}
+
+
+def test_where_nothing_else_is_known_of_a_row_a_value_that_is_not_there_is_null() -> None:
+    table = Table()
+    first = table.take((key(1), event("u", None, {"id": 1, "name": PLACEHOLDER, "n": 2})))
+    assert rows(first) == {1: {"n": 2}}
+    later = table.take((key(1), event("u", None, {"id": 1, "name": "a", "n": PLACEHOLDER})))
+    assert rows(later) == {1: {"name": "a", "n": 2}}
+
+
+def test_a_truncate_ends_what_was_before_it() -> None:
+    table = Table()
+    table.take((key(1), event("c", None, {"id": 1})), (key(2), event("c", None, {"id": 2})))
+    shown = table.take((None, event("t")), (key(3), event("c", None, {"id": 3})))
+    assert rows(shown) == {3: {}}
+    assert rows(table.merge(table.records[0])) == {3: {}}
+    assert rows(table.take((None, event("t")))) == {}
+
+
+def test_after_a_truncate_partitions_that_came_later_count() -> None:
+    table = Table()
+    table.take((None, event("t")), (key(1), event("c", None, {"id": 1, "n": 1})))
+    later = feed_of("server.shop.orders", partition=1, epoch=1, is_only=False)
+    shown = table.take((key(1), event("u", None, {"id": 1, "n": 2})), feed=later)
+    assert rows(shown) == {1: {"n": 2}}
+
+
+def test_a_truncate_among_several_partitions_is_set_apart() -> None:
+    table = Table(feed=feed_of("server.shop.orders", is_only=False))
+    shown = table.take((key(1), event("c", None, {"id": 1})), (None, event("t")))
+    assert rows(shown) == {1: {}}
+    assert table.kinds["quarantine"] == 1
+
+
+def test_what_is_no_event_is_set_apart_with_its_place() -> None:
+    table = Table()
+    good = event("c", None, {"id": 1})
+    table.take(
+        (key(1), good),
+        (key(2), b"\x00\x00\x00\x00\x01avro"),
+        (b"{", good),
+        (key(3), {"some": "thing"}),
+        (key(4), b'"text"'),
+        (key(5), framed(good, [])["schema"] and {"schema": {"type": "nonsense"}, "payload": good}),
+        (key(6), event("x", None, {"id": 6})),
+        (None, good),
+    )
+    apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    found = [(row["schema_id"].partition(":")[0], row["position"][-1]) for row in apart]
+    assert found == [
+        ("MALFORMED", 1),
+        ("MALFORMED", 2),
+        ("NO-ENVELOPE", 3),
+        ("MALFORMED", 4),
+        ("BAD-SCHEMA", 5),
+    ]
+    assert "topic server.shop.orders, partition 0, offset 1" in apart[0]["schema_id"]
+    assert apart[0]["payload"] == b"\x00\x00\x00\x00\x01avro"
+    assert [reason.partition(":")[0] for reason in table.reasons] == ["NO-ENVELOPE", "NO-KEY"]
+
+
+def test_a_strict_source_stops_at_the_first_of_them() -> None:
+    with pytest.raises(CorruptInput, match="offset 1"):
+        Table(feed=feed_of("server.shop.orders", strict=True)).take(
+            (key(1), event("c", None, {"id": 1})), (key(2), b"rubbish")
+        )
+
+
+def test_what_is_of_no_row_is_passed_over_and_counted() -> None:
+    table = Table(feed=feed_of("server", wanted=lambda name: name == "topics.server"))
+    table.take(
+        (key(1), event("c", None, {"id": 1})),
+        ({"serverName": "server"}, {"ts_ms": 1}),
+        ({"id": "1"}, {"status": "END", "id": "1", "event_count": 2, "data_collections": None, "ts_ms": 1}),
+        ({"databaseName": "shop"}, {"source": {}, "databaseName": "shop", "ddl": "drop table x", "ts_ms": 1}),
+        ({"prefix": "p"}, {"op": "m", "ts_ms": 1, "source": {}, "message": {"prefix": "p", "content": ""}}),
+        (None, None),
+    )
+    assert {why: count for (_, why), count in table.passed_over.items()} == {
+        "heartbeat": 1,
+        "transaction": 1,
+        "schema_change": 1,
+        "message": 1,
+        "tombstone": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ({"connector": "mysql", "db": "shop", "table": "orders"}, "shop.orders"),
+        ({"connector": "postgresql", "db": "d", "schema": "public", "table": "orders"}, "public.orders"),
+        ({"connector": "sqlserver", "db": "d", "schema": "dbo", "table": "orders"}, "d.dbo.orders"),
+        ({"connector": "mongodb", "db": "shop", "collection": "orders"}, "shop.orders"),
+        ({"connector": "vitess", "db": "", "keyspace": "shop", "table": "orders"}, "shop.orders"),
+    ],
+)
+def test_an_event_names_its_table(source: dict[str, Any], name: str) -> None:
+    table = Table(feed=feed_of("routed", wanted=lambda table: table != "shop.other"))
+    feed = feed_of("routed", wanted=lambda table: table != "shop.other")
+    object.__setattr__(feed, "table", "")
+    object.__setattr__(table.feed, "table", name)
+    other = {"connector": "mysql", "db": "shop", "table": "other"}
+    table.take(
+        (key(1), event("c", None, {"id": 1}) | {"source": source}),
+        (key(2), event("c", None, {"id": 2}) | {"source": other}),
+        (key(1), None),
+        (key(3), event("c", None, {"id": 3}) | {"source": {}}),
+        feed=feed,
+    )
+    records = [row for row in table.records[0].to_pylist() if row["kind"] == "change"]
+    assert [row["source_table"] for row in records] == [name]
+    assert dict(table.passed_over) == {
+        ("routed/0", "unselected"): 1,
+        ("routed/0", "tombstone"): 1,
+    }
+    assert table.kinds["quarantine"] == 1
+
+
+def test_a_schema_gives_columns_their_types_and_a_new_one_adds_and_widens_them() -> None:
+    table = Table()
+    first = [ID, NAME, column("price", "bytes", "org.apache.kafka.connect.data.Decimal", scale="2")]
+    table.take((key(1), framed(event("c", None, {"id": 1, "name": "a", "price": "AfQ="}), first)))
+    second = [column("id", "int64"), column("at", "int64", "io.debezium.time.MicroTimestamp"), NAME]
+    shown = table.take((key(2), framed(event("c", None, {"id": 2**40, "at": 5, "name": "b"}), second)))
+    assert shown.schema.names == ["id", "at", "name", "price", "_rest"]
+    assert shown.schema.field("id").type == pa.int64()
+    assert rows(shown)[1] == {"name": "a", "price": Decimal("5.00")}
+    assert rows(shown)[2**40]["name"] == "b"
+
+
+def test_a_column_that_becomes_another_one_is_shown_anew() -> None:
+    table = Table()
+    table.take((key(1), framed(event("c", None, {"id": 1, "v": "12"}), [ID, column("v", "string")])))
+    table.take((key(2), framed(event("c", None, {"id": 2, "v": "x"}), [ID, column("v", "string")])))
+    shown = table.take((key(3), framed(event("c", None, {"id": 3, "v": 7}), [ID, column("v", "int32")])))
+    assert table.codec is not None
+    assert table.codec.drift.replaced == {"v"}
+    assert table.codec.revisit == "true"
+    assert rows(shown) == {1: {"v": 12}, 2: {"_rest": '{"v":"x"}'}, 3: {"v": 7}}
+
+
+def test_rows_without_schema_get_columns_by_their_values() -> None:
+    table = Table()
+    table.take(
+        (key(1), event("c", None, {"id": 1, "b": True, "s": "x", "o": {"a": [1]}, "f": 1.5, "z": None}))
+    )
+    shown = table.take(
+        (key(2), event("c", None, {"id": 2, "b": "no", "s": "y", "f": 2, "big": 2**40, "new": 1}))
+    )
+    types = {one.name: one.type for one in shown.schema}
+    assert types["b"] == pa.bool_()
+    assert types["big"] == pa.int64()
+    assert "z" not in types
+    assert rows(shown) == {
+        1: {"b": True, "s": "x", "o": '{"a":[1]}', "f": 1.5},
+        2: {"s": "y", "f": 2.0, "big": 2**40, "new": 1, "_rest": '{"b":"no"}'},
+    }
+
+
+def test_a_schema_takes_over_columns_that_were_inferred() -> None:
+    table = Table()
+    table.take((key(1), event("c", None, {"id": 1, "at": 1_000_000, "note": "n"})))
+    fields = [ID, column("at", "int64", "io.debezium.time.MicroTimestamp")]
+    shown = table.take((key(2), framed(event("c", None, {"id": 2, "at": 2_000_000}), fields)))
+    assert pa.types.is_timestamp(shown.schema.field("at").type)
+    assert {number: row["at"].second for number, row in rows(shown).items()} == {1: 1, 2: 2}
+    assert rows(shown)[1]["note"] == "n"
+
+
+def test_unwrapped_rows_put_themselves() -> None:
+    table = Table(feed=feed_of("server.shop.orders", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
+    table.take(
+        (key(1), {"id": 1, "name": "a", "__deleted": "false", "__op": "c"}),
+        (key(2), {"id": 2, "name": "b", "__op": "r"}),
+        (key(3), {"id": 3, "name": "c", "__op": "c"}),
+        (key(4), {"id": 4, "name": "d"}),
+    )
+    shown = table.take(
+        (key(2), {"id": 2, "name": "b", "__deleted": "true"}),
+        (key(3), {"id": 3, "__op": "d"}),
+        (key(4), None),
+    )
+    assert rows(shown) == {1: {"name": "a"}}
+    assert shown.schema.names == ["id", "name", "_rest"]
+
+
+def test_text_keys_are_taken_as_they_are() -> None:
+    table = Table(feed=feed_of("server.shop.orders", key_converter=TextConverter()))
+    shown = table.take(
+        (b"k-1", event("c", None, {"id": 1})), (b"k-2", event("c", None, {"id": 2})), (b"k-1", None)
+    )
+    assert rows(shown) == {2: {}}
+
+
+def fixture(path: Path, *, framed: bool) -> list[tuple[str, bytes | None, bytes | None]]:
+    found = []
+    with gzip.open(path) as lines:
+        for line in lines:
+            one = json.loads(line)
+            sides = (one["key"], one["value"])
+            raw = [None if s is None else (json.dumps(s) if framed else s).encode() for s in sides]
+            found.append((one["topic"], raw[0], raw[1]))
+    return found
+
+
+def replayed(messages: list[tuple[str, bytes | None, bytes | None]], topic: str) -> dict[bytes, Any]:
+    """Replay a topic in Python: the row after each key's last event."""
+    found: dict[bytes, Any] = {}
+    for name, raw_key, raw in messages:
+        if name != topic or raw_key is None:
+            continue
+        body = None if raw is None else json.loads(raw)
+        if body is not None and set(body) == {"schema", "payload"}:
+            body = body["payload"]
+        after = None if body is None else body["after"]
+        after = json.loads(after) if isinstance(after, str) else after
+        if after is not None:
+            found[raw_key] = after
+        elif body is None or body["op"] == "d":
+            found.pop(raw_key, None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "topic", ["cdc.shop.item", "cdc.shop.evolve", "cdc.shop.orders", "cdc.shop.types_num"]
+)
+def test_events_of_vitess_connector_give_its_rows(topic: str) -> None:
+    messages = fixture(FIXTURES / "vitess" / "events" / "default.events.jsonl.gz", framed=True)
+    own = [(raw_key, value) for name, raw_key, value in messages if name == topic]
+    table = Table(feed=feed_of(topic))
+    shown = table.take(*own[: len(own) // 2])
+    shown = table.take(*own[len(own) // 2 :])
+    assert not table.reasons
+    expected = {json.dumps(row, sort_keys=True) for row in replayed(messages, topic).values()}
+    assert shown.num_rows == len(expected) > 0
+    assert table.codec is not None and table.known is not None
+    states = table.known.filter(pa.compute.equal(table.known["op"], 0)).combine_chunks().to_batches()[0]
+    again = {json.dumps(json.loads(one), sort_keys=True) for one in table.codec.to_json(states)}
+    assert again == expected
+
+
+def test_documents_of_mongodbs_connector_are_rows() -> None:
+    messages = fixture(FIXTURES / "mongodb" / "events" / "default.jsonl.gz", framed=False)
+    table = Table(feed=feed_of("default.shop.flat"))
+    shown = table.take(*[(k, v) for name, k, v in messages if name == "default.shop.flat"])
+    expected = replayed(messages, "default.shop.flat")
+    assert shown.num_rows == len(expected) > 0
+    assert table.codec is not None and table.known is not None
+    states = table.known.filter(pa.compute.equal(table.known["op"], 0)).combine_chunks().to_batches()[0]
+    again = {json.dumps(json.loads(one), sort_keys=True) for one in table.codec.to_json(states)}
+    assert again == {json.dumps(one, sort_keys=True) for one in expected.values()}

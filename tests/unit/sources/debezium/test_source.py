@@ -1,0 +1,163 @@
+"""Declaration, offsets and small decisions of the source, without a broker."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.cli.offline_commands import rows
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.source import hook_for
+from airflow_cdc_provider.jobs.context import build_source
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.operators.lineage import source_namespace
+from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.abilities import CountsPassedOver, FeedIsWhole, LearnsSchemas
+from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.position import Place, from_offset, position, positions, to_offset
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
+from airflow_cdc_provider.sources.debezium.source import DebeziumSource, _shares
+from tests.conftest import ROOT
+from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage
+from tests.unit.sources.debezium.made import event, everything
+
+DECLARATION: dict[str, Any] = {
+    "name": "shop",
+    "source": {"type": "debezium", "conn_id": "kafka_shop", "topics": r"server\..*"},
+}
+
+
+def declared(**other: Any) -> Connector:
+    return Connector.from_dict({**DECLARATION, **other})
+
+
+def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
+    connector = declared()
+    assert connector.to_dict()["source"]["topics"] == [r"server\..*"]
+    source = build_source(connector, {"extra": {"bootstrap.servers": "localhost:1"}})
+    assert isinstance(source, DebeziumSource)
+    assert isinstance(source, LearnsSchemas)
+    assert isinstance(source, FeedIsWhole)
+    assert isinstance(pickle.loads(pickle.dumps(source.reader())), CountsPassedOver)
+    assert source.tables() == []
+    assert hook_for(connector).accepted_types == ("kafka",)
+    with pytest.raises(ConfigurationError, match="ad-hoc snapshot"):
+        source.plan_snapshot("shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": {"type": "debezium", "topics": []}}, "a topic at least"),
+        ({"source": {"type": "debezium", "topics": ["("]}}, "regular expressions"),
+        ({"source": {**DECLARATION["source"], "start": "2026-01-01"}}, "a moment with its zone"),
+        (
+            {"source": {**DECLARATION["source"], "advanced": {"consumer": {"sasl.password": "x"}}}},
+            "belongs into the connection",
+        ),
+        (
+            {"source": {**DECLARATION["source"], "envelope": "unwrapped", "tables_from": "source"}},
+            "tables_from: topic",
+        ),
+        ({"snapshot": {"mode": "always"}}, "takes no snapshots"),
+        ({"snapshot": {"on_lost_position": "snapshot"}}, "takes no snapshots"),
+        ({"publish": {"topic_prefix": "x"}}, "publishes nothing"),
+    ],
+)
+def test_what_topics_can_not_do_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        declared(**change)
+
+
+@pytest.mark.parametrize(
+    ("topic", "table"),
+    [
+        ("server.shop.orders", "shop.orders"),
+        ("server.d.dbo.orders", "d.dbo.orders"),
+        ("shop.orders", "shop.orders"),
+        ("orders", "topics.orders"),
+    ],
+)
+def test_a_topic_names_its_table(topic: str, table: str) -> None:
+    assert table_of(topic) == table
+
+
+def test_offsets_come_back_and_others_are_refused() -> None:
+    places = {"a.b/0": Place(3, 1, "id"), "a/b/10": Place(0)}
+    assert from_offset(to_offset(places)) == places
+    for wrong in (
+        {"a": {"v": 1, "offset": 1}},
+        {"a/0": {"v": 2, "offset": 1}},
+        {"a/0": {"v": 1, "offset": -1}},
+    ):
+        with pytest.raises(ConfigurationError, match="another form"):
+            from_offset(wrong)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)), min_size=2))
+def test_positions_are_ordered_as_epochs_and_offsets(places: list[tuple[int, int]]) -> None:
+    written = [positions(epoch, np.array([offset]))[0].as_py() for epoch, offset in places]
+    assert written == [position(*place) for place in places]
+    assert sorted(written) == [position(*place) for place in sorted(places)]
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 1000), min_size=1), st.integers(1, 3000))
+def test_a_batch_takes_of_each_partition_and_no_more_than_it_may(left: dict[str, int], budget: int) -> None:
+    taken = _shares(left, budget)
+    assert all(0 < taken[name] <= left[name] for name in left)
+    assert sum(taken.values()) <= max(budget, len(left))
+    if sum(left.values()) <= budget:
+        assert taken == left
+
+
+def test_rows_before_and_after_have_one_schema() -> None:
+    fields = [{"type": "int32", "field": "id", "optional": False}]
+    sides = [
+        {"type": "struct", "field": side, "fields": fields, "optional": True} for side in ("before", "after")
+    ]
+    names = {name_of({**side}) for side in sides}
+    assert len(names) == 1
+    assert row_schema({"type": "struct", "fields": sides}, unwrapped=False) == sides[1]
+    with pytest.raises(ValueError, match="type nonsense"):
+        ConnectField.of({"type": "nonsense"})
+
+
+def test_the_page_has_the_table_of_types() -> None:
+    assert type_table() in (ROOT / "docs" / "source-debezium.md").read_text()
+
+
+def test_lineage_names_the_brokers() -> None:
+    connection = {"extra": {"bootstrap.servers": "one:9092, two:9092"}}
+    assert source_namespace(declared(), connection) == "kafka://one:9092"
+
+
+def test_there_are_no_recordings_of_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    declaration = tmp_path / "shop.yaml"
+    declaration.write_text(json.dumps(DECLARATION))
+    arguments = Namespace(connector=str(declaration), input="x", schema="", at=None, table="")
+    with pytest.raises(SystemExit):
+        rows(arguments)
+    assert "no recordings of topics" in capsys.readouterr().err
+
+
+def test_large_messages_are_read_in_portions() -> None:
+    value = json.dumps(event("c", None, {"id": 1, "text": "x" * (9 << 20)})).encode()
+    script = [[FakeMessage(n, value) for n in range(8)]]
+    settings = ClientSettings({"bootstrap.servers": "localhost:1"})
+    options = parse(DebeziumOptions, {"topics": ["t"]}, "source")
+    reader = SliceReader(settings, options, everything, build=FakeConsumer(script))
+    part = TopicSlice(MessageRange("server.shop.t", 0, 0, 8), 0, 1, "shop.t", 0)
+    batches = list(reader(part))
+    assert [batch.column("kind").to_pylist().count("change") for batch in batches] == [3, 3, 2]
+    assert sum(batch.column("kind").to_pylist().count("schema") for batch in batches) == 1

@@ -1,0 +1,88 @@
+"""What nodes tell of TRUNCATEs, as fences; and what was lost before it was read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, generation_at
+from airflow_cdc_provider.sources.scylla.generations import Timeline
+from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
+from airflow_cdc_provider.sources.scylla.payload import Position
+from airflow_cdc_provider.sources.scylla.position import TablePosition
+from airflow_cdc_provider.sources.scylla.stream_ids import first_time
+from airflow_cdc_provider.sources.scylla.truncations import (
+    Truncation,
+    fence_record,
+    last_truncations,
+    place_of,
+)
+
+SECOND_US = 1_000_000
+NOW_US = 1_700_000_000 * SECOND_US
+
+
+def test_times_of_several_nodes_are_one_truncate() -> None:
+    first = {"a": NOW_US, "b": NOW_US - 3_600 * SECOND_US}
+    second = {"a": NOW_US + 40_000, "b": NOW_US}
+    late = {"a": NOW_US - 7_200 * SECOND_US}
+    assert last_truncations([first, second, late, {}]) == {
+        "a": Truncation(NOW_US, NOW_US + 40_000),
+        "b": Truncation(NOW_US, NOW_US),
+    }
+    assert last_truncations([]) == {}
+
+
+def test_a_fence_parts_changes_of_all_streams_by_their_times() -> None:
+    record = fence_record("s.t", Truncation(NOW_US, NOW_US + 9), 1_000)
+    record["committed_at"] = datetime.fromtimestamp(NOW_US / SECOND_US, UTC)
+    fences = add_fences((), [FenceRecord.of(record)])
+
+    def generation(generation_ms: int, moment_us: int, stream: bytes) -> int:
+        place = Position(generation_ms, first_time(moment_us), stream).pack()
+        return generation_at(fences, "s.t/5", place)
+
+    assert generation(1_000, NOW_US - 1, b"\xff" * 16) == 0
+    assert generation(1_000, NOW_US, b"\1" * 16) == NOW_US
+    assert generation(900, NOW_US - 10, b"\1" * 16) == 0
+    assert generation(2_000, NOW_US + 20, b"\1" * 16) == NOW_US
+    # What is read now stands at a settled time.
+    settled = place_of(1_000, NOW_US - 1) + (NOW_US + 5).to_bytes(8, "big")
+    assert generation_at(fences, "", settled) == 0
+    settled = place_of(1_000, NOW_US) + (NOW_US + 5).to_bytes(8, "big")
+    assert generation_at(fences, "", settled) == NOW_US
+
+
+def test_what_expired_and_what_was_truncated_is_told_once() -> None:
+    timeline = Timeline((1_000, NOW_US // 1000), lambda ms: {})
+    position = TablePosition(1_000, NOW_US - 100 * SECOND_US, {"7": NOW_US}, truncated_us=3)
+    kept = LogReach("s.t", timeline, 0, NOW_US)
+    assert all_losses({"s.t": kept}, {"s.t": position}) == ([], {"s.t": position})
+
+    expired = LogReach("s.t", timeline, 60, NOW_US)
+    (text,), after = all_losses({"s.t": expired}, {"s.t": position})
+    assert "keeps changes for 60 s and was read to 2023-11-14 22:11:40 UTC" in text
+    moved = TablePosition(1_000, NOW_US - 60 * SECOND_US, {"7": NOW_US}, truncated_us=3, begun_us=NOW_US)
+    assert after == {"s.t": moved}
+    assert all_losses({"s.t": expired}, after) == ([], after)
+    later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US)
+    assert all_losses({"s.t": later}, after) == ([], after), "while the table is read anew, more expires"
+
+    at_us = NOW_US - 10 * SECOND_US
+    gone = LogReach("s.t", timeline, 60, NOW_US, Truncation(at_us, at_us + 9))
+    texts, after = all_losses({"s.t": gone}, {"s.t": position})
+    assert len(texts) == 2
+    assert "the log of s.t was truncated at 2023-11-14 22:13:10 UTC" in texts[1]
+    assert after["s.t"].read_to_us == at_us
+    assert all_losses({"s.t": gone}, after) == ([], after)
+    # The beginning of a log expires all the time: nothing is lost to who began there and hasn't read yet.
+    begun = LogReach("s.t", timeline, 60, NOW_US).begin(0)
+    assert begun.begun_us == NOW_US
+    later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US, Truncation(at_us, at_us))
+    assert all_losses({"s.t": later}, {"s.t": begun}) == ([], {"s.t": begun})
+    too_late = LogReach("s.t", timeline, 60, NOW_US + 70 * SECOND_US)
+    assert len(all_losses({"s.t": too_late}, {"s.t": begun})[0]) == 1
+    assert begun.moved(1_000, NOW_US).begun_us == 0
+    # The record of a table that was dropped lies far ahead (9999).
+    ahead = LogReach("s.t", timeline, 0, NOW_US, Truncation(10**17, 10**17))
+    assert all_losses({"s.t": ahead}, {"s.t": position})[0] == []
+    assert all_losses({"s.u": gone}, {"s.t": position}) == ([], {"s.t": position})
