@@ -11,7 +11,7 @@ What becomes of each property: :mod:`.debezium_rules`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -61,18 +61,42 @@ def from_debezium(properties: Mapping[str, str]) -> Imported:
     Raises:
         ConfigurationError: Names each wrong property, what was found and what was expected.
     """
-    draft = Draft(_source_type(properties), properties)
+    draft = drafted(properties)
+    problems = [problem for _, problem in applied(draft) if problem is not None]
+    if problems:
+        raise joined(problems)
+    return finished(draft)
+
+
+def drafted(properties: Mapping[str, str]) -> Draft:
+    """Begin a declaration of Debezium's properties; nothing is taken over yet.
+
+    Raises:
+        ConfigurationError: No source is known by the connector's class.
+    """
+    return Draft(_source_type(properties), properties)
+
+
+def applied(draft: Draft) -> Iterator[tuple[str, ConfigurationError | None]]:
+    """Take over a draft's properties one by one; yield the name of each, and what is wrong with it."""
     rules = RULES[draft.type]
-    converters = tuple(f"{name}." for name in split_list(properties.get("converters", "")))
-    problems: list[ConfigurationError] = []
-    for name, value in properties.items():
+    converters = tuple(f"{name}." for name in split_list(draft.properties.get("converters", "")))
+    for name, value in draft.properties.items():
         if name in rules or not name.startswith(converters):
             try:
                 find_rule(name, rules).apply(draft, name, value.strip())
             except ConfigurationError as error:
-                problems.append(error)
-    if problems:
-        raise joined(problems)
+                yield name, error
+            else:
+                yield name, None
+
+
+def finished(draft: Draft) -> Imported:
+    """Make the declaration of a draft whose properties are taken over.
+
+    Raises:
+        ConfigurationError: Properties don't go together, or the declaration would be wrong.
+    """
     _finish(draft)
     return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
+from airflow_cdc_provider.connector.debezium_clients import client_rules
 from airflow_cdc_provider.connector.debezium_rules import (
     COMMON,
     CONNECTION,
     PROCESS,
-    PRODUCER,
     STATE,
     own_converters,
     take_excluded,
@@ -26,7 +27,6 @@ from airflow_cdc_provider.connector.imported import (
     name_option,
     option,
     read_elsewhere,
-    refusal,
     refused,
     split_list,
     taken,
@@ -59,12 +59,15 @@ def _own_converters(draft: Draft, name: str, value: str) -> None:
 
 
 def _transforms(draft: Draft, name: str, value: str) -> None:
-    """Follow the one transformation that Debezium's Cassandra connector brings."""
+    """Follow the one transformation that Debezium's Cassandra connector brings, and Kafka Connect's."""
     for transform in split_list(value):
         kind = draft.properties.get(f"transforms.{transform}.type", "").strip()
-        if kind != f"{_CASSANDRA_PACKAGE}.transforms.EnvelopeTransformation":
-            raise refusal(name, kind or transform, "Only EnvelopeTransformation is followed")
-        draft.set("publish.cassandra.operations", "common")
+        own = f"{_CASSANDRA_PACKAGE}.transforms.EnvelopeTransformation"
+        if kind == own:
+            refuse_misplaced(draft, name, transform)
+            draft.set("publish.cassandra.operations", "common")
+        else:
+            take_transform(draft, name, transform, (own,))
 
 
 def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
@@ -109,10 +112,12 @@ CASSANDRA: Final[dict[str, Rule]] = {
         "`<name>.columns` and all other `<name>.*`",
         _own_converters,
     ),
-    "kafka.producer.*": PRODUCER,
-    "kafka.consumer.*": PRODUCER,
+    **client_rules("publish.kafka.producer", "kafka.producer."),
+    **client_rules("publish.kafka.consumer", "kafka.consumer."),
     "transforms": taken(
-        "`publish.cassandra.operations: common` for EnvelopeTransformation; others are refused", _transforms
+        "`publish.cassandra.operations: common` for EnvelopeTransformation; those of Kafka Connect are "
+        "`publish.transforms`",
+        _transforms,
     ),
     "transforms.*": read_elsewhere("with `transforms`"),
     "snapshot.mode": choice(

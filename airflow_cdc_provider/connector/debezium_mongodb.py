@@ -6,15 +6,14 @@ import json
 import re
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_converters import VALUES_OR_CLOUD_EVENTS, take_schemas
 from airflow_cdc_provider.connector.debezium_rules import (
     COMMON,
     CONNECTION,
-    take_converter,
     take_excluded,
     take_excluded_databases,
     take_included,
     take_included_databases,
-    take_schemas,
 )
 from airflow_cdc_provider.connector.debezium_snapshots import snapshot_mode
 from airflow_cdc_provider.connector.debezium_transforms import mongodb_transforms
@@ -55,12 +54,6 @@ def _snapshot_filters(draft: Draft, name: str, value: str) -> None:
 def _match_mode(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in ("regex", "literal"):
         raise wrong(name, "one of regex, literal", value)
-
-
-def _heartbeat_topic(draft: Draft, name: str, value: str) -> None:
-    if value and not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", value):
-        raise wrong(name, "letters, digits, . _ and -", value)
-    draft.set("publish.heartbeat_topic", value)
 
 
 def _fields(draft: Draft, name: str, value: str) -> None:
@@ -255,11 +248,7 @@ MONGODB: Final[dict[str, Rule]] = {
     "skip.messages.without.change": flag("publish.skip_unchanged"),
     "provide.transaction.metadata": flag("publish.transactions"),
     "topic.transaction": name_option("publish.transaction_topic"),
-    "value.converter": taken(
-        "`publish.value`: JsonConverter or AvroConverter; `publish.envelope: cloudevents` for "
-        "CloudEventsConverter",
-        take_converter,
-    ),
+    "value.converter": VALUES_OR_CLOUD_EVENTS,
     "value.converter.serializer.type": refused(_CLOUD_EVENTS_IN_JSON, "json"),
     "value.converter.data.serializer.type": refused(_CLOUD_EVENTS_IN_JSON, "json"),
     "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
@@ -272,11 +261,9 @@ MONGODB: Final[dict[str, Rule]] = {
         "value",
     ),
     "include.schema.changes": flag("publish.schema_changes"),
-    "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
-    "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
     "transforms": taken(
         "`publish.unwrap` for ExtractNewDocumentState, `publish.outbox` for MongoEventRouter, with their "
-        "options; others are refused",
+        "options; those of Kafka Connect are `publish.transforms`",
         mongodb_transforms,
     ),
     "transforms.*": read_elsewhere("with `transforms`"),

@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_chain import take_predicate
+from airflow_cdc_provider.connector.debezium_clients import OF_CONNECTION, client_rules
+from airflow_cdc_provider.connector.debezium_converters import CONVERTERS
+from airflow_cdc_provider.connector.debezium_signals import SIGNALS
+from airflow_cdc_provider.connector.debezium_topic_creation import TOPIC_CREATION
 from airflow_cdc_provider.connector.debezium_topics import topic_naming
 from airflow_cdc_provider.connector.imported import (
     Draft,
@@ -19,7 +24,6 @@ from airflow_cdc_provider.connector.imported import (
     left_out,
     name_option,
     number,
-    option,
     read_elsewhere,
     refusal,
     refused,
@@ -29,12 +33,6 @@ from airflow_cdc_provider.connector.imported import (
     wrong,
 )
 from airflow_cdc_provider.exceptions import ConfigurationError
-
-_JSON_CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
-
-_AVRO_CONVERTER: Final = "io.confluent.connect.avro.AvroConverter"
-
-_CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
 
 
 def take_included(draft: Draft, name: str, value: str) -> None:
@@ -59,19 +57,16 @@ def take_excluded_databases(draft: Draft, name: str, value: str) -> None:
     draft.excluded_databases += draft.patterns(value)
 
 
-def take_schemas(draft: Draft, name: str, value: str) -> None:
-    """Take over whether JSON has its schema."""
-    other = "value" if name.startswith("key") else "key"
-    rest = draft.properties.get(f"{other}.converter.schemas.enable", value).strip()
-    if boolean(name, value) != boolean(f"{other}.converter.schemas.enable", rest):
-        raise refusal(name, value, "Keys and values are written alike: with schemas or without")
-    draft.set("publish.schemas", boolean(name, value))
-
-
 def _delimiter(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value):
         raise wrong(name, "letters, digits, . _ and -", value)
     draft.set("publish.topic_delimiter", value)
+
+
+def _heartbeat_topic(draft: Draft, name: str, value: str) -> None:
+    if value and not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", value):
+        raise wrong(name, "letters, digits, . _ and -", value)
+    draft.set("publish.heartbeat_topic", value)
 
 
 def _metric_tags(draft: Draft, name: str, value: str) -> None:
@@ -79,23 +74,6 @@ def _metric_tags(draft: Draft, name: str, value: str) -> None:
     if not all(tags.values()):
         raise wrong(name, "k1=v1,k2=v2", value)
     draft.set("metric_tags", {key.strip(): text.strip() for key, text in tags.items()})
-
-
-def take_converter(draft: Draft, name: str, value: str) -> None:
-    """Take over how keys or values are written."""
-    side = name.partition(".")[0]
-    kinds = {_JSON_CONVERTER: "json", _AVRO_CONVERTER: "avro"}
-    if side == "value" and draft.type in ("mongodb", "vitess") and value == _CLOUD_EVENTS_CONVERTER:
-        draft.set("publish.envelope", "cloudevents")
-        if f"{name}.json.schemas.enable" not in draft.properties:
-            draft.notes.append(
-                f"property {name}.json.schemas.enable isn't set: data of CloudEvents are written without "
-                "schemas, Debezium's own default is with them; set it to true for those"
-            )
-        return
-    if value not in kinds:
-        raise refusal(name, value, "JsonConverter and AvroConverter are offered")
-    draft.set(f"publish.{side}", kinds[value])
 
 
 def own_converters(draft: Draft, value: str) -> dict[str, dict[str, str]]:
@@ -133,25 +111,6 @@ def _sanitize(draft: Draft, name: str, value: str) -> None:
     draft.set("publish.field_names", "avro" if boolean(name, value) else "none")
 
 
-def _channels(draft: Draft, name: str, value: str) -> None:
-    """Take over channels; what Debezium's users do over JMX is done through Airflow."""
-    channels = []
-    for channel in split_list(value):
-        if channel in ("source", "file"):
-            channels.append(channel)
-        elif channel == "jmx":
-            draft.notes.append(
-                f"property {name}: jmx is channel airflow, CdcSignalOperator and airflow cdc signal"
-            )
-        elif channel == "kafka":
-            raise refusal(name, value, "Signals are not read from Kafka yet; use file, airflow or source")
-        else:
-            raise refusal(
-                name, value, "Channels of your own are Python classes: name them in signals.channels"
-            )
-    draft.set("signals.channels", [*channels, "airflow"])
-
-
 def _notification_function(draft: Draft, name: str, value: str) -> None:
     if "callback" not in split_list(draft.properties.get("notification.enabled.channels", "")):
         raise refusal(name, value, "Name callback in notification.enabled.channels too")
@@ -162,13 +121,9 @@ def _notification_function(draft: Draft, name: str, value: str) -> None:
 
 def _notification_channels(draft: Draft, name: str, value: str) -> None:
     """Take over Debezium's channels; what a JMX console shows there, the task shows here."""
-    known = {"log": "log", "jmx": "airflow", "callback": "callback"}
+    known = {"log": "log", "jmx": "airflow", "callback": "callback", "sink": "sink"}
     channels = split_list(value)
     for channel in channels:
-        if channel == "sink":
-            raise refusal(
-                name, channel, "Notifications are not sent to topics; channel table keeps them in the lake"
-            )
         if channel not in known:
             raise refusal(
                 name,
@@ -180,25 +135,24 @@ def _notification_channels(draft: Draft, name: str, value: str) -> None:
         draft.set("notifications.channels", [known[channel] for channel in channels])
 
 
+def _notification_topic(draft: Draft, name: str, value: str) -> None:
+    if "sink" not in split_list(draft.properties.get("notification.enabled.channels", "")):
+        draft.notes.append(f"property {name} is left out: sink is none of the channels")
+        return
+    draft.set("notifications.topic", value)
+    draft.notes.append(
+        f"property {name}: the broker of the topic is that of publish.kafka.connection, or of "
+        "notifications.connection"
+    )
+
+
 CONNECTION: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
 
 PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark's batches do")
 
 STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
 
-PRODUCER: Final = left_out("it belongs into the Kafka connection")
-
-_REGISTRY: Final = left_out("it belongs to the connection of the registry")
-
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
-
-_NO_TRANSFORMS: Final = refused("There are no transforms; shape events downstream")
-
-_NOTIFICATION_TOPIC: Final = refused(
-    "Notifications are not sent to topics; channel table keeps them in the lake"
-)
-
-_NO_KAFKA_SIGNALS: Final = refused("Signals are not read from Kafka yet; use channel file, airflow or source")
 
 COMMON: Final[dict[str, Rule]] = {
     "connector.class": read_elsewhere("names the source"),
@@ -213,27 +167,17 @@ COMMON: Final[dict[str, Rule]] = {
         topic_naming,
     ),
     "topic.cache.size": PROCESS,
-    "topic.heartbeat.prefix": left_out("heartbeats are not sent"),
-    "topic.heartbeat.name": left_out("heartbeats are not sent"),
-    "heartbeat.interval.ms": refused("Heartbeats are not sent; the offset advances with each commit", "0"),
-    "heartbeat.action.query": refused("Heartbeats are not sent"),
+    "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
+    "topic.heartbeat.name": taken("`publish.heartbeat_topic`", _heartbeat_topic),
+    "heartbeat.interval.ms": seconds("publish.heartbeat_interval_seconds"),
+    "heartbeat.action.query": refused("Nothing is written to the source"),
+    **TOPIC_CREATION,
     "tombstones.on.delete": flag("publish.tombstones"),
     "extended.headers.enabled": flag("publish.headers"),
-    "key.converter": taken("`publish.key`: JsonConverter or AvroConverter", take_converter),
-    "value.converter": taken("`publish.value`: JsonConverter or AvroConverter", take_converter),
-    "key.converter.schemas.enable": taken("`publish.schemas`", take_schemas),
-    "value.converter.schemas.enable": taken("`publish.schemas`", take_schemas),
-    "key.converter.schema.registry.*": _REGISTRY,
-    "value.converter.schema.registry.*": _REGISTRY,
-    "key.converter.basic.auth.*": _REGISTRY,
-    "value.converter.basic.auth.*": _REGISTRY,
-    "key.converter.*": refused("Options of converters but schemas.enable are not known"),
-    "value.converter.*": refused("Options of converters but schemas.enable are not known"),
+    **CONVERTERS,
     "converters": refused("Custom converters are Java classes"),
-    "transforms": _NO_TRANSFORMS,
-    "transforms.*": _NO_TRANSFORMS,
-    "predicates": _NO_TRANSFORMS,
-    "predicates.*": _NO_TRANSFORMS,
+    "predicates": read_elsewhere("with `transforms`"),
+    "predicates.*": taken("`when` of `publish.transforms`, for those of Kafka Connect", take_predicate),
     "post.processors": refused("Post processors are Java classes"),
     "skipped.operations": taken("`publish.skipped_operations`", _skipped),
     "skip.messages.without.change": refused("All changes are written", "false"),
@@ -264,21 +208,14 @@ COMMON: Final[dict[str, Rule]] = {
     "custom.sanitize.pattern": left_out("it hides values in Debezium's log"),
     "snapshot.delay.ms": left_out("the DAG's schedule decides when a run starts"),
     "streaming.delay.ms": left_out("the DAG's schedule decides when a run starts"),
-    "signal.data.collection": refused("Signals come by channel `file` or `airflow`, not in Cassandra's log"),
-    "signal.enabled.channels": taken(
-        "`signals.channels`, with `airflow` besides, which also stands for jmx; kafka is refused", _channels
-    ),
-    "signal.poll.interval.ms": seconds("signals.poll_interval_seconds"),
-    "signal.file": option("signals.file"),
-    "signal.kafka.*": _NO_KAFKA_SIGNALS,
-    "signal.consumer.*": _NO_KAFKA_SIGNALS,
+    **SIGNALS,
     "notification.enabled.channels": taken(
-        "`notifications.channels`: log as it is, jmx becomes `airflow`; callback with "
-        "`notification.callback.function`; sink is refused",
+        "`notifications.channels`: log and sink as they are, jmx becomes `airflow`; callback with "
+        "`notification.callback.function`",
         _notification_channels,
     ),
     "notification.callback.function": taken("`notifications.callback`", _notification_function),
-    "notification.sink.topic.name": _NOTIFICATION_TOPIC,
+    "notification.sink.topic.name": taken("`notifications.topic`", _notification_topic),
     "incremental.snapshot.chunk.size": number("snapshot.incremental.chunk_size"),
     "incremental.snapshot.watermarking.strategy": left_out("no marks are needed"),
     "incremental.snapshot.*": left_out("there is nothing to choose: chunks go by the primary key"),
@@ -296,6 +233,7 @@ COMMON: Final[dict[str, Rule]] = {
     ),
     "offset.flush.*": STATE,
     "internal.*": refused("Debezium's internal switches have no counterpart"),
-    "producer.*": PRODUCER,
-    "bootstrap.servers": PRODUCER,
+    **client_rules("publish.kafka.producer", "producer."),
+    **client_rules("publish.kafka.consumer", "consumer."),
+    "bootstrap.servers": OF_CONNECTION,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
 from airflow_cdc_provider.connector.debezium_rules import COMMON, CONNECTION, PROCESS
 from airflow_cdc_provider.connector.debezium_transforms import UNWRAP
 from airflow_cdc_provider.connector.imported import (
@@ -19,6 +20,7 @@ from airflow_cdc_provider.connector.imported import (
     option,
     read_elsewhere,
     refusal,
+    seconds,
     split_list,
     taken,
     wrong,
@@ -141,6 +143,8 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
     for transform in split_list(value):
         lead = f"{name}.{transform}."
         kind = draft.properties.get(f"{lead}type", "").strip()
+        if kind in (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS):
+            refuse_misplaced(draft, name, transform)
         if kind == _FLAT_COLUMNS:
             draft.set("publish.scylla.flatten_columns", True)
         elif kind in (*_ROWS, _ROWS_OF_CELLS):
@@ -149,8 +153,7 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
                 draft.set("publish.scylla.rows_of_cells", True)
             _row_settings(draft, lead)
         else:
-            followed = (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS)
-            raise refusal(name, kind or transform, f"Followed are {', '.join(followed)}")
+            take_transform(draft, name, transform, (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS))
 
 
 def _row_settings(draft: Draft, lead: str) -> None:
@@ -181,12 +184,8 @@ SCYLLA: Final[dict[str, Rule]] = {
     "scylla.user": CONNECTION,
     "scylla.password": CONNECTION,
     "scylla.consistency.level": taken("`source.consistency`, every level of CQL", _consistency),
-    "scylla.local.dc": left_out(f"{_EXTRA}, as local_datacenter"),
-    "scylla.ssl.enabled": CONNECTION,
-    "scylla.ssl.*": left_out(
-        f"{_EXTRA}: keystores as trustStore.location, keyStore.location and so on, PEM files as "
-        "tls_certificate_file and tls_key_file, suites as cipherSuites"
-    ),
+    "scylla.local.dc": left_out(f"{_EXTRA}, as it is or as local_datacenter"),
+    "scylla.ssl.*": left_out(f"{_EXTRA}, as it is"),
     "scylla.query.time.window.size": number("source.query_window_seconds", per=1000),
     "scylla.confidence.window.size": number("source.confidence_window_seconds", per=1000),
     "scylla.minimal.wait.for.window.time": number("source.minimal_wait_seconds", per=1000),
@@ -207,13 +206,18 @@ SCYLLA: Final[dict[str, Rule]] = {
     "cdc.include.primary-key.payload-key-name": option("publish.scylla.payload_key_name"),
     "experimental.preimages.enabled": flag("publish.scylla.preimages"),
     "cdc.incomplete.task.timeout.ms": left_out(
-        "a change is read once it is whole, with its images; one that never becomes so is a failure and "
-        "isn't dropped"
+        "a change is read once it is whole, with its images, which source.confidence_window_seconds gives "
+        "it time for; one that never becomes so stops the capture and isn't dropped"
     ),
-    "heartbeat.interval.ms": left_out("each commit stores how far streams without changes were read"),
+    "heartbeat.interval.ms": taken(
+        "`publish.heartbeat_interval_seconds`; each commit stores how far streams without changes were read, "
+        "with or without heartbeats",
+        seconds("publish.heartbeat_interval_seconds").apply,
+    ),
     "transforms": taken(
         "`publish.unwrap` for ScyllaExtractNewRecordState and Debezium's ExtractNewRecordState, "
-        "`publish.scylla.flatten_columns` for ScyllaFlattenColumns; others are refused",
+        "`publish.scylla.flatten_columns` for ScyllaFlattenColumns; those of Kafka Connect are "
+        "`publish.transforms`",
         _transforms,
     ),
     "transforms.*": read_elsewhere("with `transforms`"),

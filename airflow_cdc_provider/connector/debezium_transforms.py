@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
@@ -20,7 +21,7 @@ from airflow_cdc_provider.connector.imported import (
 )
 
 _PACKAGE: Final = "io.debezium.connector.mongodb.transforms"
-_NO_PREDICATES: Final = refused("Transforms are applied to all events; choose outbox collections by tables")
+_NO_PREDICATES: Final = refused("It is applied to all events; choose outbox collections by tables", "false")
 _TRACING: Final = left_out("spans are not made")
 _NAMES: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
 
@@ -91,7 +92,9 @@ def mongodb_transforms(draft: Draft, name: str, value: str) -> None:
         lead = f"{name}.{transform}."
         kind = draft.properties.get(f"{lead}type", "").strip()
         if kind not in _KINDS:
-            raise refusal(name, kind or transform, f"Followed are {', '.join(_KINDS)}")
+            take_transform(draft, name, transform, tuple(_KINDS))
+            continue
+        refuse_misplaced(draft, name, transform)
         path, rules = _KINDS[kind]
         if draft.get(path) is not None:
             raise refusal(name, kind, "One of each kind is followed")

@@ -6,16 +6,16 @@ import json
 import re
 from typing import Final
 
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
+from airflow_cdc_provider.connector.debezium_converters import VALUES_OR_CLOUD_EVENTS, take_schemas
 from airflow_cdc_provider.connector.debezium_rules import (
     COMMON,
     CONNECTION,
     PROCESS,
     STATE,
     own_converters,
-    take_converter,
     take_excluded,
     take_included,
-    take_schemas,
 )
 from airflow_cdc_provider.connector.debezium_snapshots import snapshot_mode
 from airflow_cdc_provider.connector.debezium_topics import topic_naming
@@ -151,11 +151,14 @@ def _factory(draft: Draft, name: str, value: str) -> None:
 
 
 def _transforms(draft: Draft, name: str, value: str) -> None:
-    """Follow the transforms that Debezium's connector brings."""
+    """Follow the transforms that Debezium's connector brings, and Kafka Connect's."""
+    followed = (_LOCAL_VGTID, _NO_TRANSACTION_RECORDS, _REMOVE_FIELD, _REPLACE_VALUE)
     for transform in split_list(value):
         lead = f"{name}.{transform}."
         kind = draft.properties.get(f"{lead}type", "").strip()
         fields = split_list(draft.properties.get(f"{lead}field_names", ""))
+        if kind in followed:
+            refuse_misplaced(draft, name, transform)
         if kind == _LOCAL_VGTID:
             draft.set("publish.vitess.local_vgtid", True)
         elif kind == _NO_TRANSACTION_RECORDS:
@@ -167,8 +170,7 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
             new = draft.properties.get(f"{lead}field_value", "")
             draft.set("publish.vitess.replace_fields", dict.fromkeys(fields, new))
         else:
-            followed = (_LOCAL_VGTID, _NO_TRANSACTION_RECORDS, _REMOVE_FIELD, _REPLACE_VALUE)
-            raise refusal(name, kind or transform, f"Followed are {', '.join(followed)}")
+            take_transform(draft, name, transform, followed)
 
 
 def _tasks(draft: Draft, name: str, value: str) -> None:
@@ -286,6 +288,7 @@ def _heartbeat(draft: Draft, name: str, value: str) -> None:
     if int(value):
         draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
         draft.set("publish.vitess.heartbeats", True)
+        draft.set("publish.heartbeat_interval_seconds", int(value) / 1000)
 
 
 def _own_converters(draft: Draft, name: str, value: str) -> None:
@@ -386,7 +389,7 @@ VITESS: Final[dict[str, Rule]] = {
     "transforms": taken(
         "`publish.vitess.local_vgtid` for UseLocalVgtid, `transaction_records` for "
         "FilterTransactionTopicRecords, `remove_fields` for RemoveField, `replace_fields` for "
-        "ReplaceFieldValue; others are refused",
+        "ReplaceFieldValue; those of Kafka Connect are `publish.transforms`",
         _transforms,
     ),
     "transforms.*": read_elsewhere("with `transforms`"),
@@ -397,11 +400,7 @@ VITESS: Final[dict[str, Rule]] = {
     "snapshot.mode.*": read_elsewhere("with `snapshot.mode`"),
     "snapshot.include.collection.list": taken("`snapshot.include`", _snapshot_include),
     "snapshot.*": refused("Snapshots are copies by VStream, which has no such choice"),
-    "value.converter": taken(
-        "`publish.value`: JsonConverter or AvroConverter; `publish.envelope: cloudevents` for "
-        "CloudEventsConverter",
-        take_converter,
-    ),
+    "value.converter": VALUES_OR_CLOUD_EVENTS,
     "value.converter.json.schemas.enable": taken("`publish.schemas`, for CloudEventsConverter", take_schemas),
     "max.batch.size": PROCESS,
     "max.queue.size": taken("`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size),
@@ -420,11 +419,11 @@ VITESS: Final[dict[str, Rule]] = {
         "`source.advanced.strict` and `warn_of_broken`; an import's default is fail, as Debezium's", _failures
     ),
     "heartbeat.interval.ms": taken(
-        "`source.stream.heartbeat_seconds` and `publish.vitess.heartbeats`; 0 leaves both as they are",
+        "`source.stream.heartbeat_seconds`, `publish.vitess.heartbeats` and "
+        "`publish.heartbeat_interval_seconds`; 0 leaves them as they are",
         _heartbeat,
     ),
     "heartbeat.topics.prefix": name_option("publish.heartbeat_prefix"),
-    "topic.heartbeat.prefix": name_option("publish.heartbeat_prefix"),
     "topic.naming.strategy": taken(
         "`publish.topic_naming`, where it is a Python class (package.module:Class). Of Debezium's, "
         "SchemaTopicNamingStrategy and TableTopicNamingStrategy name topics as is done here; others are "

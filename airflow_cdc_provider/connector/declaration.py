@@ -20,7 +20,11 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.notify import NotificationOptions
 from airflow_cdc_provider.connector.publish import PublishOptions, refuse_what_clashes
-from airflow_cdc_provider.connector.signal_options import SignalOptions, refuse_signals_that_cannot_come
+from airflow_cdc_provider.connector.signal_options import (
+    SignalOptions,
+    refuse_signal_topic,
+    refuse_signals_that_cannot_come,
+)
 from airflow_cdc_provider.connector.snapshot_options import (
     EVERY_TABLE,
     OnLostPosition,
@@ -38,16 +42,23 @@ from airflow_cdc_provider.options import (
     without_literal_secrets,
 )
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.yaml_file import read_yaml
 
-SourceOptions = CassandraOptions | MongodbOptions | ScyllaOptions | VitessOptions
+SourceOptions = CassandraOptions | DebeziumOptions | MongodbOptions | ScyllaOptions | VitessOptions
 SOURCE_OPTIONS: Mapping[
-    str, type[CassandraOptions] | type[MongodbOptions] | type[ScyllaOptions] | type[VitessOptions]
+    str,
+    type[CassandraOptions]
+    | type[DebeziumOptions]
+    | type[MongodbOptions]
+    | type[ScyllaOptions]
+    | type[VitessOptions],
 ] = {
     "cassandra": CassandraOptions,
+    "debezium": DebeziumOptions,
     "mongodb": MongodbOptions,
     "scylla": ScyllaOptions,
     "vitess": VitessOptions,
@@ -215,7 +226,10 @@ class Connector:
             _refuse_statics(kind, top.lake)
         if isinstance(options, MongodbOptions):
             _refuse_holes(options, top.snapshot)
+        if isinstance(options, DebeziumOptions):
+            _refuse_snapshots(top.snapshot, publishes=top.publish != PublishOptions())
         refuse_signals_that_cannot_come(options, top.signals, top.snapshot.incremental)
+        refuse_signal_topic(top.signals, top.publish.kafka.connection)
         return cls(
             name=top.name,
             type=kind,
@@ -267,6 +281,11 @@ class Connector:
     def quarantine_table(self) -> str:
         """Name of the table of changes that could not be decoded."""
         return f"{self._own_tables}_quarantine"
+
+    @property
+    def refused_table(self) -> str:
+        """Name of the table of records that a broker refused."""
+        return f"{self._own_tables}_refused"
 
     @property
     def notifications_table(self) -> str:
@@ -360,6 +379,20 @@ def _refuse_statics(kind: str, lake: LakeOptions) -> None:
     if lake.statics != LakeOptions().statics:
         raise ConfigurationError(
             "option lake.statics is for source cassandra", found=f"source {kind}", expected="its default"
+        )
+
+
+def _refuse_snapshots(snapshot: SnapshotOptions, *, publishes: bool) -> None:
+    """Refuse what topics can't give: rows of a table beside its events, and events of other forms."""
+    if snapshot.mode not in ("initial", "never") or snapshot.on_lost_position == "snapshot":
+        raise ConfigurationError(
+            "source debezium takes no snapshots: Debezium's own come by the topics",
+            expected="snapshot.mode: initial or never, and another on_lost_position than snapshot",
+            found=f"mode {snapshot.mode}, on_lost_position {snapshot.on_lost_position}",
+        )
+    if publishes:
+        raise ConfigurationError(
+            "source debezium publishes nothing: its events stand in topics already", expected="no publish"
         )
 
 

@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from airflow_cdc_provider.connector.publish_kafka import KafkaOptions, refuse_clashing_kafka
 from airflow_cdc_provider.connector.publish_mongodb import (
     MongodbPublishOptions,
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.publish_registry import RegistryOptions, refuse_clashing_registry
 from airflow_cdc_provider.connector.publish_scylla import ScyllaPublishOptions, refuse_clashing_scylla
+from airflow_cdc_provider.connector.publish_slices import refuse_clashing_slices
+from airflow_cdc_provider.connector.publish_topics import TopicsOptions
 from airflow_cdc_provider.connector.publish_vitess import VitessPublishOptions, refuse_clashing_vitess
+from airflow_cdc_provider.events.transforms.options import read_transforms
+from airflow_cdc_provider.events.transforms.shapes import Shape, refuse_impossible
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.plugins import wrong_place
@@ -131,13 +137,31 @@ class PublishOptions:
         "Form of the events. debezium; for Cassandra also datastax: key and whole row after the change; "
         "datastax-cells: the form with cells that DataStax's documents show; for MongoDB also document: the "
         "document after the change as Extended JSON, without an envelope; cloudevents: CloudEvents 1.0 in "
-        "JSON, as Debezium's CloudEventsConverter writes them",
+        "JSON, with the attributes of Debezium's CloudEventsConverter",
         "debezium",
     )
-    key: Literal["json", "avro"] = option("Converter of keys", "json")
-    value: Literal["json", "avro"] = option("Converter of values", "json")
+    key: Literal["json", "avro", "protobuf", "json_schema", "string", "bytes"] = option(
+        "Converter of keys: json, avro, protobuf and json_schema as Kafka's JsonConverter and Confluent's "
+        "AvroConverter, ProtobufConverter and JsonSchemaConverter write them; string: what Java's toString "
+        "gives; bytes: bytes as they are, and nothing else",
+        "json",
+    )
+    value: Literal["json", "avro", "protobuf", "json_schema", "string", "bytes"] = option(
+        "Converter of values, likewise", "json"
+    )
     schemas: bool = option(
-        "Show the schema: beside each payload, as schemas.enable does; with Avro beside the record", False
+        "Show the schema: beside each payload, as schemas.enable does; with Avro and Protobuf beside the "
+        "record, where airflow cdc events shows it",
+        False,
+    )
+    registry: RegistryOptions = option(
+        "Where schemas of Avro, Protobuf and JSON Schema are registered", RegistryOptions
+    )
+    protobuf_nullables: Literal["optional", "wrapper", "plain"] = option(
+        "How Protobuf declares fields that may be null. optional: with the keyword; wrapper: as messages of "
+        "google/protobuf/wrappers.proto; plain: like any other, so that null can't be told from 0 or an "
+        "empty text, which is the ProtobufConverter's own default",
+        "optional",
     )
     tombstones: bool = option("A null value after each delete", True)
     headers: bool = option("Debezium's context headers", True)
@@ -154,7 +178,8 @@ class PublishOptions:
         check=_column_paths,
     )
     schema_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
-        "How names of schemas are made fit for Avro; auto: avro where Avro is written, else none", "auto"
+        "How names of schemas are made fit for Avro; auto: avro where Avro or Protobuf is written, else none",
+        "auto",
     )
     field_names: Literal["auto", "none", "avro", "avro_unicode"] = option(
         "How names of fields are made fit for Avro, likewise", "auto"
@@ -180,6 +205,12 @@ class PublishOptions:
     schema_changes_topic: str = option(
         "Topic of those records, after the prefix", "schema-changes", check=_topic_part
     )
+    heartbeat_interval_seconds: float = option(
+        "With publish.kafka: a heartbeat at least that often while a stream runs, and at the end of each "
+        "other run that publishes, also when nothing has changed; 0: none",
+        0.0,
+        minimum=0,
+    )
     heartbeat_prefix: str = option(
         "Leads the topic of heartbeats, before the prefix", "__debezium-heartbeat", check=_topic_part
     )
@@ -196,6 +227,13 @@ class PublishOptions:
     scylla: ScyllaPublishOptions = option("Choices that only events of ScyllaDB have", ScyllaPublishOptions)
     unwrap: UnwrapOptions = option("Events as plain rows, without an envelope", UnwrapOptions)
     outbox: OutboxOptions = option("Collections whose documents are events to be routed", OutboxOptions)
+    transforms: tuple[Any, ...] = option(
+        "What records undergo, one after the other: a list of transforms, each with its type",
+        (),
+        read=read_transforms,
+    )
+    kafka: KafkaOptions = option("Where and how events are published", KafkaOptions)
+    topics: TopicsOptions = option("Whether topics are made, and with what", TopicsOptions)
 
 
 def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
@@ -224,8 +262,23 @@ def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
         raise ConfigurationError(
             "option publish.scylla is for source scylla", found=f"source {kind}", expected="its default"
         )
+    refuse_clashing_registry(publish.key, publish.value, publish.registry)
     _refuse_clashing_forms(publish)
     _refuse_other_envelopes(publish)
+    refuse_clashing_kafka(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
+    refuse_clashing_slices(publish)
+    refuse_impossible(publish.transforms, _shape(kind, publish))
+
+
+def _shape(kind: str, publish: PublishOptions) -> Shape:
+    """Tell what transforms find in values."""
+    if publish.envelope in ("document", "cloudevents"):
+        return "text"
+    if publish.envelope.startswith("datastax") and "avro" in (publish.key, publish.value):
+        return "avro"
+    if kind == "cassandra" and publish.envelope == "debezium":
+        return "cells"
+    return "documents" if kind == "mongodb" and not publish.unwrap.enabled else "rows"
 
 
 def _refuse_cassandras(kind: str, publish: PublishOptions) -> None:
@@ -259,7 +312,7 @@ def _refuse_mongodbs(kind: str, publish: PublishOptions) -> None:
     chosen = [
         f"publish.{name}" for name in names if getattr(publish, name) != getattr(PublishOptions(), name)
     ]
-    if publish.envelope in (("document",) if kind == "vitess" else ("document", "cloudevents")):
+    if publish.envelope == "document":
         chosen.append("publish.envelope")
     if chosen:
         raise ConfigurationError(
@@ -277,6 +330,18 @@ def _refuse_clashing_forms(publish: PublishOptions) -> None:
     if publish.envelope == "cloudevents" and publish.value != "json":
         raise ConfigurationError(
             "CloudEvents are written in JSON alone", expected="publish.value: json", found=publish.value
+        )
+    if publish.envelope.startswith("datastax") and {publish.key, publish.value} - {"json", "avro"}:
+        raise ConfigurationError(
+            f"envelope {publish.envelope} is written in JSON or Avro",
+            expected="json or avro as publish.key and publish.value",
+            found=f"{publish.key} and {publish.value}",
+        )
+    if publish.envelope == "cloudevents" and publish.cassandra.source == "documented":
+        raise ConfigurationError(
+            "attributes of CloudEvents are those of Debezium 3's source block",
+            expected="publish.cassandra.source: current",
+            found="documented",
         )
     if publish.topic_naming and publish.topic_pattern:
         raise ConfigurationError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.kafka.settings import wrong_topic, wrong_tuning
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.signals.names import check_names
+from airflow_cdc_provider.signals.names import KAFKA, check_names
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 
@@ -17,13 +19,55 @@ def _namespace(value: str) -> str:
     return "" if not value or (database and collection) else "database.collection"
 
 
+def _addresses(value: str) -> str:
+    good = all(
+        re.fullmatch(r"(PLAINTEXT://)?[\w.-]+(:\d{1,5})?|\[[0-9a-fA-F:]+\]:\d{1,5}", one.strip())
+        for one in value.split(",")
+    )
+    return "" if not value or good else "host:port, with commas between several"
+
+
+def _group(value: str) -> str:
+    return "" if value.strip() else "a name"
+
+
+@dataclass(frozen=True)
+class SignalTopicOptions:
+    """Where the topic of signals is, and how it is read."""
+
+    connection: str = option(
+        "Airflow connection of type kafka, whose extra has librdkafka's settings; default: "
+        "publish.kafka.connection",
+        "",
+    )
+    bootstrap_servers: str = option(
+        "Brokers that ask for no login, in place of a connection: host:port, with commas",
+        "",
+        check=_addresses,
+    )
+    topic: str = option("The topic, of one partition; default: <topic prefix>-signal", "", check=wrong_topic)
+    group_id: str = option(
+        "Consumer group to which it is committed how far signals were read; what counts is kept in the lake. "
+        "Connectors that share a topic should each have their own",
+        "kafka-signal",
+        check=_group,
+    )
+    poll_timeout_seconds: float = option("How long one poll waits for messages", 0.1, minimum=0.0)
+    consumer: Mapping[str, Any] = option(
+        "Settings of librdkafka for the consumer, passed on as they are. None that carries a secret. "
+        "auto.offset.reset says where a connector begins that has read nothing: earliest, or latest",
+        {},
+    )
+
+
 @dataclass(frozen=True)
 class SignalOptions:
     """How a running connector is told what to do."""
 
     channels: tuple[str, ...] = option(
-        "Ways by which signals come. source: documents inserted into `collection`; file: lines of `file`; "
-        "airflow: CdcSignalOperator and airflow cdc signal; package.module:Class: a channel of your own",
+        "Ways by which signals come. source: documents inserted into `collection`; kafka: messages of a "
+        "topic; file: lines of `file`; airflow: CdcSignalOperator and airflow cdc signal; "
+        "package.module:Class: a channel of your own",
         ("source", "airflow"),
         check=check_names,
     )
@@ -37,10 +81,21 @@ class SignalOptions:
         "folder of the work folder",
         "file-signals.txt",
     )
+    kafka: SignalTopicOptions = option("Where the messages of channel kafka are", SignalTopicOptions)
     poll_interval_seconds: float = option(
         "How often channels but source are read while a stream runs", 5.0, minimum=0.0
     )
     settings: Mapping[str, Any] = option("Settings of channels of your own", {})
+
+    def conn_id(self, published: str) -> str:
+        """Return the Airflow connection of the topic of signals; empty where none is needed.
+
+        Args:
+            published: The one that events are published by, which stands for it.
+        """
+        if KAFKA not in self.channels or self.kafka.bootstrap_servers:
+            return ""
+        return self.kafka.connection or published
 
 
 @dataclass(frozen=True)
@@ -95,4 +150,36 @@ def refuse_signals_that_cannot_come(
             "option signals.collection is outside of what the change stream watches",
             expected="source.scope deployment or database, or signals by channel file or airflow",
             found=f"scope collection of {source.target}",
+        )
+
+
+def refuse_signal_topic(signals: SignalOptions, published: str) -> None:
+    """Refuse a topic of signals that can't be found, or that nobody would read.
+
+    Args:
+        signals: The choices.
+        published: The Airflow connection that events are published by.
+
+    Raises:
+        ConfigurationError: With what goes together.
+    """
+    topic = signals.kafka
+    if KAFKA not in signals.channels:
+        if topic != SignalTopicOptions():
+            raise ConfigurationError(
+                "options of signals.kafka say nothing without their channel",
+                expected="kafka among signals.channels",
+            )
+        return
+    if expected := wrong_tuning(topic.consumer):  # what was found may be a secret
+        raise ConfigurationError("option signals.kafka.consumer is wrong", expected=expected)
+    if topic.connection and topic.bootstrap_servers:
+        raise ConfigurationError(
+            "options signals.kafka.connection and signals.kafka.bootstrap_servers exclude each other",
+            expected="the connection, which has the address in its extra; or brokers that ask for no login",
+        )
+    if not (topic.connection or topic.bootstrap_servers or published):
+        raise ConfigurationError(
+            "channel kafka needs a broker to read signals from",
+            expected="signals.kafka.connection, signals.kafka.bootstrap_servers or publish.kafka.connection",
         )

@@ -1,7 +1,7 @@
 """Where notifications go.
 
 A channel is an object with a name and two methods (:class:`Channel`). Here stand those that need nothing but
-Python; the one that keeps notifications in the lake is :mod:`airflow_cdc_provider.jobs.notification_table`.
+Python; what keeps notifications in the lake is :mod:`airflow_cdc_provider.jobs.channels.notification_table`.
 """
 
 from __future__ import annotations

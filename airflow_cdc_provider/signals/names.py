@@ -8,15 +8,14 @@ from typing import Final
 SOURCE: Final = "source"
 FILE: Final = "file"
 AIRFLOW: Final = "airflow"
-OWN: Final = (SOURCE, FILE, AIRFLOW)
+KAFKA: Final = "kafka"
+OWN: Final = (SOURCE, KAFKA, FILE, AIRFLOW)
 """Channels of this package."""
 
 
 def check_names(names: Sequence[str]) -> str:
     """Return what is expected, if one of the names is no channel; else an empty text."""
     for name in names:
-        if name == "kafka":
-            return "kafka only once events are published to Kafka; until then file, airflow or source"
         if name == "jmx":
             return "airflow in place of jmx: no process of ours listens to JMX"
         module, _, attribute = name.partition(":")

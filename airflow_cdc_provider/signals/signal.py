@@ -85,7 +85,8 @@ def signal_of(given: object, channel: str, *, otherwise: str) -> Arrived:
     if not isinstance(given, Mapping):
         return NoSignal(otherwise, channel, f"it is no JSON object: {_shown(given)}")
     identity = given.get("id")
-    name = otherwise if identity in (None, "") else str(identity)
+    # Half a surrogate pair, which JSON can spell out, would break whatever stores or tells the id.
+    name = otherwise if identity in (None, "") else str(identity).encode(errors="replace").decode()
     return signal_from(name, given.get("type"), given.get("data"), channel)
 
 
@@ -96,7 +97,7 @@ def signal_from(identity: str, kind: object, data: object, channel: str) -> Arri
     if isinstance(data, str):
         try:
             data = json.loads(data) if data.strip() else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return NoSignal(identity, channel, f"its data are no JSON: {error}")
     if data is not None and not isinstance(data, Mapping):
         return NoSignal(identity, channel, f"its data are no JSON object: {_shown(data)}")
@@ -107,7 +108,7 @@ def signal_of_text(text: str, channel: str, *, otherwise: str) -> Arrived:
     """Read a signal from one JSON object's text."""
     try:
         given = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return NoSignal(otherwise, channel, f"it is no JSON: {error}")
     return signal_of(given, channel, otherwise=otherwise)
 

@@ -176,9 +176,9 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
     [
         ("snapshot_mode", "custom"),
         ("transforms", "unwrap"),
-        ("heartbeat_interval_ms", "2000"),
+        ("heartbeat_action_query", "insert"),
         ("source_struct_version", "v1"),
-        ("signal_enabled_channels", "source,kafka"),
+        ("signal_enabled_channels", "source,pigeon"),
     ],
 )
 def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str) -> None:

@@ -178,13 +178,19 @@ def test_what_the_format_does_not_know_is_left_out_with_a_note() -> None:
         "worker.pooling.max.queue.size",
         "worker.pooling.max.requests.per.connection",
         "cdc.incomplete.task.timeout.ms",
-        "heartbeat.interval.ms",
         "offset.flush.interval.ms",
     ],
 )
 def test_what_only_the_connectors_process_or_the_connection_needs_is_left_out_with_a_note(name: str) -> None:
     notes = imported({name: "7"}).notes
     assert [note for note in notes if note.startswith(f"property {name} is left out: ")]
+
+
+@pytest.mark.covers("SCY-EVT-21")
+def test_a_time_after_which_changes_are_dropped_has_no_counterpart() -> None:
+    (note,) = [n for n in imported({"cdc.incomplete.task.timeout.ms": "15000"}).notes if "incomplete" in n]
+    assert "source.confidence_window_seconds" in note
+    assert "stops the capture and isn't dropped" in note
 
 
 def test_secrets_are_not_told() -> None:
@@ -225,5 +231,5 @@ def test_debeziums_own_extraction_is_followed_and_leaves_cells_in_the_legacy_for
 
 
 def test_other_transforms_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="transforms can't be followed"):
-        imported({"transforms": "r", "transforms.r.type": "io.debezium.transforms.ByLogicalTableRouter"})
+    with pytest.raises(ConfigurationError, match=r"transforms\.r\.type can't be followed"):
+        imported({"transforms": "r", "transforms.r.type": "io.debezium.transforms.ContentBasedRouter"})

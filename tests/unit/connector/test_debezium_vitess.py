@@ -351,9 +351,10 @@ def test_queues() -> None:
         "max.batch.size": "2048",
         "poll.interval.ms": "500",
         "poll.dispatch.interval.ms": "0",
-        "producer.acks": "all",
     }
-    notes = imported(quiet).notes
+    made = imported({**quiet, "producer.acks": "all"})
+    assert made.connector.publish.kafka.producer == {"acks": "all"}
+    notes = made.notes
     assert all(any(name in note for note in notes) for name in quiet)
     with pytest.raises(ConfigurationError, match=r"above max\.batch\.size"):
         imported({"max.queue.size": "2048"})

@@ -52,7 +52,8 @@ def test_tables_are_selected_by_whole_names() -> None:
     [
         (
             {"source": {"type": "oracle"}},
-            "source.type is wrong: expected one of cassandra, mongodb, scylla, vitess, found 'oracle'",
+            "source.type is wrong: expected one of cassandra, debezium, mongodb, scylla, vitess, found "
+            "'oracle'",
         ),
         ({"source": {"type": "cassandra", "con_id": "x"}}, "unknown option source.con_id"),
         ({"source": {"type": "cassandra", "con_id": "x"}}, "Did you mean conn_id?"),

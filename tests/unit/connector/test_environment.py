@@ -56,7 +56,7 @@ ALL = [
 ]
 
 
-REQUIRED = {"vitess": {"keyspace": "shop"}}
+REQUIRED: dict[str, dict[str, Any]] = {"vitess": {"keyspace": "shop"}, "debezium": {"topics": [r"shop\..*"]}}
 """Options that a source can't do without."""
 
 

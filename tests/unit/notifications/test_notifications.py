@@ -14,9 +14,8 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.events import notifications as topic_records
-from airflow_cdc_provider.events.encoder import Converters, encode, to_lines
+from airflow_cdc_provider.events.encoder import Converters, encode, text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.offline.recordings import text_of
 from airflow_cdc_provider.notifications.channels import CallbackChannel, FileChannel, LogChannel
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.notifications.notifier import Notifier
@@ -258,21 +257,30 @@ def test_a_function_and_its_channel_go_together() -> None:
             declared(**options)
     with pytest.raises(ConfigurationError, match=r"package\.module:function"):
         declared(channels=["callback"], callback="no function")
+    assert declared(channels=["sink"], topic="notes", connection="k").notifications.to_topic
+    for wrong in ({"channels": ["sink"]}, {"topic": "notes"}, {"connection": "k"}):
+        with pytest.raises(ConfigurationError, match="go together"):
+            declared(**wrong)
+    with pytest.raises(ConfigurationError, match="letters, digits"):
+        declared(channels=["sink"], topic="no topic")
 
 
+@pytest.mark.covers("MDB-NOT-01", "MDB-NOT-02")
 def test_debeziums_channels_are_taken_over() -> None:
     taken = from_debezium(
         {
             **PROPERTIES,
-            "notification.enabled.channels": "log,jmx,callback",
+            "notification.enabled.channels": "log,jmx,callback,sink",
             "notification.callback.function": "shop.notes:tell",
+            "notification.sink.topic.name": "notes",
         }
     ).connector.notifications
-    assert taken.channels == ("log", "airflow", "callback")
-    assert taken.callback == "shop.notes:tell"
+    assert taken.channels == ("log", "airflow", "callback", "sink")
+    assert (taken.callback, taken.topic) == ("shop.notes:tell", "notes")
     assert from_debezium(PROPERTIES).connector.notifications.channels == ()
-    for channel, reason in (("sink", "channel table"), ("com.shop.Channel", "Java classes")):
+    for channel, reason in (("sink", "found no topic"), ("com.shop.Channel", "Java classes")):
         with pytest.raises(ConfigurationError, match=reason):
             from_debezium({**PROPERTIES, "notification.enabled.channels": channel})
-    with pytest.raises(ConfigurationError, match="not sent to topics"):
-        from_debezium({**PROPERTIES, "notification.sink.topic.name": "notes"})
+    unused = from_debezium({**PROPERTIES, "notification.sink.topic.name": "notes"})
+    assert unused.connector.notifications.topic == ""
+    assert any("sink is none of the channels" in note for note in unused.notes)

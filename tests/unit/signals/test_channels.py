@@ -46,6 +46,7 @@ def places(folder: Path | None) -> ChannelPlaces:
     return ChannelPlaces(folder, "file-signals.txt", "shop", {"greeting": "hello"})
 
 
+@pytest.mark.covers("MDB-SIG-02")
 def test_a_channel_of_ones_own_is_built_with_its_settings(tmp_path: Path) -> None:
     channels = open_channels(["source", "file", "airflow", OWN], places(tmp_path))
     assert [channel.name for channel in channels] == ["file", "airflow", "mailbox"]
@@ -68,7 +69,12 @@ def declared(source: dict[str, Any] | None = None, **sections: Any) -> Connector
     return Connector.from_dict({"name": "shop", "source": {"type": "mongodb", **(source or {})}, **sections})
 
 
-@pytest.mark.parametrize("channel", ["kafka", "jmx", "pigeon", "a b:C"])
+def test_channels_that_need_more_than_python_are_handed_in() -> None:
+    mailbox = Mailbox("shop", {"greeting": "hello"})
+    assert open_channels(["source", "kafka"], places(None), {"kafka": lambda: mailbox}) == [mailbox]
+
+
+@pytest.mark.parametrize("channel", ["jmx", "pigeon", "a b:C"])
 def test_names_of_no_channel_are_refused_with_what_there_is(channel: str) -> None:
     with pytest.raises(ConfigurationError, match=r"signals\.channels"):
         declared(signals={"channels": [channel]})

@@ -1,0 +1,127 @@
+"""What a declaration, and Debezium's properties, may say of the topic of signals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.connector.imported import Imported
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.channels.signal_topic import topic_of_signals
+
+CLASSES = {
+    "mongodb": "io.debezium.connector.mongodb.MongoDbConnector",
+    "vitess": "io.debezium.connector.vitess.VitessConnector",
+    "cassandra": "io.debezium.connector.cassandra.CassandraConnector",
+}
+
+
+def declared(channels: tuple[str, ...] = ("kafka",), published: str = "", **kafka: Any) -> Connector:
+    publish = {"topic_prefix": "shop", "kafka": {"connection": published}}
+    signals = {"channels": channels, "kafka": kafka}
+    return Connector.from_dict(
+        {"name": "c", "source": {"type": "mongodb"}, "signals": signals, "publish": publish}
+    )
+
+
+def imported(**properties: str) -> Imported:
+    given = {f"signal.{name.replace('_', '.')}": value for name, value in properties.items()}
+    first = {"connector.class": CLASSES["mongodb"], "topic.prefix": "shop"}
+    return from_debezium({**first, "signal.enabled.channels": "source,kafka", **given})
+
+
+@pytest.mark.covers("MDB-SIG-02")
+@pytest.mark.parametrize("source", CLASSES)
+def test_channels_of_debezium_are_taken_over(source: str) -> None:
+    properties = {"connector.class": CLASSES[source], "topic.prefix": "shop", "vitess.keyspace": "k"}
+    if source != "vitess":
+        del properties["vitess.keyspace"]
+    servers = {"signal.kafka.bootstrap.servers": "b:9092"}
+    channels = {"signal.enabled.channels": "source, kafka,file,jmx"}
+    made = from_debezium({**properties, **channels, **servers})
+    assert made.connector.signals.channels == ("source", "kafka", "file", "airflow")
+    assert any("jmx is channel airflow" in note for note in made.notes)
+    assert from_debezium(properties).connector.signals.channels == ("source", "airflow")
+    with pytest.raises(ConfigurationError, match=r"Python classes: name them in signals\.channels"):
+        from_debezium({**properties, "signal.enabled.channels": "com.shop.Channel"})
+
+
+@pytest.mark.covers("MDB-SIG-06", "MDB-SIG-07", "MDB-SIG-09")
+def test_properties_of_the_topic_have_debeziums_defaults() -> None:
+    made = imported(kafka_bootstrap_servers="b:9092").connector
+    wanted = topic_of_signals(made, {})._wanted
+    assert (wanted.topic, wanted.key, wanted.group_id) == ("shop-signal", "shop", "kafka-signal")
+    assert wanted.poll_timeout_seconds == 0.1
+    own = imported(
+        kafka_bootstrap_servers="b:9092,c:9092",
+        kafka_topic="asked",
+        kafka_groupId="mine",
+        kafka_poll_timeout_ms="0",
+    )
+    wanted = topic_of_signals(own.connector, {})._wanted
+    assert (wanted.topic, wanted.group_id, wanted.poll_timeout_seconds) == ("asked", "mine", 0.0)
+    assert wanted.client.servers == "b:9092,c:9092"
+    with pytest.raises(ConfigurationError, match=r"signal\.kafka\.poll\.timeout\.ms is wrong"):
+        imported(kafka_bootstrap_servers="b:9092", kafka_poll_timeout_ms="soon")
+
+
+@pytest.mark.covers("MDB-SIG-08")
+def test_a_broker_is_required_where_signals_come_by_kafka() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"signal\.kafka\.bootstrap\.servers is wrong: expected host"
+    ):
+        imported()
+    with pytest.raises(ConfigurationError, match="channel kafka needs a broker"):
+        declared()
+    assert declared(published="k").signals.conn_id("k") == "k"
+    assert declared(published="k", connection="own").signals.conn_id("k") == "own"
+    assert declared(bootstrap_servers="b:9092").signals.conn_id("") == ""
+
+
+@pytest.mark.covers("MDB-SIG-10")
+def test_settings_of_the_consumer_are_passed_through_and_secrets_are_left_to_the_connection() -> None:
+    made = imported(
+        kafka_bootstrap_servers="b:9092",
+        kafka_groupId="loses",
+        consumer_fetch_min_bytes="7",
+        consumer_auto_offset_reset="latest",
+        consumer_group_id="wins",
+        consumer_max_poll_records="5",
+        consumer_sasl_jaas_config="hunter2",
+    )
+    options = made.connector.signals.kafka
+    assert options.consumer == {"fetch.min.bytes": "7", "auto.offset.reset": "latest"}
+    assert options.group_id == "wins"
+    told = " ".join(made.notes)
+    assert "signal.consumer.sasl.jaas.config is left out: it belongs into the extra" in told
+    assert "signals.kafka.connection" in told
+    assert "signal.consumer.max.poll.records is left out" in told
+    assert "hunter2" not in repr(made)
+    assert topic_of_signals(made.connector, {})._wanted.client.consumer == options.consumer
+    with pytest.raises(ConfigurationError, match=r"option signals\.kafka\.consumer is wrong") as refused:
+        declared(published="k", consumer={"sasl.password": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_properties_of_a_channel_that_is_not_named_are_told_without_their_values() -> None:
+    made = imported(enabled_channels="source", kafka_topic="t", consumer_sasl_jaas_config="hunter2")
+    assert made.connector.signals.kafka.topic == ""
+    assert sum("kafka is none of signal.enabled.channels" in note for note in made.notes) == 2
+    assert "hunter2" not in repr(made)
+
+
+def test_options_of_the_topic_that_contradict_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="say nothing without their channel"):
+        declared(("airflow",), topic="t")
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        declared(connection="k", bootstrap_servers="b:9092")
+    for wrong in ("http://b:9092", "me:secret@b:9092", "b:9092 c:9092"):
+        with pytest.raises(ConfigurationError, match="host:port, with commas"):
+            declared(bootstrap_servers=wrong)
+    for right in ("b", "b:9092, c.example.org:9093", "[::1]:9092"):
+        assert declared(bootstrap_servers=right)
+    with pytest.raises(ConfigurationError, match=r"signals\.kafka\.group_id"):
+        declared(published="k", group_id=" ")
