@@ -18,23 +18,26 @@ from pathlib import Path
 from types import FrameType
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.capture import capture
+from airflow_cdc_provider.jobs.capturing.capture import capture
+from airflow_cdc_provider.jobs.comparing.topics import compare_topics
+from airflow_cdc_provider.jobs.comparing.verify import verify
 from airflow_cdc_provider.jobs.context import JobContext, job_context, log
-from airflow_cdc_provider.jobs.custom_snapshot import captures
 from airflow_cdc_provider.jobs.events.stage import events
-from airflow_cdc_provider.jobs.failures import explain
-from airflow_cdc_provider.jobs.identity import require_own
 from airflow_cdc_provider.jobs.maintain import maintain
-from airflow_cdc_provider.jobs.merge import merge_tables
+from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.publishing.publish import publish
+from airflow_cdc_provider.jobs.publishing.replay import replay
+from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.resuming.identity import require_own
+from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
-from airflow_cdc_provider.jobs.snapshot import snapshot
+from airflow_cdc_provider.jobs.snapshots.custom import captures
+from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
+from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
-from airflow_cdc_provider.jobs.verify import verify
 
 Stage = Callable[[JobContext], JobResult]
 
@@ -60,6 +63,10 @@ def _capture(context: JobContext) -> JobResult:
 
 def _merge(context: JobContext) -> JobResult:
     return report(context, tables=merge_tables(context, force=bool(context.spec.options.get("force", True))))
+
+
+def _publish(context: JobContext) -> JobResult:
+    return report(context, published=publish(context))
 
 
 def _stream(context: JobContext) -> JobResult:
@@ -93,6 +100,9 @@ STAGES: Mapping[str, Stage] = {
     "offsets": offsets,
     "stream": _of_its_own(_stream),
     "events": events,
+    "publish": _of_its_own(_publish),
+    "replay": _of_its_own(replay),
+    "compare_topics": _of_its_own(compare_topics),
 }
 """What a spec may ask for. Each but those that only show refuses another connector's changes table."""
 

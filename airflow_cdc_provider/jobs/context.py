@@ -14,10 +14,21 @@ from typing import TYPE_CHECKING, Any
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.incremental_numbers import after
-from airflow_cdc_provider.jobs.notification_table import TableChannel
-from airflow_cdc_provider.jobs.session import build_lake, build_session
-from airflow_cdc_provider.jobs.spec import IncrementalResult, JobSpec, SnapshotResult
+from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
+from airflow_cdc_provider.jobs.channels.notification_table import TableChannel
+from airflow_cdc_provider.jobs.channels.notification_topic import topic_of_notifications
+from airflow_cdc_provider.jobs.channels.signal_topic import topic_of_signals
+from airflow_cdc_provider.jobs.metrics.incremental import after
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
+from airflow_cdc_provider.jobs.spec import (
+    KAFKA,
+    NOTIFICATIONS_KAFKA,
+    REGISTRY,
+    SIGNALS_KAFKA,
+    IncrementalResult,
+    JobSpec,
+    SnapshotResult,
+)
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror
 from airflow_cdc_provider.notifications import channels as notification_channels
@@ -25,9 +36,11 @@ from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot, incremental_notification
 from airflow_cdc_provider.signals.channels import Channel, ChannelPlaces, open_channels
+from airflow_cdc_provider.signals.names import KAFKA as KAFKA_SIGNALS
 from airflow_cdc_provider.signals.names import SOURCE
 from airflow_cdc_provider.sources.abilities import HearsStop, LearnsSchemas, ReadingCounts
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
@@ -48,11 +61,13 @@ class SignalsMemory:
         looked_through: The newest batch of the changes table that was looked through for signals.
         polled_at: When channels were last asked in between, by the monotonic clock.
         chunks: How many chunks the next commit of a snapshot beside the stream takes.
+        troubles: By channel, why it could not be read when it was last asked.
     """
 
     looked_through: int = -1
     polled_at: float = 0.0
     chunks: int = 8
+    troubles: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,6 +88,11 @@ class JobContext:
         last_transactions: By feed, the last transaction that was captured.
         incremental: How far the newest snapshot beside the stream came, None without one.
         signals: What it remembers of signals.
+        heartbeats: What has sent heartbeats in this job, None if nothing has.
+        kafka: Librdkafka's settings of the connection that events are published by; shown nowhere.
+        registry: Values of the schema registry's connection; shown nowhere.
+        signals_kafka: Librdkafka's settings of the connection that signals come by; shown nowhere.
+        notifications_kafka: Likewise of the one that notifications go by.
     """
 
     spec: JobSpec
@@ -87,7 +107,12 @@ class JobContext:
     reading: ReadingCounts = field(default_factory=Counter)
     last_transactions: dict[str, str] = field(default_factory=dict)
     incremental: IncrementalResult | None = None
+    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    registry: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    signals_kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    notifications_kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     signals: SignalsMemory = field(default_factory=SignalsMemory, init=False)
+    heartbeats: Heartbeats | None = field(default=None, init=False, repr=False)
     _channels: list[Channel] | None = field(default=None, init=False, repr=False)
     _learned_through: int = field(default=-1, init=False, repr=False)
 
@@ -103,6 +128,9 @@ class JobContext:
                 channels.append(notification_channels.CallbackChannel.load(chosen.callback))
             elif name == "table":
                 channels.append(TableChannel(self.lake, self.connector.notifications_table))
+            elif name == "sink":
+                broker, registry = self.notifications_kafka, self.registry
+                channels.append(topic_of_notifications(self.connector, broker, registry))
             elif (path := self.spec.notifications_path) is not None:
                 channels.append(notification_channels.FileChannel(path))
         return Notifier(channels)
@@ -136,7 +164,8 @@ class JobContext:
             places = ChannelPlaces(
                 Path(folder) if folder else None, options.file, self.connector.name, options.settings
             )
-            self._channels = open_channels(options.channels, places)
+            makers = {KAFKA_SIGNALS: lambda: topic_of_signals(self.connector, self.signals_kafka)}
+            self._channels = open_channels(options.channels, places, makers)
         return self._channels
 
     @property
@@ -146,12 +175,14 @@ class JobContext:
         return SOURCE in options.channels and bool(options.collection)
 
     def close(self) -> None:
-        """End the channels of signals, and let those of notifications keep what they have."""
+        """End the channels of signals and what sends heartbeats; notifications are kept first."""
         if "notifier" in vars(self):
             self.notifier.flush()
         for channel in self._channels or ():
             channel.close()
         self._channels = None
+        if self.heartbeats is not None:
+            self.heartbeats.close()
 
     def learn(self, through: int = 0) -> None:
         """Teach the source what is recorded of its schema, unless it has learned that already.
@@ -214,6 +245,7 @@ class JobContext:
             self.connector.changes_table: f"the changes table of {name}",
             self.connector.quarantine_table: f"the quarantine of {name}",
             self.connector.notifications_table: f"the notifications of {name}",
+            self.connector.refused_table: f"the refused records of {name}",
         }
         for table in tables:
             mirror = self.mirror(table)
@@ -255,6 +287,10 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
         from airflow_cdc_provider.sources.vitess.source import VitessSource
 
         return VitessSource(connector.source, connection, connector.selects)
+    if isinstance(connector.source, DebeziumOptions):
+        from airflow_cdc_provider.sources.debezium.source import DebeziumSource
+
+        return DebeziumSource(connector.source, connection, connector.selects)
     from airflow_cdc_provider.sources.mongodb.selection import Selection
     from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 
@@ -271,7 +307,10 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
         ConfigurationError: The declaration, the connection, Java or the lake's classes are not right.
     """
     connector = Connector.from_dict(spec.connector)
-    source = build_source(connector, spec.connection.resolve())
+    values = spec.connection.resolve()
+    kafka, registry = values.pop(KAFKA, {}), values.pop(REGISTRY, {})
+    signals_kafka, notifications_kafka = values.pop(SIGNALS_KAFKA, {}), values.pop(NOTIFICATIONS_KAFKA, {})
+    source = build_source(connector, values)
     if isinstance(source, HearsStop):
         source.stop_when(stopping)
     try:
@@ -280,7 +319,21 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
             lake = build_lake(spark, connector)
             lake.create_namespace(connector.namespace)
             changes = ChangesTable(lake, connector)
-            with closing(JobContext(spec, connector, spark, lake, changes, source, stopping)) as context:
+            with closing(
+                JobContext(
+                    spec,
+                    connector,
+                    spark,
+                    lake,
+                    changes,
+                    source,
+                    stopping,
+                    kafka=kafka,
+                    registry=registry,
+                    signals_kafka=signals_kafka,
+                    notifications_kafka=notifications_kafka,
+                )
+            ) as context:
                 yield context
         finally:
             spark.stop()

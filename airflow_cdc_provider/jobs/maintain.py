@@ -12,9 +12,11 @@ from airflow_cdc_provider.changes.fence import add_fences, newest_event, newest_
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.pending import Pending, pending_by_table
-from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
+from airflow_cdc_provider.jobs.publishing.publish import published
+from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.kafka.errors import BrokersAway
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import MirrorState
 
@@ -37,12 +39,13 @@ def maintain(context: JobContext) -> JobResult:
     """Maintain the changes table and the mirrors of the job's tables.
 
     A batch goes when the mirrors of all tables have merged it, also of those that the job is not for, or that
-    have no mirror yet; none of its changes waits for its origin's record of the
-    newest fence, and the lake's ``retention_seconds`` are over.
+    have no mirror yet; none of its changes waits for its origin's record of the newest fence; its events are
+    published, if they are to be; and the lake's ``retention_seconds`` are over.
     """
     retain = context.connector.lake.retention_seconds
     mirrors = {t: m for t in context.tables() if (m := context.mirror(t)).table.exists()}
     through = last_batch_to_go(context, {t: context.mirror(t).state() for t in context.source.tables()})
+    through = min(through, _last_published(context, through))
     gone = context.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
     log.info("%s: batches through %d let go", context.changes.name, gone)
     for mirror in mirrors.values():
@@ -62,6 +65,20 @@ def maintain(context: JobContext) -> JobResult:
             time.monotonic() - started,
         )
     return report(context)
+
+
+def _last_published(context: JobContext, through: int) -> int:
+    """Return the last batch whose events nobody waits for; all of them, if nothing is published."""
+    if not context.connector.publish.kafka.enabled:
+        return through
+    try:
+        position = published(context)
+    except BrokersAway as error:
+        log.warning("%s: no batch is let go: %s", context.changes.name, error)
+        return -1
+    if position is None:
+        return -1 if context.connector.publish.kafka.start == "earliest" else through
+    return position.batch - 1
 
 
 def last_batch_to_go(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:

@@ -8,11 +8,13 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.identity import identity_of, require_own
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.report import report
-from airflow_cdc_provider.jobs.spec import JobResult
-from airflow_cdc_provider.jobs.status import signal_status, table_status
+from airflow_cdc_provider.jobs.publishing.publish import publish_from, published, publishing_lag
+from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status
+from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spec import NEXT, JobResult, PublishResult
+from airflow_cdc_provider.kafka.errors import BrokersAway
 
 
 def offsets(context: JobContext) -> JobResult:
@@ -24,6 +26,8 @@ def offsets(context: JobContext) -> JobResult:
     and merging them again changes nothing.
     ``forget`` takes the option ``origin`` out of the position: a node that will never come back, whose last
     segments can't be had. What was not captured of it is lost, unless other nodes have copies.
+    ``publish`` lets publishing go on with the option ``batch`` of the changes table, whatever was published;
+    ``next`` is the one that the next capture makes.
     ``adopt`` makes what is stored this connector's, under another connection, scope or topic prefix.
 
     Raises:
@@ -35,11 +39,19 @@ def offsets(context: JobContext) -> JobResult:
     state = context.changes.state()
     progress = Progress.from_offset(state.offset)
     if action == "show":
-        return report(context)
+        return _with_publishing(context, report(context))
     if action == "status":
-        return replace(report(context), status=table_status(context), signals=signal_status(context))
+        return replace(
+            _with_publishing(context, report(context)),
+            status=table_status(context),
+            signals=signal_status(context),
+        )
     if action != "adopt":
         require_own(context.connector, progress)
+    if action == "publish":
+        batch = context.spec.options.get("batch", 0)
+        publish_from(context, state.batch + 1 if batch == NEXT else int(batch))
+        return _with_publishing(context, report(context))
     if action == "set":
         offset = context.spec.options.get("offset")
         if not isinstance(offset, dict):
@@ -67,11 +79,32 @@ def offsets(context: JobContext) -> JobResult:
         progress = progress.with_identity(identity_of(context.connector))
     else:
         raise ConfigurationError(
-            "unknown action", expected="show, status, set, reset, forget or adopt", found=repr(action)
+            "unknown action",
+            expected="show, status, set, reset, forget, publish or adopt",
+            found=repr(action),
         )
     context.changes.set_offset(progress.to_offset(), state)
     log.info("%s: offset %s", context.connector.name, action)
     return report(context)
+
+
+def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
+    """Add where publishing stands, of a connector that publishes."""
+    if not context.connector.publish.kafka.enabled:
+        return outcome
+    try:
+        position = published(context)
+    except BrokersAway as error:
+        return replace(outcome, findings=(*outcome.findings, f"where publishing stands isn't known: {error}"))
+    if position is None:
+        return replace(outcome, findings=(*outcome.findings, "nothing was published yet"))
+    batch = position.batch - 1
+    told = PublishResult(
+        batch,
+        pending_batches=context.changes.state().batch - batch,
+        lag_seconds=publishing_lag(context, batch),
+    )
+    return replace(outcome, published=told)
 
 
 def _without(offset: Mapping[str, Any], origin: object) -> dict[str, Any]:

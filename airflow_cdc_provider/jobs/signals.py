@@ -4,30 +4,33 @@ Taking in is one commit: what is asked for stands in the offset before a channel
 source's own feed need no such care, since their changes are in the changes table: the offset says up to which
 batch it was looked through.
 
-A signal that can't be followed, or a channel that can't be read, is logged and never ends the job.
+A signal that can't be followed, or a channel that can't be read, is told and never ends the job: the capture
+depends on neither, and what waits in a channel is taken in later. What ends it is a channel that can never be
+read as it is declared.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.jobs.capture import CaptureCounts, capture
+from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts, capture
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.failures import explain
-from airflow_cdc_provider.jobs.incremental import copy_chunks, end_request
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.snapshot import snapshot
-from airflow_cdc_provider.jobs.snapshot_requests import SnapshotRequest, received
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, received
+from airflow_cdc_provider.jobs.snapshots.incremental import copy_chunks, end_request
+from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
+from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
+from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, KeepsPlace
 from airflow_cdc_provider.signals.signal import Arrived
 from airflow_cdc_provider.sources.abilities import CarriesSignals
 
@@ -107,7 +110,7 @@ def waiting(context: JobContext) -> bool:
     if now - context.signals.polled_at < context.connector.signals.poll_interval_seconds:
         return False
     context.signals.polled_at = now
-    return bool(_outside(context))
+    return any(arrived for _, arrived in _outside(context))
 
 
 def _seconds(context: JobContext) -> float:
@@ -119,11 +122,16 @@ def _seconds(context: JobContext) -> float:
 def _take_in(context: JobContext, progress: Progress, state: ChangesState) -> tuple[Progress, ChangesState]:
     """Take in what channels have; commit it, then let go of it there."""
     memory, before = context.signals, progress.signals
-    arrived = [*_inside(context, before.read_batch, state), *_outside(context)]
+    for channel in context.channels:
+        if isinstance(channel, KeepsPlace):
+            channel.resume(before.places.get(channel.name))
+    outside = _outside(context)
+    arrived = [*_inside(context, before.read_batch, state), *(one for _, some in outside for one in some)]
     result = received(before, arrived, context.tables() if arrived else (), time.time_ns() // 1000)
     for text in result.warnings:
         log.warning("%s", text)
-    signals = result.state
+    read = [channel for channel, _ in outside]
+    signals = replace(result.state, places={**before.places, **_places(read)})
     if context.listens_to_source:
         late = memory.looked_through - signals.read_batch > _MOST_BATCHES_AGAIN
         if late or signals != before:
@@ -131,7 +139,7 @@ def _take_in(context: JobContext, progress: Progress, state: ChangesState) -> tu
     if signals != before:
         progress = progress.with_signals(signals)
         state = context.changes.set_offset(progress.to_offset(), state)
-    for channel in context.channels if arrived else ():
+    for channel in read if arrived or signals.places != before.places else ():
         channel.done()
     for event in result.events:
         context.happened(event)
@@ -141,15 +149,31 @@ def _take_in(context: JobContext, progress: Progress, state: ChangesState) -> tu
     return progress, state
 
 
-def _outside(context: JobContext) -> list[Arrived]:
-    """Ask all channels but the source."""
-    arrived: list[Arrived] = []
+def _outside(context: JobContext) -> list[tuple[Channel, Sequence[Arrived]]]:
+    """Ask all channels but the source; return those that could be read with what they brought.
+
+    Raises:
+        ChannelRefused: One never can be read.
+    """
+    found: list[tuple[Channel, Sequence[Arrived]]] = []
+    troubles = context.signals.troubles
     for channel in context.channels:
         try:
-            arrived += channel.receive()
+            found.append((channel, channel.receive()))
+            troubles.pop(channel.name, None)
+        except ChannelRefused:
+            raise
         except CdcError as error:
-            log.warning("channel %s is read again later: %s", channel.name, error)
-    return arrived
+            if troubles.get(channel.name) != str(error):
+                log.warning("channel %s is read again later: %s", channel.name, error)
+            troubles[channel.name] = str(error)
+    return found
+
+
+def _places(channels: Sequence[Channel]) -> dict[str, Mapping[str, Any]]:
+    """Return where the channels that keep a place stand, those that have one."""
+    places = {channel.name: channel.place for channel in channels if isinstance(channel, KeepsPlace)}
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def _inside(context: JobContext, read_batch: int, state: ChangesState) -> Sequence[Arrived]:

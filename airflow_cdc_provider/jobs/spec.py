@@ -11,14 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
-Stage = Literal["sync", "capture", "merge", "snapshot", "verify", "maintain", "offsets", "stream", "events"]
-STAGES: tuple[Stage, ...] = (
+Stage = Literal[
     "sync",
     "capture",
     "merge",
@@ -28,12 +27,42 @@ STAGES: tuple[Stage, ...] = (
     "offsets",
     "stream",
     "events",
-)
+    "publish",
+    "replay",
+    "compare_topics",
+]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 SNAPSHOT_ROWS: Final = "snapshot_rows.jsonl"
 """Name of the file beside the result in which a job tells how many rows it has read of each table."""
 NOTIFICATIONS: Final = "notifications.jsonl"
 """Name of the file beside the result in which a job tells its notifications to Airflow."""
+
+
+NEXT: Final = "next"
+"""In place of a batch's number: the one that the next capture makes."""
+KAFKA: Final = "kafka"
+"""Where, in a job's connection, librdkafka's settings stand by which events are published."""
+REGISTRY: Final = "registry"
+"""Where, in a job's connection, the values of the schema registry's stand."""
+SIGNALS_KAFKA: Final = "signals_kafka"
+"""Where, in a job's connection, librdkafka's settings stand by which signals come."""
+NOTIFICATIONS_KAFKA: Final = "notifications_kafka"
+"""Likewise those by which notifications go."""
+FOLLOWING: Final[tuple[Stage, ...]] = ("sync", "capture", "stream")
+"""Stages that follow signals."""
+NOTIFYING: Final[tuple[Stage, ...]] = ("sync", "capture", "stream", "snapshot")
+"""Stages that tell of snapshots."""
+PUBLISHING: Final[tuple[Stage, ...]] = (
+    "sync",
+    "stream",
+    "publish",
+    "offsets",
+    "maintain",
+    "replay",
+    "compare_topics",
+)
+"""Stages that ask the broker, of a connector that publishes."""
 
 
 @dataclass(frozen=True)
@@ -336,6 +365,52 @@ class OriginResult:
     latency_average_seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class PublishResult:
+    """What a job published, and where publishing stands.
+
+    Args:
+        batch: All batches of the changes table up to this one are published.
+        records: Records sent, set apart ones not among them.
+        refused: Records that the broker refused and that were set apart.
+        transactions: How many there were.
+        pending_batches: Batches that are not published.
+        lag_seconds: How long ago the oldest of them was committed; 0 for none.
+        seconds: How long it took.
+        findings: Warnings for people.
+    """
+
+    batch: int
+    records: int = 0
+    refused: int = 0
+    transactions: int = 0
+    pending_batches: int = 0
+    lag_seconds: float = 0.0
+    seconds: float = 0.0
+    findings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a job published once more.
+
+    Args:
+        first_batch: The first batch of the changes table whose events were sent.
+        last_batch: The last one.
+        records: Records sent by this run; those that an earlier try had sent are not among them.
+        refused: Records that the broker refused and that were set apart.
+        transactions: How many there were.
+        seconds: How long it took.
+    """
+
+    first_batch: int
+    last_batch: int
+    records: int = 0
+    refused: int = 0
+    transactions: int = 0
+    seconds: float = 0.0
+
+
 SnapshotState = Literal["none", "running", "done", "outdated"]
 
 
@@ -385,13 +460,16 @@ class JobResult:
         passed_over: As for each origin, of all together.
         status: Per table where it stands, if that was asked for.
         signals: Likewise the newest signals and the snapshots that they asked for: see
-            :func:`~airflow_cdc_provider.jobs.status.signal_status`.
+            :func:`~airflow_cdc_provider.jobs.reporting.status.signal_status`.
         selected: The source's tables that a capture takes; empty of a job that captures nothing.
         committed_at: When the newest batch of the changes table was committed, epoch seconds.
+        newest_batch: Its number, 0 before the first; None of a job that failed.
         snapshot_skipped: Whether no snapshot was due.
         incremental: How far the newest snapshot beside the stream came, if there was one.
         copies: Per table whose snapshot has begun, ``done`` (whether it was read in full and no changes were
             lost since) and ``began_at`` (epoch seconds); None of a job that failed.
+        published: What was published, None if nothing was to be.
+        replayed: What was published once more, None if nothing was to be.
     """
 
     ok: bool
@@ -415,6 +493,9 @@ class JobResult:
     snapshot_skipped: bool = False
     incremental: IncrementalResult | None = None
     copies: Mapping[str, Mapping[str, Any]] | None = None
+    published: PublishResult | None = None
+    replayed: ReplayResult | None = None
+    newest_batch: int | None = None
 
     def write(self, path: str) -> None:
         """Write it as JSON, whole or not at all."""
@@ -435,6 +516,10 @@ class JobResult:
         values["snapshot"] = SnapshotResult(**shot) if shot else None
         beside = values.get("incremental")
         values["incremental"] = IncrementalResult(**beside) if beside else None
+        sent = values.get("published")
+        values["published"] = PublishResult(**sent) if sent else None
+        again = values.get("replayed")
+        values["replayed"] = ReplayResult(**again) if again else None
         return cls(**values)
 
 

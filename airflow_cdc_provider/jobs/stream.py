@@ -1,6 +1,7 @@
 """The stream stage: the same loop as sync, with a pause, until it is told to stop or its time is over.
 
-A signal ends a pause, and while a snapshot is read beside the stream there is none.
+A signal ends a pause, and while a snapshot is read beside the stream there is none. Heartbeats for readers of
+topics are sent in pauses too (:mod:`.channels.heartbeats`).
 
 It keeps a state file beside the result, which whoever supervises it reads::
 
@@ -9,7 +10,7 @@ It keeps a state file beside the result, which whoever supervises it reads::
      "status": "running" | "stopped" | "failed", "error": ""}
 
 Times are epoch seconds; ``offset`` is the source's, reached by the newest commit, made at ``committed_at``.
-``metrics`` are those of the whole application, by Debezium's names (:mod:`.debezium_metrics`).
+``metrics`` are those of the whole application, by Debezium's names (:mod:`.metrics.debezium`).
 While it is running, ``error`` tells of tables that a person must look at: the others follow. A heartbeat
 older than a few commit intervals means that the process hangs or is gone.
 """
@@ -33,10 +34,12 @@ from airflow_cdc_provider.exceptions import (
     TransientError,
     error_from_text,
 )
+from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.custom_snapshot import captures
-from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
+from airflow_cdc_provider.jobs.publishing.publish import heartbeats_of
 from airflow_cdc_provider.jobs.signals import busy, waiting
+from airflow_cdc_provider.jobs.snapshots.custom import captures
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
 
@@ -127,7 +130,9 @@ def stream(context: JobContext) -> JobResult:
                 break
             if not failures and busy(context):
                 continue
-            _pause(lambda: stopping() or waiting(context), min(began + interval, deadline))
+            # A round that failed, or published nothing, says nothing of being alive.
+            beats = heartbeats_of(context) if outcome.published is not None and not failures else None
+            _pause(lambda: stopping() or waiting(context), min(began + interval, deadline), beats)
     except Exception as error:
         replace(state, heartbeat_at=time.time(), status="failed", error=str(error)).write(path)
         raise
@@ -154,6 +159,13 @@ def _raise_what_may_pass(outcome: JobResult) -> None:
             raise error
 
 
-def _pause(ended: Callable[[], bool], until: float) -> None:
+def _pause(ended: Callable[[], bool], until: float, beats: Heartbeats | None = None) -> None:
+    """Wait, and send heartbeats; when one can't be sent, the next round tells why if that lasts."""
     while not ended() and (left := until - time.monotonic()) > 0:
+        if beats is not None:
+            try:
+                beats.beat()
+            except CdcError as error:
+                log.warning("a heartbeat was not sent: %s", error)
+                beats = None
         time.sleep(min(left, _STOP_CHECK_SECONDS))

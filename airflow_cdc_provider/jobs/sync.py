@@ -1,18 +1,21 @@
-"""The sync stage: snapshot what is new, capture to the head, do what signals ask for, merge what is due."""
+"""The sync stage: snapshot what is new, capture to the head, follow signals, merge what is due, publish."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from airflow_cdc_provider.jobs.capture import capture
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.jobs.capturing.capture import capture
+from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.custom_snapshot import captures, go_to, moment_before, told
-from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
-from airflow_cdc_provider.jobs.merge import merge_tables
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.report import report
+from airflow_cdc_provider.jobs.merging.merge import merge_tables
+from airflow_cdc_provider.jobs.publishing.publish import publish
+from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
-from airflow_cdc_provider.jobs.snapshot import due_tables, snapshot
+from airflow_cdc_provider.jobs.snapshots.custom import captures, go_to, moment_before, told
+from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables, snapshot
 from airflow_cdc_provider.jobs.spec import JobResult
 
 
@@ -23,8 +26,8 @@ def sync(context: JobContext) -> JobResult:
     captured after it. With mode ``initial_only`` nothing is captured, and no signal is followed.
 
     Raises:
-        PositionLost: As :func:`~airflow_cdc_provider.jobs.capture.capture`; not if the tables are to be read
-            anew at once.
+        PositionLost: As :func:`~airflow_cdc_provider.jobs.capturing.capture.capture`; not if the tables
+            are to be read anew at once.
     """
     before = Progress.from_offset(context.changes.state().offset)
     due = due_tables(context, before)
@@ -61,7 +64,20 @@ def sync(context: JobContext) -> JobResult:
     force = bool(context.spec.options.get("force"))
     merged = [] if context.stopping() else merge_tables(context, force=force)
     skipped = context.snapshot is None
-    return report(context, shot=shot, captured=captured, tables=merged, skipped=skipped)
+    published, failure = None, None
+    if context.connector.publish.kafka.enabled and not context.stopping():
+        try:
+            published = publish(context)
+        except CdcError as error:  # what was captured and merged is told all the same
+            failure = error
+    outcome = report(
+        context, shot=shot, captured=captured, tables=merged, skipped=skipped, published=published
+    )
+    if failure is None:
+        return outcome
+    if outcome.ok:
+        return replace(outcome, ok=False, error_code=failure.code, error=str(failure))
+    return replace(outcome, findings=(*outcome.findings, f"publishing failed: {failure}"))
 
 
 def _late(context: JobContext, read: Sequence[str], *, lost: bool) -> list[str]:

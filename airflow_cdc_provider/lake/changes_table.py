@@ -324,13 +324,16 @@ class ChangesTable:
         ]
         return sorted(summaries, key=lambda s: (s.source_table or "", s.kind))
 
-    def origins(self, after: int, through: int, *, latencies: bool = True) -> list[OriginChanges]:
-        """Count changes and quarantined records per origin; reads six narrow columns.
+    def origins(
+        self, after: int, through: int, *, latencies: bool = True, per_table: bool = False
+    ) -> list[OriginChanges]:
+        """Count changes and quarantined records per origin; reads seven narrow columns.
 
         Args:
             after: Batches up to this one are left out.
             through: The last batch.
             latencies: Whether to tell how long changes took to be captured.
+            per_table: Whether the tables stand for origins of which each has thousands.
         """
         from pyspark.sql import functions
 
@@ -347,7 +350,7 @@ class ChangesTable:
         }
         found = (
             self.pending(after, through, kinds=kinds)
-            .groupBy("origin")
+            .groupBy(functions.col("source_table" if per_table else "origin").alias("origin"))
             .agg(
                 *(functions.count_if(functions.col("kind") == kind).alias(kind) for kind in kinds),
                 functions.max_by(

@@ -26,12 +26,15 @@ CONNECTOR: dict[str, Any] = {
     "source": {"type": "cassandra", "conn_id": "c", "cdc_raw": "/raw"},
 }
 MONGO: dict[str, Any] = {"name": "shop", "source": {"type": "mongodb", "conn_id": "m"}}
+SCYLLA: dict[str, Any] = {"name": "shop", "source": {"type": "scylla", "conn_id": "s"}}
 VITESS: dict[str, Any] = {"name": "shop", "source": {"type": "vitess", "conn_id": "v", "keyspace": "shop"}}
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "CdcConsumerLagSensor": {"group_id": "{{ params.group }}"},
     "CdcSignalOperator": {"signal": "{{ params.signal }}"},
     "CdcSnapshotOperator": {"tables": "{{ params.table }}"},
     "CommitLogTransferOperator": {"cdc_raw": "/raw", "host_id": "h"},
     "MongodbLagSensor": {"max_lag_seconds": 5},
+    "ScyllaLagSensor": {"max_lag_seconds": 60},
     "VitessLagSensor": {"max_lag_seconds": 5},
 }
 
@@ -62,7 +65,7 @@ def make(cls: type[BaseOperator], **arguments: Any) -> BaseOperator:
     if "connector" in inspect.signature(cls).parameters or any(
         "connector" in inspect.signature(base).parameters for base in cls.__mro__ if base is not object
     ):
-        own = {"Mongodb": MONGO, "Vitess": VITESS}
+        own = {"Mongodb": MONGO, "Scylla": SCYLLA, "Vitess": VITESS}
         fits = (connector for kind, connector in own.items() if cls.__name__.startswith(kind))
         arguments.setdefault("connector", next(fits, CONNECTOR))
     return cls(**arguments)
@@ -114,12 +117,18 @@ def test_operators_and_sensors_are_found() -> None:
         "CassandraTableCdcOperator",
         "CdcCaptureOperator",
         "CdcCheckOperator",
+        "CdcCompareTopicsOperator",
+        "CdcConsumerLagSensor",
+        "CdcCreateTopicsOperator",
         "CdcHealthOperator",
         "CdcMaintainOperator",
         "CdcMergeOperator",
         "CdcOffsetsOperator",
+        "CdcPublishLagSensor",
+        "CdcPublishOperator",
         "CdcRawNewSegmentsSensor",
         "CdcRawSpaceSensor",
+        "CdcReplayOperator",
         "CdcSignalOperator",
         "CdcSnapshotOperator",
         "CdcSnapshotSensor",
@@ -130,6 +139,8 @@ def test_operators_and_sensors_are_found() -> None:
         "CommitLogTransferOperator",
         "MongodbLagSensor",
         "MongodbNewsSensor",
+        "ScyllaGenerationSensor",
+        "ScyllaLagSensor",
         "VitessLagSensor",
         "VitessNewsSensor",
         "VitessReshardSensor",
@@ -144,7 +155,7 @@ def test_every_template_field_is_an_argument_kept_as_it_was_given(cls: type[Base
         assert hasattr(make(cls), field)
     operator: Any = make(cls)
     if "connector" in cls.template_fields:
-        assert operator.connector in (CONNECTOR, MONGO, VITESS)
+        assert operator.connector in (CONNECTOR, MONGO, SCYLLA, VITESS)
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda cls: cls.__name__)

@@ -1,4 +1,4 @@
-"""What a changes table holds of ScyllaDB to lines of events, in the form of its source connector.
+"""What a changes table holds of ScyllaDB to events, in the form of its source connector.
 
 Batch after batch; in each the rows of a snapshot, then each group of streams in the order of its log. Groups
 come one after the other: a row's changes are in one group, so they stay in order.
@@ -7,7 +7,7 @@ come one after the other: a row's changes are in one group, so they stay in orde
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,25 +16,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import STATIC
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.events.encoder import Envelope, to_lines
+from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.envelopes import cloud_events
 from airflow_cdc_provider.events.envelopes import scylla as scylla_envelope
-from airflow_cdc_provider.events.headers import context_headers
-from airflow_cdc_provider.events.transforms.pieces import Piece, Rows, encode_pieces
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.events.json_converter import to_json
+from airflow_cdc_provider.events.transforms.pieces import Piece, Rows
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
-from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.events.settings import converters_of, topics_of, without_skipped
-from airflow_cdc_provider.jobs.offline.recordings import Damage
-from airflow_cdc_provider.sources.scylla.event_tables import EventTable, event_table
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.order import event_order
+from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
+from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of, without_skipped
+from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
+from airflow_cdc_provider.sources.scylla.event_tables import EventTable, LogSchemas
 from airflow_cdc_provider.sources.scylla.events import EventDecoder
 from airflow_cdc_provider.sources.scylla.payload import Position
-
-SchemaOf = Callable[[str, str], EventTable]
-"""Gives a table's log by the table's name and the ``schema_id`` of its changes."""
+from airflow_cdc_provider.sources.scylla.snapshot_events import SnapshotEventDecoder
 
 _ROWS_AT_ONCE = 10_000
-_EVENTS_OF_A_CHANGE = 1 << 32
+_SCOPE_AT = 1
+"""Place of the scope in the payload of a snapshot's row."""
 _NO_POSTIMAGE = "an insert has no postimage: the table's option postimage was off"
 
 
@@ -45,38 +51,40 @@ class ScyllaRecords:
     Args:
         connector: The declaration.
         now_ns: When records are made, ns since 1970.
-        schema_of: Gives the logs' schemas.
+        schemas: The logs' schemas.
         damage: Collects what is left out.
+        registrar: Gives schemas their ids; None for none.
     """
 
     connector: Connector
     now_ns: int
-    schema_of: SchemaOf
+    schemas: LogSchemas
     damage: Damage
+    registrar: Registrar | None = None
 
-    def made(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Make the records of changes, in their order.
+    def made(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Make the records of changes and of rows of snapshots, in their order.
 
         Args:
-            changes: Batch of ``CHANGE_SCHEMA``, of kind ``change`` alone.
+            records: Batch of ``CHANGE_SCHEMA``, of kinds ``change`` and ``snapshot`` alone.
 
         Raises:
-            CorruptInput: A change can't be decoded and ``damage`` is strict; a value breaks its format; or
+            CorruptInput: A record can't be decoded and ``damage`` is strict; a value breaks its format; or
                 the schema of a log isn't recorded.
         """
-        names, schemas = changes["source_table"], changes["schema_id"]
-        both = pc.binary_join_element_wise(names, schemas, "\n").dictionary_encode()
+        read = pc.equal(records["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
+        changes, rows = np.flatnonzero(~read), np.flatnonzero(read)
         pieces: list[Piece] = []
-        for number, text in enumerate(both.dictionary.to_pylist()):
-            table, _, schema_id = text.partition("\n")
-            places = np.flatnonzero(both.indices.to_numpy() == number)
-            pieces += self._pieces(self.schema_of(table, schema_id), changes.take(pa.array(places)), places)
-        return encode_pieces(pieces, converters_of(self.connector))
+        for (name, schema_id), places in _alike(records, changes):
+            table = self.schemas.of_change(name, schema_id)
+            pieces += self._of_changes(table, records.take(pa.array(places)), places)
+        for (name, table_id), places in _alike(records, rows):
+            pieces += self._of_snapshots(name, table_id, records.take(pa.array(places)), places)
+        return encoded(self.connector, pieces, self.registrar)
 
-    def _pieces(self, table: EventTable, changes: pa.RecordBatch, places: np.ndarray) -> Iterator[Piece]:
-        """Yield the records of one table and schema, by the numbers of its changes."""
-        lead = scylla_envelope.schema_lead(self.connector.topic_prefix, table.log.keyspace, table.log.table)
-        found = EventDecoder(table, lead).decode(changes["payload"])
+    def _of_changes(self, table: EventTable, changes: pa.RecordBatch, places: np.ndarray) -> Iterator[Piece]:
+        """Yield the records of changes of one table and schema, by their numbers."""
+        found = EventDecoder(table, self._lead(table)).decode(changes["payload"])
         reasons = {**found.undecodable, **self._without_postimages(found.events)}
         for number, reason in sorted(reasons.items()):
             place = Position.unpack(changes["position"][number].as_py())
@@ -88,9 +96,35 @@ class ScyllaRecords:
         if reasons:
             kept = pc.invert(pc.is_in(events["row"], value_set=pa.array(sorted(reasons), pa.int64())))
             events = events.filter(kept)
-        rows = events["row"].to_numpy()
-        order = places[rows] * _EVENTS_OF_A_CHANGE + np.arange(len(rows))
-        events = events.append_column("order", pa.array(order, pa.int64()))
+        yield from self._enveloped(table, events, places)
+
+    def _of_snapshots(
+        self, name: str, table_id: str, rows: pa.RecordBatch, places: np.ndarray
+    ) -> Iterator[Piece]:
+        """Yield the records of rows of snapshots of one table; they name their columns, not their schema."""
+        numbers, names = snapshot_columns(rows["payload"])
+        data, starts, _ = binary_parts(rows["payload"])
+        static = data[starts[:-1] + _SCOPE_AT] == STATIC
+        for number, of_statics in np.unique(np.stack([numbers, static]), axis=1).T.tolist():
+            chosen = np.flatnonzero((numbers == number) & (static == of_statics))
+            part = rows.take(pa.array(chosen))
+            read_us = pc.min(part["captured_at"].cast(pa.int64())).as_py()
+            table = self.schemas.of_row(
+                name, table_id, names[number], static=bool(of_statics), read_us=read_us
+            )
+            found = SnapshotEventDecoder(table, self._lead(table)).decode(part)
+            for row, reason in sorted(found.undecodable.items()):
+                key = part["key"][row].as_py()
+                self.damage.add(f"{table.full_name}, snapshot, key {key.hex()}", reason)
+            yield from self._enveloped(table, found.events, places[chosen])
+
+    def _lead(self, table: EventTable) -> str:
+        return scylla_envelope.schema_lead(self.connector.topic_prefix, table.log.keyspace, table.log.table)
+
+    def _enveloped(self, table: EventTable, events: pa.RecordBatch, places: np.ndarray) -> Iterator[Piece]:
+        """Yield the records of events of one table and schema; ``places`` number what they come from."""
+        numbers = event_order(places[events["row"].to_numpy()])
+        events = events.append_column("order", pa.array(numbers, pa.int64()))
         events = without_skipped(events, self.connector, self.damage.skipped)
         for static in (False, True):
             part = events.filter(pc.equal(events["static"], static))
@@ -100,7 +134,25 @@ class ScyllaRecords:
                 envelope = scylla_envelope.build(
                     own, log.keyspace, log.table, log.partition_key, self._options
                 )
-                yield from self._shaped(envelope, part["order"].to_numpy())
+                order = part["order"].to_numpy()
+                if self.connector.publish.envelope == "cloudevents":
+                    yield Piece(self._cloud_events(envelope, own), order)
+                else:
+                    yield from self._shaped(envelope, order)
+
+    def _cloud_events(self, envelope: Envelope, events: pa.RecordBatch) -> Envelope:
+        """Make CloudEvents.
+
+        The stream, the change's time and its number in that name one of a change; a row that was read has
+        its topic, key and time.
+        """
+        parts = {name: events[name] for name in ("stream", "time", "number")}
+        if events["stream"].null_count:
+            (destination,) = envelope.destinations
+            topics = pa.repeat(destination.topic, events.num_rows)
+            parts = {"topic": topics, "key": to_json(destination.key, envelope.key), "ts_us": events["ts_us"]}
+        schemas = self.connector.publish.schemas
+        return cloud_events.wrap(envelope, [("name", "name")], schemas=schemas, id_parts=parts)
 
     def _without_postimages(self, events: pa.RecordBatch) -> dict[int, str]:
         """Tell of changes that inserted rows and have no postimages though events are to show these.
@@ -172,53 +224,94 @@ class ScyllaRecords:
         )
 
 
-def captured_lines(
-    context: JobContext, after: int, through: int, now_ns: int, damage: Damage
-) -> Iterator[pa.LargeStringArray]:
-    """Write the events of batches, oldest first.
+def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Iterator[Made]:
+    """Make the records of batches, oldest first.
 
     Args:
         context: The job; with tables in its spec only theirs.
-        after: Batches up to this one are left out.
-        through: The last batch.
-        now_ns: When events are built, ns since 1970.
-        damage: Collects what is left out; rows of snapshots are counted there, events of them aren't made.
+        wanted: Which.
+        damage: Collects what is left out.
 
     Yields:
-        Lines, some thousands at a time.
+        Some thousands of events' at a time.
 
     Raises:
         CorruptInput: A record can't be decoded and ``damage`` is strict.
     """
-    publish = context.connector.publish
-    maker = ScyllaRecords(context.connector, now_ns, schemas_of(context, through), damage)
-    headers = context_headers(context.connector.topic_prefix, publish.task_id, "scylla", str(uuid.uuid4()))
+    after, through = wanted.after, wanted.through
+    maker = ScyllaRecords(
+        context.connector, wanted.now_ns, schemas_of(context, through), damage, wanted.registrar
+    )
     tables = context.tables() if context.spec.tables else None
-    rows = context.changes.pending(after, through, tables=tables, kinds=(record.SNAPSHOT,))
-    damage.skipped["snapshot"] += rows.count()
-    rows = context.changes.pending(after, through, tables=tables, kinds=(record.CHANGE,))
-    for number in sorted(row["batch"] for row in rows.select("batch").distinct().collect()):
-        ordered = rows.where(rows["batch"] == number).orderBy("origin", "position")
+    rows = context.changes.pending(after, through, tables=tables, kinds=record.DATA_KINDS)
+    parts = rows.select("batch", "kind").distinct().collect()
+    for number, kind in sorted(((row["batch"], row["kind"]) for row in parts), key=_snapshots_first):
+        chosen = rows.where((rows["batch"] == number) & (rows["kind"] == kind))
+        ordered = chosen.orderBy("source_table", "origin", "position")
         found = ordered.select(*record.CHANGE_SCHEMA.names).toArrow().cast(record.CHANGE_SCHEMA)
         for batch in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            records = maker.made(batch)
-            if records.num_rows:
-                yield to_lines(records, headers if publish.headers else ())
+            yield Made(number, maker.made(batch))
 
 
-def schemas_of(context: JobContext, through: int) -> SchemaOf:
-    """Return what gives the logs' schemas as they were recorded."""
+@dataclass(frozen=True)
+class ScyllaSlice:
+    """Makes the events of a slice of ScyllaDB's records.
+
+    Args:
+        connector: The declaration.
+        schemas: The logs' schemas.
+    """
+
+    connector: Connector
+    schemas: LogSchemas
+
+    def __call__(self, rows: Iterator[pa.RecordBatch], wanted: Wanted, damage: Damage) -> Iterator[Made]:
+        """Make them; see :class:`~.sliced.SliceMaker`."""
+        maker = ScyllaRecords(self.connector, wanted.now_ns, self.schemas, damage, wanted.registrar)
+        for batch in rows:
+            for number, run in runs_of_batches(batch):
+                yield Made(number, maker.made(run.drop_columns(["batch"])))
+
+
+def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+    """Part records by their table.
+
+    A change may be of several keys, and the group of streams that tells of a row changes with the cluster's
+    topology; rows of snapshots are in none.
+    """
+    from pyspark.sql import functions as f
+
+    rows = context.changes.pending(after, through, kinds=record.DATA_KINDS)
+    order = [f.col("batch"), f.col("kind") != record.SNAPSHOT]
+    return Sliced(
+        rows.select(*record.TABLE_SCHEMA.names),
+        f.encode("source_table", "utf-8"),
+        [*order, f.col("source_table"), f.col("origin"), f.col("position")],
+        ScyllaSlice(context.connector, schemas_of(context, through)),
+    )
+
+
+def schemas_of(context: JobContext, through: int) -> LogSchemas:
+    """Return the logs' schemas as they were recorded."""
     rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
-    told = rows.select("source_table", "schema_id", "payload").collect()
-    payloads = {(row["source_table"], row["schema_id"]): bytes(row["payload"]) for row in told}
-    known: dict[tuple[str, str], EventTable] = {}
+    told = rows.select("source_table", "position", "payload").collect()
+    return LogSchemas(
+        (row["source_table"], int.from_bytes(row["position"][-8:], "big"), bytes(row["payload"]))
+        for row in told
+    )
 
-    def schema_of(table: str, schema_id: str) -> EventTable:
-        name = table, schema_id
-        if name not in payloads:
-            raise CorruptInput(f"the schema {schema_id} of the log of {table} is not among the records")
-        if name not in known:
-            known[name] = event_table(payloads[name])
-        return known[name]
 
-    return schema_of
+def _snapshots_first(part: tuple[int, str]) -> tuple[int, bool]:
+    number, kind = part
+    return number, kind != record.SNAPSHOT
+
+
+def _alike(records: pa.RecordBatch, places: np.ndarray) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
+    """Yield records of one table and ``schema_id`` together: these, and the numbers of the records."""
+    chosen = pa.array(places)
+    names = records["source_table"].take(chosen)
+    ids = records["schema_id"].take(chosen).fill_null("")
+    both = pc.binary_join_element_wise(names, ids, "\n").dictionary_encode()
+    for number, text in enumerate(both.dictionary.to_pylist()):
+        table, _, schema_id = text.partition("\n")
+        yield (table, schema_id), places[both.indices.to_numpy() == number]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,22 +13,25 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.cassandra import (
+from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
+    cluster_name,
     fences_of,
-    lines_of_records,
     note,
     place_of,
 )
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
+from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.offsets import NodeOffset
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_faults, list_segments
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
-from airflow_cdc_provider.yaml_file import read_yaml
 
 _ROWS_AT_ONCE: Final = 10_000
 
@@ -39,7 +41,9 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     source = _source(connector, recording)
     cluster = source.options.cluster or cluster_name(recording.path)
     settings = EventSettings(connector, source, cluster, recording.now_ns)
-    return lines_of_records(settings, _records(source, recording, damage), damage)
+    batches = ((0, batch) for batch in _records(source, recording, damage))
+    for made in made_of_records(settings, batches, damage):
+        yield to_lines(made.records, headers_of(connector))
 
 
 def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Iterator[pa.LargeStringArray]:
@@ -65,15 +69,6 @@ def row_lines(connector: Connector, recording: Recording, damage: Damage) -> Ite
         ).live
         for batch in live.to_batches(max_chunksize=_ROWS_AT_ONCE):
             yield row_lines_of(table, codec.to_json(batch))
-
-
-def cluster_name(path: Path) -> str:
-    """Return the cluster's name by the ``cassandra.yaml`` in the folder or above it, empty without one."""
-    for file in (path / "cassandra.yaml", path.parent / "cassandra.yaml"):
-        if file.is_file():
-            values = read_yaml(file)
-            return str(values.get("cluster_name") or "") if isinstance(values, dict) else ""
-    return ""
 
 
 def _source(connector: Connector, recording: Recording) -> CassandraSource:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +24,12 @@ from airflow_cdc_provider.changes.fence import (
 )
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
-from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.java_hashes import bucket_count, spread_hash
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords, selector
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
+from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.lake.reconcile import reconcile_patched
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.bson import Spans
@@ -48,7 +47,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     """Write a recording's events; see :func:`.offline.event_lines`."""
     options = connector.source
     assert isinstance(options, MongodbOptions)
-    headers = context_headers(connector.topic_prefix, connector.publish.task_id, "mongodb", str(uuid.uuid4()))
+    headers = headers_of(connector)
     snapshots, streams = mongodb_files(recording.path)
     if connector.snapshot.mode == "initial_only":
         streams = []
@@ -96,7 +95,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
         records, reasons = maker.records(events, last_of_snapshot=last_of_snapshot, schema_changes=changes)
         for row, reason in sorted(reasons.items()):
             damage.add(chunk.place(row), reason)
-        return to_lines(records, headers if connector.publish.headers else ())
+        return to_lines(records, headers)
 
     if connector.snapshot.mode != "never":
         waiting: tuple[_Chunk, pa.RecordBatch] | None = None
@@ -343,11 +342,6 @@ def _sound(chunk: _Chunk, decoded: mongodb_events.MongodbEvents, damage: Damage)
     return decoded.events
 
 
-def selector(connector: Connector, options: MongodbOptions) -> Callable[[str], bool]:
-    """Return what tells whether the declaration selects a collection and its scope holds it."""
-    return partial(_selects, connector, options)
-
-
 def _captured(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
     return is_captured(f"{database}.{collection}", selector(connector, options))
 
@@ -355,11 +349,6 @@ def _captured(connector: Connector, options: MongodbOptions, database: str, coll
 def _read_in_full(connector: Connector, options: MongodbOptions, database: str, collection: str) -> bool:
     included = connector.snapshot.includes(f"{database}.{collection}")
     return included and _captured(connector, options, database, collection)
-
-
-def _selects(connector: Connector, options: MongodbOptions, table: str) -> bool:
-    scope = {"deployment": "", "database": table.partition(".")[0], "collection": table}[options.scope]
-    return connector.selects(table) and (options.scope == "deployment" or scope == options.target)
 
 
 def _refuse_filter(connector: Connector, database: str, collection: str) -> None:

@@ -9,65 +9,21 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.text_kernels import binary_slices
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.jobs.events.damage import Damage
 
 _MODULES: Final = {
     "cassandra": "airflow_cdc_provider.jobs.offline.cassandra",
     "mongodb": "airflow_cdc_provider.jobs.offline.mongodb",
     "vitess": "airflow_cdc_provider.jobs.offline.vitess",
 }
-_SHOWN_PLACES: Final = 20
-
-
-@dataclass
-class Damage:
-    """What of the input had to be left out.
-
-    Args:
-        strict: Raise at the first such place.
-        places: Where and why, one text each.
-        skipped: Events that were left out on purpose, by kind; ``t`` are truncations, which have no event,
-            ``copy`` what another node's log had told.
-    """
-
-    strict: bool
-    places: list[str] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def add(self, place: str, reason: str) -> None:
-        """Note a place.
-
-        Raises:
-            CorruptInput: The source is strict.
-        """
-        if self.strict:
-            raise CorruptInput(
-                f"{place}: {reason}", remedy="set source.advanced.strict: false to leave such places out"
-            )
-        self.places.append(f"{place}: {reason}")
-
-    def told(self) -> list[str]:
-        """Return lines for people: the first places, how many there are, and what was skipped."""
-        lines = [f"left out: {place}" for place in self.places[:_SHOWN_PLACES]]
-        if len(self.places) > _SHOWN_PLACES:
-            lines.append(f"left out: and {len(self.places) - _SHOWN_PLACES} more")
-        if self.places:
-            lines.append(f"summary: {len(self.places)} places of the input were left out")
-        if counted := +self.skipped:
-            lines.append(
-                "skipped: " + ", ".join(f"{n} of kind {kind}" for kind, n in sorted(counted.items()))
-            )
-        return lines
 
 
 @dataclass(frozen=True)
@@ -127,9 +83,3 @@ def row_lines_of(table: str, rows: Iterable[str]) -> pa.LargeStringArray:
     """Write rows of one table, given as JSON, as lines."""
     name = json.dumps(table, ensure_ascii=False)
     return pa.array([f'{{"table":{name},"row":{row}}}\n' for row in rows], pa.large_utf8())
-
-
-def text_of(lines: pa.LargeStringArray) -> bytes:
-    """Return the bytes of an array of texts, one after the other."""
-    data, starts, ends, _ = binary_slices(lines)
-    return bytes(data[starts[0] : ends[-1]].data) if len(starts) else b""

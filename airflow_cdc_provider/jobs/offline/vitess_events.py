@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,10 +13,11 @@ import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import to_lines
-from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.events.vitess import VitessRecords
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
+from airflow_cdc_provider.jobs.offline.recordings import Recording
+from airflow_cdc_provider.jobs.topics.settings import headers_of
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.events import Stream, heartbeats, stretches
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
@@ -30,7 +30,7 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
     """Write a recording's events; see :func:`.offline.event_lines`."""
     options = connector.source
     assert isinstance(options, VitessOptions)
-    headers = context_headers(connector.topic_prefix, connector.publish.task_id, "vitess", str(uuid.uuid4()))
+    headers = headers_of(connector)
 
     def captured(keyspace: str, table: str) -> bool:
         return has_keyspace(options.keyspace, keyspace) and connector.selects(f"{keyspace}.{table}")
@@ -44,10 +44,10 @@ def event_lines(connector: Connector, recording: Recording, damage: Damage) -> I
             for place, reason in sorted(unread.items()):
                 damage.add(f"{file} at byte {place}", reason)
             if records.num_rows:
-                yield to_lines(records, headers if connector.publish.headers else ())
+                yield to_lines(records, headers)
         silence = maker.heartbeats(heartbeats(events, last, len(events)))
         if silence.num_rows:
-            yield to_lines(silence, headers if connector.publish.headers else ())
+            yield to_lines(silence, headers)
         open_rows = len(events.changes) - int(np.searchsorted(events.changes.events, last))
         if open_rows:
             damage.add(f"{file}, the last transaction", f"{open_rows} row changes that no COMMIT follows")

@@ -20,7 +20,8 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, fixed_width_binary
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events, recorded_files
 from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.lake.row_fences import RowFences

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.session import ICEBERG_JAR, build_session
+from airflow_cdc_provider.jobs.spark.session import ICEBERG_JAR, build_session
 from tests.conftest import JAVA_OPTIONS
 
 SQLITE_JAR = "org.xerial:sqlite-jdbc:3.50.3.0"

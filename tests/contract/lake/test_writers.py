@@ -159,7 +159,7 @@ def test_of_two_racing_writers_one_commits_and_the_other_gets_commit_conflict(
     race(both, rounds=8)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_fifty_races_have_one_winner_each(both: list[WriterProcess]) -> None:
     race(both, rounds=50)
 
@@ -198,7 +198,7 @@ def test_a_writer_killed_at_any_stage_of_a_commit_loses_and_doubles_nothing(
         assert len(left) == 2  # as many as were killed before they published: maintenance removes them
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_writer_killed_at_random_moments_loses_and_doubles_nothing(
     folder: Path, catalog: str, namespace: str
 ) -> None:

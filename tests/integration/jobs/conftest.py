@@ -18,10 +18,12 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
 from airflow_cdc_provider.jobs.context import JobContext, build_source
-from airflow_cdc_provider.jobs.session import build_lake
-from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.jobs.spark.session import build_lake
+from airflow_cdc_provider.jobs.spec import KAFKA, REGISTRY, ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.conftest import JAVA_OPTIONS
+from tests.integration.jobs.imitated import names_in
+from tests.integration.jobs.publishing import with_broker
 from tests.integration.jobs.shop import Shop
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from pymongo.database import Database
     from pyspark.sql import SparkSession
 
-    from server_kit import CassandraServer, MongoServer
+    from server_kit import CassandraServer, KafkaServer, MongoServer
+    from server_kit.scylla import SystemKeyspaces
 
 APPLICATION = Path(__file__).resolve().parents[3] / "airflow_cdc_provider" / "jobs" / "application.py"
 
@@ -54,9 +57,14 @@ def run_stage(spark: SparkSession) -> RunStage:
         lake = build_lake(spark, connector)
         lake.create_namespace(connector.namespace)
         spec = JobSpec(stage, declaration, "", tables=tables, options=options)  # type: ignore[arg-type]
-        with closing(build_source(connector, connection)) as source:
+        values = dict(connection)
+        kafka, registry = values.pop(KAFKA, {}), values.pop(REGISTRY, {})
+        with closing(build_source(connector, values)) as source:
             changes = ChangesTable(lake, connector)
-            return STAGES[stage](JobContext(spec, connector, spark, lake, changes, source))
+            context = JobContext(
+                spec, connector, spark, lake, changes, source, kafka=kafka, registry=registry
+            )
+            return STAGES[stage](context)
 
     return run
 
@@ -75,9 +83,15 @@ class Application:
         self.result_path = folder / "result.json"
 
     def start(
-        self, stage: str, declaration: Mapping[str, Any], connection: Mapping[str, Any], **options: Any
+        self,
+        stage: str,
+        declaration: Mapping[str, Any],
+        connection: Mapping[str, Any],
+        *,
+        master: str = "local[2]",
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start it; its output goes to ``log`` in the folder."""
+        """Start it, on executors that ``master`` says; its output goes to ``log`` in the folder."""
         secret = self.folder / "connection.json"
         secret.touch(0o600)
         secret.write_text(json.dumps(connection))
@@ -95,7 +109,7 @@ class Application:
         environment = {
             **os.environ,
             "PYTHONPATH": str(APPLICATION.parents[2]),
-            "PYSPARK_SUBMIT_ARGS": f"--master local[2] --driver-memory 1g --jars {self.jar} "
+            "PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory 1g --jars {self.jar} "
             f"--driver-java-options '{JAVA_OPTIONS}' --conf spark.ui.enabled=false "
             f"--conf spark.local.dir={self.folder} pyspark-shell",
         }
@@ -171,6 +185,15 @@ def keyspace(cassandra_server: CassandraServer, cassandra_session: Any) -> Itera
 
 
 @pytest.fixture
+def names(cassandra_session: Any, keyspace: str) -> Iterator[SystemKeyspaces]:
+    """Keyspaces that stand for the own ones of an imitated ScyllaDB of that keyspace."""
+    names = names_in(keyspace)
+    yield names
+    for name in (names.distributed, names.system, names.schema):
+        cassandra_session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+@pytest.fixture
 def database(mongo_client: MongoClient) -> Iterator[Database]:
     """A MongoDB database of one's own."""
     name = f"m{random.randrange(10**9)}"
@@ -182,6 +205,12 @@ def database(mongo_client: MongoClient) -> Iterator[Database]:
 def connection(mongo_server: MongoServer) -> dict[str, Any]:
     """The values of an Airflow connection to the shared MongoDB server."""
     return {"host": mongo_server.host, "port": mongo_server.port, "extra": {"replicaSet": "rs0"}}
+
+
+@pytest.fixture
+def both(connection: dict[str, Any], kafka_server: KafkaServer) -> dict[str, Any]:
+    """The connection of a job that publishes: to MongoDB, and to the shared broker."""
+    return with_broker(connection, kafka_server)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
+from confluent_kafka import Producer
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
 from airflow_cdc_provider.jobs.context import JobContext, build_source
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.session import build_lake
-from airflow_cdc_provider.jobs.snapshot_requests import SignalState
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
@@ -24,6 +26,8 @@ from tests.integration.jobs.equality import assert_mirror_equals_collection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from server_kit import KafkaServer
 
 
 class _Watched(JobContext):
@@ -54,6 +58,7 @@ class Signalled:
         self.database = database
         self.connection = connection
         self.folder = folder / "signals"
+        self.broker: KafkaServer | None = None
         self.events: list[SnapshotEvent] = []
         self.declaration: dict[str, Any] = {
             "name": f"mongo_{database.name}",
@@ -68,6 +73,22 @@ class Signalled:
         """Where Airflow's channel is."""
         return str(self.folder)
 
+    def signal_by(self, broker: KafkaServer) -> None:
+        """Let signals come by a topic, which isn't made yet, and notifications go to one, which is."""
+        self.broker = broker
+        name = self.database.name
+        broker.create_topic(f"{name}.notes")
+        kafka = {"bootstrap_servers": broker.bootstrap, "topic": f"{name}.signals", "group_id": name}
+        self.declare("signals", channels=["kafka"], kafka=kafka)
+        self.declare("notifications", channels=["table", "sink"], topic=f"{name}.notes", connection="k")
+
+    def say(self, value: str, key: str = "") -> None:
+        """Put a message into the topic of signals; by default with the connector's key."""
+        assert self.broker is not None
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        producer.produce(f"{self.database.name}.signals", value, key or self.declaration["name"])
+        assert not producer.flush(20)
+
     def declare(self, section: str, **options: Any) -> None:
         """Change options of a section."""
         self.declaration[section] = {**self.declaration.get(section, {}), **options}
@@ -81,7 +102,8 @@ class Signalled:
         spec = JobSpec(stage, self.declaration, "", options=options)  # type: ignore[arg-type]
         with closing(build_source(connector, self.connection)) as source:
             changes = ChangesTable(lake, connector)
-            context = _Watched(spec, connector, self.spark, lake, changes, source)
+            sink = {"bootstrap.servers": self.broker.bootstrap} if self.broker else {}
+            context = _Watched(spec, connector, self.spark, lake, changes, source, notifications_kafka=sink)
             context.events = self.events
             try:
                 return STAGES[stage](context)
@@ -89,9 +111,12 @@ class Signalled:
                 context.close()
 
     def send(self, signal: str, identity: str = "", **data: Any) -> str:
-        """Hand over a signal as Airflow does; ``tables`` are names in this database."""
+        """Hand over a signal as Airflow does, or by a topic; ``tables`` are names in this database."""
         if (tables := data.pop("tables", None)) is not None:
             data["data-collections"] = [rf"{self.database.name}\.{name}" for name in tables]
+        if self.broker is not None:
+            self.say(json.dumps({"id": identity, "type": signal, "data": data}))
+            return identity
         return send(self.folder, signal, data, identity)
 
     def copy(self, *tables: str, identity: str = "", **data: Any) -> str:
@@ -118,6 +143,12 @@ class Signalled:
         """List the notifications with an id that stand in the lake, oldest first."""
         rows = self.spark.table(f"lake.{self.database.name}.mongo_{self.database.name}_notifications")
         return rows.where(rows["id"] == identity).orderBy("timestamp").collect()
+
+    def notified_by_topic(self, identity: str) -> list[str]:
+        """List the types of the notifications with an id that a topic got, in its order."""
+        assert self.broker is not None
+        values = [json.loads(one.value()) for one in self.broker.read(f"{self.database.name}.notes")]
+        return [value["type"] for value in values if value["id"] == identity]
 
     def records(self, table: str, kinds: Sequence[str] = ("change", "snapshot")) -> list[Any]:
         """List a table's records in the order in which its events are published."""

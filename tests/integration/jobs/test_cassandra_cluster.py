@@ -202,7 +202,7 @@ def test_mirrors_equal_what_two_nodes_hold_together(
     assert assert_write_times_equal(spark, pair, plain, f"{keyspaces[1]}.plain") > 0
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03")
 def test_mirrors_equal_what_two_nodes_hold_whatever_happens_in_between(
     spark: SparkSession, run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.jobs import snapshot
 from airflow_cdc_provider.jobs import sync as sync_stage
+from airflow_cdc_provider.jobs.snapshots import snapshot
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.integration.jobs.conftest import Application
 from tests.integration.jobs.shop import Shop
@@ -134,6 +134,7 @@ def test_snapshot_and_log_together_equal_the_table(shop: Shop) -> None:
 
 
 @pytest.mark.covers("CAS-FAULT-05", "CAS-SNAP-08")
+@pytest.mark.long
 def test_a_sync_that_ends_at_any_boundary_is_made_good_by_the_next(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,6 @@ def test_killed_sync_is_made_good_by_the_next_run(shop: Shop, application: Appli
 
 
 @pytest.mark.covers("CAS-FAULT-05")
-@pytest.mark.faults
+@pytest.mark.long
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(shop: Shop, application: Application) -> None:
     _kill_and_recover(shop, application, kills=20)

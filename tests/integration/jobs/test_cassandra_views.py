@@ -68,6 +68,7 @@ def test_mirrors_equal_named_views_after_random_updates_of_their_base_read_from_
     assert shop.stage("verify").ok
 
 
+@pytest.mark.long
 def test_mirrors_equal_named_views_that_begin_with_a_snapshot(shop: Shop, tmp_path: Path) -> None:
     create(shop.session, shop.keyspace)
     rng = random.Random(2)

@@ -40,6 +40,7 @@ def shown(cells: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 @pytest.mark.covers("CAS-EVT-10")
+@pytest.mark.long
 def test_rows_before_come_from_the_mirror_where_the_changes_are_gone(shop: Shop, tmp_path: Path) -> None:
     publish(shop, before=True)
     columns = "p int, c int, s text static, v int, w text, PRIMARY KEY (p, c)"

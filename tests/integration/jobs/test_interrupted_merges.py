@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.jobs import merge as merge_stage
+from airflow_cdc_provider.jobs.merging import merge as merge_stage
 from airflow_cdc_provider.lake.iceberg import IcebergTable
 from tests.integration.jobs.shop import Shop
 

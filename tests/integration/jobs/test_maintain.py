@@ -15,7 +15,7 @@ from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.maintain import last_batch_to_go
-from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 

@@ -74,6 +74,7 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
 
 
 @pytest.mark.covers("MDB-XE-01")
+@pytest.mark.long
 def test_by_a_cursor_field_runs_read_what_is_new_and_readings_in_full_see_the_rest(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:

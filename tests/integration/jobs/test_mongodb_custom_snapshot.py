@@ -11,8 +11,8 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.snapshotter import Snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.jobs.custom_snapshot import snapshotter_of
-from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.snapshots.custom import snapshotter_of
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.test_mongodb_lost_position import roll_over
@@ -70,6 +70,7 @@ def server() -> Iterator[MongoServer]:
 
 
 @pytest.mark.covers("MDB-SNAP-10", "MDB-SNAP-11", "MDB-SNAP-12")
+@pytest.mark.long
 def test_a_class_of_ones_own_decides_on_snapshots(
     spark: SparkSession, run_stage: RunStage, server: MongoServer
 ) -> None:

@@ -15,11 +15,13 @@ import pytest
 from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs import snapshot
-from airflow_cdc_provider.jobs.events import mongodb_lake
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
-from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.mongodb import lake as mongodb_lake
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
+from airflow_cdc_provider.jobs.snapshots import snapshot
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.mongodb.position import token_time
 from tests.conftest import ROOT
@@ -176,6 +178,15 @@ def test_events_of_the_lake_are_those_of_a_recording(
     assert captured(run_stage, alone, tmp_path, tables=[name]) == of_customers
     assert len(of_customers) == 7 + 4
 
+    # With what happened to collections, each told once, a rename too, at its place.
+    schema = {**shop, "publish": {**shop["publish"], "schema_changes": True}}
+    both = captured(run_stage, schema, tmp_path)
+    assert both == offline(schema, tmp_path)
+    ddl = [json.loads(line) for line in both if json.loads(line)["topic"] == "shop.schema-changes"]
+    assert [json.loads(event["value"])["type"] for event in ddl] == ["drop", "rename"]
+    rest = [line for line in both if json.loads(line)["topic"] != "shop.schema-changes"]
+    assert rest == ours
+
 
 def test_what_was_set_apart_is_told(
     spark: SparkSession, run_stage: RunStage, database: Database, connection: dict[str, Any], tmp_path: Path
@@ -280,6 +291,7 @@ def test_what_a_merge_reads_again_is_no_event(
     assert told == ["r", "r", "u", "u", "d", None]
 
 
+@pytest.mark.long
 def test_the_command_prints_events_of_mongodb_without_a_server(
     run_stage: RunStage,
     spark: SparkSession,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.iceberg import IcebergTable
@@ -230,6 +230,7 @@ def test_a_stream_has_debeziums_metrics(
 
 
 @pytest.mark.covers("MDB-MET-09", "MDB-MET-10", "MDB-MET-11")
+@pytest.mark.long
 def test_a_job_tells_how_far_its_snapshot_is_while_it_runs(
     application: Application, spark: SparkSession, database: Any, connection: dict[str, Any]
 ) -> None:

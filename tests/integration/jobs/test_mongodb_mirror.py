@@ -16,7 +16,7 @@ import pytest
 from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from airflow_cdc_provider.jobs import snapshot
+from airflow_cdc_provider.jobs.snapshots import snapshot
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.mongodb import backlog
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
@@ -280,7 +280,7 @@ def test_a_backlog_that_several_streams_read_ends_with_the_collection(
     assert_mirror_equals_collection(spark, database.things, f"{database.name}.{database.name}_things")
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.covers("MDB-STR-04", "MDB-FAULT-03")
 def test_a_stream_gets_over_lost_primaries_and_its_mirror_equals_the_collection(
     spark: SparkSession, run_stage: RunStage, application: Application
@@ -362,7 +362,7 @@ def test_killed_sync_is_made_good_by_the_next_run(
 
 
 @pytest.mark.covers("MDB-STR-02", "MDB-FAULT-06")
-@pytest.mark.faults
+@pytest.mark.long
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any]
 ) -> None:
@@ -381,6 +381,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_a_full_disk_is_named_and_the_next_run_goes_on(
     spark: SparkSession, application: Application, database: Any, connection: dict[str, Any], small_disk: Path
 ) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs import capture as capture_stage
-from airflow_cdc_provider.jobs.arrivals import mark_arrivals
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.capturing import capture as capture_stage
+from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection

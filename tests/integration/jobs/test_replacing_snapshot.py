@@ -98,6 +98,7 @@ def test_a_snapshot_that_may_miss_rows_only_adds(shop: Shop) -> None:
     assert shop.mirror("orders").count() == 10
 
 
+@pytest.mark.long
 def test_no_doubt_is_lost_however_many_there_are(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that a SELECT showed loses its last cell: only the source knows whether it lives."""
     shop.run("CREATE TABLE many (k int, c int, a int, PRIMARY KEY (k, c)) WITH cdc = true")

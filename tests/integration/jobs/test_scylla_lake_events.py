@@ -11,17 +11,32 @@ from typing import Any
 import pytest
 
 from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
-from server_kit.scylla.statements import DeletePartition, Insert, SetWhole, Statement, Update
+from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
+from tests.integration.jobs.imitated import declare
 from tests.integration.jobs.shop import Shop
-from tests.integration.jobs.test_scylla_mirror import declare, names
 
 pytestmark = pytest.mark.integration
-
-__all__ = ["names"]
 
 
 def number(value: int) -> bytes:
     return struct.pack(">i", value)
+
+
+def printed(shop: Shop, directory: Path) -> list[dict[str, Any]]:
+    """Print the events of all batches; return topic, key and value of each record."""
+    path = directory / "events.jsonl"
+    result = shop.stage("events", path=str(path))
+    assert result.ok, result.error
+    assert result.findings == ()
+    records = map(json.loads, path.read_text().splitlines())
+    return [
+        {
+            "topic": record["topic"],
+            "key": json.loads(record["key"]),
+            "value": record["value"] and json.loads(record["value"]),
+        }
+        for record in records
+    ]
 
 
 def test_events_of_all_batches_come_in_the_order_of_their_changes(
@@ -49,11 +64,8 @@ def test_events_of_all_batches_come_in_the_order_of_their_changes(
         time.sleep(2.1)
         result = shop.stage("sync")
         assert result.ok, result.error
-    path = tmp_path / "events.jsonl"
-    result = shop.stage("events", path=str(path))
-    assert result.findings == ()
-    found: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    values = [record["value"] and json.loads(record["value"]) for record in found]
+    found = printed(shop, tmp_path)
+    values = [record["value"] for record in found]
     assert {record["topic"] for record in found} == {f"my.{shop.keyspace}.item"}
     assert [value and (value["op"], value["after"]) for value in values] == [
         ("c", {"qty": 5, "sku": 1}),
@@ -62,3 +74,83 @@ def test_events_of_all_batches_come_in_the_order_of_their_changes(
         None,
         ("c", {"qty": 7, "sku": 1}),
     ]
+
+
+TEXT = CqlType("text")
+ADDRESS = CqlType("udt", (TEXT, TEXT), fields=("street", "city"), udt_name="address")
+
+
+@pytest.mark.covers("SCY-EVT-01")
+def test_rows_of_a_snapshot_are_reads_and_what_follows_are_changes(
+    shop: Shop, names: SystemKeyspaces, tmp_path: Path
+) -> None:
+    cluster = ImitatedScylla(shop.session, shop.keyspace, names=names)
+    cluster.create()
+    cluster.create_type(ADDRESS)
+    table = Table(
+        shop.keyspace,
+        "item",
+        (Column("shop", CqlType("int")),),
+        (Column("sku", CqlType("int")),),
+        (Column("owner", TEXT),),
+        (
+            Column("qty", CqlType("int")),
+            Column("tags", CqlType("set", (TEXT,))),
+            Column("attr", CqlType("map", (TEXT, CqlType("int")))),
+            Column("log", CqlType("list", (CqlType("int"),))),
+            Column("addr", ADDRESS),
+        ),
+        cdc=CdcOptions(enabled=False),
+    )
+    cluster.create_table(table)
+    shop.run(
+        "INSERT INTO item (shop, sku, owner, qty, tags, attr, log, addr) VALUES "
+        "(7, 1, 'ann', 5, {'b', 'a'}, {'x': 1}, [3, 1], {city: 'Oslo'}) USING TIMESTAMP 1700000000000000"
+    )
+    shop.run("INSERT INTO item (shop, sku) VALUES (7, 2)")
+    cluster.alter_cdc("item", enabled=True)
+    declare(
+        shop,
+        names,
+        snapshot={"mode": "initial"},
+        publish={"topic_prefix": "my", "headers": False, "scylla": {"all_types": True}},
+    )
+    result = shop.stage("sync")
+    assert result.ok, result.error
+    key, row = (number(7),), (number(1),)
+    cluster.execute("item", Insert(key, (number(3),), {"qty": number(9)}))
+    cluster.execute("item", Update(key, row, (SetWhole("qty", number(6)),)), DeleteRow(key, row))
+    time.sleep(2.1)
+    result = shop.stage("sync")
+    assert result.ok, result.error
+
+    found = printed(shop, tmp_path)
+    for record in found:
+        if record["value"]:
+            assert {"op", "before", "after", "source", "ts_ms"} <= set(record["value"])
+    nothing = dict.fromkeys(("owner", "qty", "tags", "attr", "log", "addr"))
+    null = {"value": None}
+    first, second = sorted((r for r in found[:3] if "sku" in r["key"]), key=lambda r: int(r["key"]["sku"]))
+    (statics,) = (r for r in found[:3] if "sku" not in r["key"])
+    assert first["value"]["after"] == {
+        "shop": 7,
+        "sku": 1,
+        "owner": None,
+        "qty": {"value": 5},
+        "tags": {"value": ["a", "b"]},
+        "attr": {"value": [{"key": "x", "value": 1}]},
+        "log": {"value": [3, 1]},
+        "addr": {"value": {"street": None, "city": "Oslo"}},
+    }
+    assert first["value"]["source"]["ts_us"] == 1_700_000_000_000_000
+    assert second["value"]["after"] == {
+        **dict.fromkeys(nothing, null),
+        "shop": 7,
+        "sku": 2,
+        "owner": None,
+    }
+    assert statics["value"]["after"] == {**nothing, "shop": 7, "sku": None, "owner": {"value": "ann"}}
+    assert {r["value"]["source"]["snapshot"] for r in found[:3]} == {"true"}
+    told = [(r["value"]["op"], r["value"]["source"]["snapshot"]) for r in found if r["value"]]
+    assert told == [("r", "true")] * 3 + [("c", "false"), ("u", "false"), ("d", "false")]
+    assert all(r["value"]["before"] is None for r in found[:5])

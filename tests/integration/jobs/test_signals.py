@@ -20,8 +20,8 @@ from pymongo.errors import DuplicateKeyError
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import signals
-from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
-from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
+from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.signals.files import send
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.integration.jobs.conftest import Application
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import MongoServer
+    from server_kit import KafkaServer, MongoServer
 
 pytestmark = pytest.mark.integration
 
@@ -147,6 +147,7 @@ def test_every_type_of_id_is_copied_once(store: Signalled, kind: str) -> None:
     assert store.mirror_equals("things") == len(EVERY_ID)
 
 
+@pytest.mark.long
 def test_the_largest_id_of_each_type_bounds_a_copy(store: Signalled) -> None:
     store.run()
     for number in range(len(EVERY_ID)):
@@ -184,12 +185,23 @@ def test_strings_are_copied_once_in_the_order_of_their_index(
     assert store.mirror_equals("things") == len(order)
 
 
-@pytest.mark.covers("MDB-INC-05", "MDB-XD-04", "MDB-XD-10", "MDB-XD-11")
-def test_a_paused_copy_goes_on_after_a_restart_where_it_was(store: Signalled) -> None:
+@pytest.mark.covers(
+    *("MDB-INC-05", "MDB-XD-04", "MDB-XD-10", "MDB-XD-11"),
+    *("MDB-SIG-05", "MDB-SIG-08", "MDB-NOT-01", "MDB-NOT-02"),
+)
+def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
+    store: Signalled, kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = store.database.name
     store.database.things.insert_many([{"_id": n} for n in range(200)])
-    store.declare("notifications", channels=["table"])
+    store.signal_by(kafka_server)
     store.declare("snapshot", incremental={"chunk_size": 10, "chunks_per_commit": 4, "seconds_per_run": 0.01})
-    store.run()
+    outcome = store.run()
+    assert outcome.ok, "nothing but signals waits for the topic"
+    assert any(f"there is no topic {name}.signals for signals" in finding for finding in outcome.findings)
+    kafka_server.create_topic(f"{name}.signals")
+    store.say('{"type": "execute-snapshot"', key="another")
+    store.say('{"type": "execute-snapshot"')
     store.copy("things", identity="copy")
     shown = metrics_of(store.run())["snapshot"]
     assert [shown[name] for name in ("ChunkFrom", "ChunkTo", "TableFrom", "TableTo")] == ["", "40", "", "199"]
@@ -197,6 +209,10 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was(store: Signalled) ->
     assert len(store.copied("things")) == 40
     (request,) = store.state.requests
     assert (request.id, request.tables[0].table) == ("copy", f"{store.database.name}.things")
+    place = store.state.places["kafka"]
+    assert (place["topic"], place["offset"], place["passed_over"]) == (f"{name}.signals", 3, 1)
+    assert store.outcome(f"{name}.signals/0/1") == "ignored"
+    assert f"topic {name}.signals, offset 1: it is no JSON" in caplog.text
     store.send("pause-snapshot", "pause")
     store.send("pause-snapshot", "again")
     store.run()
@@ -217,6 +233,9 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was(store: Signalled) ->
         "completed",
     ]
     told = store.notified("copy")
+    assert store.notified_by_topic("copy") == [one["type"] for one in told]
+    assert store.state.places["kafka"]["offset"] == 6
+    assert "came before" not in caplog.text, "what was followed isn't read again"
     assert [one["type"] for one in told if one["type"] != "IN_PROGRESS"] == [
         *("STARTED", "PAUSED", "RESUMED", "TABLE_SCAN_COMPLETED", "COMPLETED"),
     ]
@@ -503,7 +522,7 @@ def test_a_user_who_may_not_write_marks_is_told_and_the_stream_goes_on(
         assert store.mirror_equals("things") == 6
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_copy_that_is_killed_again_and_again_reads_nothing_twice(
     store: Signalled, application: Application
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.conftest import ROOT
 from tests.integration.jobs.shop import Shop
@@ -152,6 +152,7 @@ def test_whole_rows_are_of_logged_values_and_read_again_on_request_alone(shop: S
     ]
 
 
+@pytest.mark.long
 def test_the_command_prints_what_lies_in_the_lake_without_a_cluster(
     shop: Shop, iceberg_jar: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from airflow_cdc_provider.jobs import snapshot
+from airflow_cdc_provider.jobs.snapshots import snapshot
 from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration

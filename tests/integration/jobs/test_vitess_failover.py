@@ -23,7 +23,7 @@ from tests.integration.jobs.test_vitess_mirror import declaration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 TABLE = "failing"
 VSCHEMA = {

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.session import build_lake
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from server_kit import VitessServer
 from tests.integration.jobs.conftest import Application, RunStage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from server_kit import VitessServer
+from server_kit import KafkaServer, VitessServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.sources.vitess.workload import create, run, selected
 
@@ -102,8 +102,8 @@ def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
         assert ranks[0] > 0
 
 
-def test_statements_are_told_where_they_were_run(
-    run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path
+def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_published(
+    run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path, kafka_server: KafkaServer
 ) -> None:
     chosen = declaration(table)
     chosen["publish"] = {"topic_prefix": "cdc", "headers": False, "schema_changes": True}
@@ -131,3 +131,20 @@ def test_statements_are_told_where_they_were_run(
         shapes = ["ddl" if "ddl" in value else "more" in value["after"] for value in own]
         assert shapes == sorted(shapes, key=[False, "ddl", True].index)
     assert sum("op" in value for value in found) == 2
+
+    both = {**vitess_server.connection, "kafka": {"bootstrap.servers": kafka_server.bootstrap}}
+    chosen["publish"] |= {"topic_prefix": table, "kafka": {"connection": "kafka"}}
+    topic = f"{table}.shop.{table}"
+    kafka_server.create_topic(topic, 2)
+    kafka_server.create_topic(table)
+    run_stage("offsets", chosen, both, action="adopt")
+    assert run_stage("publish", chosen, both).ok
+    same = run_stage("compare_topics", chosen, both)
+    assert (same.ok, [one.mirror_rows for one in same.tables]) == (True, [2]), same.error
+    with vitess_server.connect("shop").cursor() as cursor:
+        cursor.execute(f"delete from {table} where id = 1")
+        cursor.execute(f"update {table} set more = 3 where id = 1001")
+    silent = {**chosen, "publish": {**chosen["publish"], "kafka": {}}}
+    assert run_stage("sync", silent, vitess_server.connection).ok
+    (differs,) = run_stage("compare_topics", chosen, both).tables
+    assert differs.note == '{"equal": 0, "only_topic": 1, "only_mirror": 0, "different": 1}'

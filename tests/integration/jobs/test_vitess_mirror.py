@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced
 from server_kit import VitessServer
 from tests.integration.jobs.conftest import Application, RunStage
@@ -155,7 +155,7 @@ def test_killed_sync_is_made_good_by_the_next_run(
 
 
 @pytest.mark.covers("VIT-FLT-01", "VIT-FLT-07")
-@pytest.mark.faults
+@pytest.mark.long
 def test_sync_killed_twenty_times_loses_and_doubles_nothing(
     spark: SparkSession, application: Application, vitess_server: VitessServer, table: str
 ) -> None:

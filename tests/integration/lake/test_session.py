@@ -19,7 +19,7 @@ SCRIPT = """
 import json, sys
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.jobs.session import build_lake, build_session
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 
 warehouse, asked = sys.argv[1], sys.argv[2:]
 connector = Connector.from_dict({

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict
-from airflow_cdc_provider.jobs import capture as stage
+from airflow_cdc_provider.jobs.capturing import capture as stage
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.base import Plan, ReadLimit, SegmentCounts

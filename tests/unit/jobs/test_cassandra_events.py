@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, SNAPSHOT, TRUNCATE
-from airflow_cdc_provider.jobs.events.cassandra import _nodes, _table_ids
+from airflow_cdc_provider.jobs.events.cassandra.records import nodes_of, table_ids_of
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 
 PLAIN, COUNTER = "29e3de10e58011f1a764fd2ee712b6e7", "30736700e58011f1a764fd2ee712b6e7"
@@ -34,10 +34,10 @@ def test_a_record_is_of_the_table_that_it_names_and_counters_count_by_snapshots(
         {"source_table": "k.n", "kind": SNAPSHOT, "schema_id": COUNTER, "payload": b"S"},
     ]
     batch = pa.RecordBatch.from_pylist(records, CHANGE_SCHEMA)
-    found = [None if one is None else one.hex() for one in _table_ids(batch, source).to_pylist()]
+    found = [None if one is None else one.hex() for one in table_ids_of(batch, source).to_pylist()]
     assert found == [PLAIN, gone, PLAIN, gone, PLAIN, None, None, COUNTER]
 
 
 def test_rows_of_a_snapshot_are_of_no_node_whatever_place_they_take() -> None:
     records = [{"kind": CHANGE, "origin": "a"}, {"kind": SNAPSHOT, "origin": "b"}, {"kind": SNAPSHOT}]
-    assert _nodes(pa.RecordBatch.from_pylist(records, CHANGE_SCHEMA)).to_pylist() == ["a", None, None]
+    assert nodes_of(pa.RecordBatch.from_pylist(records, CHANGE_SCHEMA)).to_pylist() == ["a", None, None]

@@ -11,8 +11,8 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.connector.snapshotter import EVERYTHING, Snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.custom_snapshot import captures, due_by_class, filter_of, snapshotter_of
-from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.snapshots.custom import captures, due_by_class, filter_of, snapshotter_of
 
 HERE = __name__
 TABLES = ["shop.a", "shop.b", "shop.logs"]

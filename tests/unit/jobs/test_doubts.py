@@ -9,8 +9,8 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import TransientError
-from airflow_cdc_provider.jobs import doubts
-from airflow_cdc_provider.jobs.doubts import _place, _portions
+from airflow_cdc_provider.jobs.merging import doubts
+from airflow_cdc_provider.jobs.merging.doubts import _place, _portions
 
 
 def test_settlements_are_of_the_table_that_was_read() -> None:

@@ -12,7 +12,7 @@ from airflow_cdc_provider.exceptions import (
     OffsetMissing,
     TransientError,
 )
-from airflow_cdc_provider.jobs.failures import explain, is_of_all_tables, of_all_tables, of_one_table
+from airflow_cdc_provider.jobs.spark.failures import explain, is_of_all_tables, of_all_tables, of_one_table
 from airflow_cdc_provider.jobs.spec import TableResult
 
 _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n\tat org.apache.spark.Some\n"

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.identity import identity_of, require_own
-from airflow_cdc_provider.jobs.progress import Progress
+from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
+from airflow_cdc_provider.jobs.resuming.progress import Progress
 
 MONGODB: dict[str, Any] = {
     "name": "shop",

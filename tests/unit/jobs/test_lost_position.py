@@ -17,15 +17,16 @@ from airflow_cdc_provider.exceptions import (
     PositionLost,
     error_from_text,
 )
-from airflow_cdc_provider.jobs import application, lost_position
-from airflow_cdc_provider.jobs import capture as capture_stage
+from airflow_cdc_provider.jobs import application
 from airflow_cdc_provider.jobs import sync as sync_stage
-from airflow_cdc_provider.jobs.capture import CaptureCounts
+from airflow_cdc_provider.jobs.capturing import capture as capture_stage
+from airflow_cdc_provider.jobs.capturing import lost_position
+from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts
+from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.lost_position import SnapshotsDue
-from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.signals import Followed
-from airflow_cdc_provider.jobs.snapshot import due_tables
+from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 

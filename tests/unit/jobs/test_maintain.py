@@ -10,7 +10,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import maintain as stage
-from airflow_cdc_provider.jobs.pending import Pending
+from airflow_cdc_provider.jobs.merging.pending import Pending
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.table import Head
 

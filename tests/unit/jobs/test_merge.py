@@ -11,11 +11,11 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, TransientError
-from airflow_cdc_provider.jobs import due
-from airflow_cdc_provider.jobs import merge as stage
-from airflow_cdc_provider.jobs.failures import explain
-from airflow_cdc_provider.jobs.pending import Pending
-from airflow_cdc_provider.jobs.quarantine import Quarantine
+from airflow_cdc_provider.jobs.merging import due
+from airflow_cdc_provider.jobs.merging import merge as stage
+from airflow_cdc_provider.jobs.merging.pending import Pending
+from airflow_cdc_provider.jobs.merging.quarantine import Quarantine
+from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake import merge as lake_merge
 from airflow_cdc_provider.lake.mirror import MirrorState, StaticsState

@@ -16,7 +16,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
+from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.sources.mongodb.events import decode_stream
 from tests.unit.jobs.test_mongodb_events import UPDATE, change, shown
 from tests.unit.jobs.test_offline_mongodb import NOW_NS

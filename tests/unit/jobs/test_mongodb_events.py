@@ -15,14 +15,15 @@ from bson import json_util
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
-from airflow_cdc_provider.events.encoder import to_lines
+from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.events.envelopes.mongodb import EnvelopeOptions, build
 from airflow_cdc_provider.events.topics import TopicNaming
 from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.mongodb import MongodbRecords
-from airflow_cdc_provider.jobs.events.settings import heartbeat_of
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.jobs.offline.recordings import Recording
+from airflow_cdc_provider.jobs.topics.settings import heartbeat_of
 from airflow_cdc_provider.sources.mongodb.events import decode_snapshot, decode_stream
 from tests.unit.jobs.test_offline_mongodb import (
     FIXTURES,

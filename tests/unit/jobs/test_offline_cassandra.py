@@ -15,9 +15,11 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.offline.cassandra import cluster_name
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, row_lines, text_of
+from airflow_cdc_provider.jobs.events.cassandra.records import cluster_name
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "cassandra"
 DEBEZIUM = FIXTURES / "debezium-A"

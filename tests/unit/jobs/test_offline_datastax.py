@@ -18,9 +18,12 @@ import pytest
 
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.events.cassandra import _copies, event_order
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, row_lines, text_of
+from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import copies_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.order import event_order
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 from tests.unit.jobs.test_row_states import Changes
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "cassandra" / "datastax-A"
@@ -272,9 +275,9 @@ def test_a_write_that_several_nodes_logged_is_one_event(tmp_path: Path) -> None:
 def test_what_differs_in_a_write_time_alone_is_no_copy() -> None:
     again = Changes().write("p", "a", "1", 10).write("p", "a", "1", 11).write("p", "a", "1", 10)
     table = pa.Table.from_pylist(again.rows, CONTRIBUTION_SCHEMA).combine_chunks().to_batches()[0]
-    assert _copies(table, np.array(again.numbers), 4).tolist() == [False, False, True, False]
+    assert copies_of(table, np.array(again.numbers), 4).tolist() == [False, False, True, False]
     several = Changes().write("p", "a", "1", 10, change=0).write("p", "b", "2", 10, change=0)
     several.write("p", "a", "1", 10, change=1).delete("p", ROW, 10, "b", change=2)
     several.write("p", "b", "2", 10, change=3).write("p", "a", "1", 10, change=3)
     table = pa.Table.from_pylist(several.rows, CONTRIBUTION_SCHEMA).combine_chunks().to_batches()[0]
-    assert _copies(table, np.array(several.numbers), 4).tolist() == [False, False, False, True]
+    assert copies_of(table, np.array(several.numbers), 4).tolist() == [False, False, False, True]

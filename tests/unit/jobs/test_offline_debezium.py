@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_cdc_provider.connector.debezium import from_debezium
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "cassandra" / "debezium-B"
 OPTIONS = {

@@ -19,8 +19,10 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, QUARANTINE
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import Section, walk_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import (

@@ -18,8 +18,10 @@ from bson.raw_bson import DEFAULT_RAW_BSON_OPTIONS
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, row_lines, text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "mongodb"
 PROFILES: dict[str, dict[str, str]] = json.loads((FIXTURES / "profiles.json").read_text())

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from tests.unit.sources.cql.recordings import read_at_seconds, recorded_rows, recorded_schemas, recording
 
 CASSANDRA = Connector.from_dict({"name": "shop", "source": {"type": "cassandra"}})

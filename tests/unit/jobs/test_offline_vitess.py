@@ -12,7 +12,9 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import load_debezium_properties
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "vitess"
 NAMES = ("default", "tx", "txordered", "unsharded", "strconnect", "dblnano", "iso", "micros")

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, row_lines, text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines, row_lines
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, Stream, column
 
 ITEM = (

@@ -15,7 +15,9 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.debezium import load_debezium_properties
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, row_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs import offsets as stage
-from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 
 SOURCE = {"host-1": {"v": 1, "floor": 7}}
 SNAPSHOTS = {"s.a": SnapshotProgress(True), "s.b": SnapshotProgress(True)}

@@ -18,8 +18,8 @@ from airflow_cdc_provider.changes.contribution import (
     ROW,
     STATIC,
 )
-from airflow_cdc_provider.jobs import row_states as row_states_module
-from airflow_cdc_provider.jobs.row_states import row_states, rows_before
+from airflow_cdc_provider.jobs.events.cassandra import row_states as row_states_module
+from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states, rows_before
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 
 

@@ -11,10 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.jobs.events.cassandra import EventSettings, lines_of_records
+from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
+from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.unit.jobs.test_offline_datastax import FOLDER, NOW_NS, by_table, printed
 from tests.unit.sources.cassandra.select_pages import select_row, snapshot_records
@@ -57,7 +60,8 @@ def read_again(cluster: Cluster) -> list[dict[str, Any]]:
     cluster.schemas = dict(source.schemas.tables)
     damage = Damage(strict=True)
     settings = EventSettings(CONNECTOR, source, "c", NOW_NS, read_again=cluster.read_again)
-    lines = lines_of_records(settings, _records(source, RECORDING, damage), damage)
+    batches = ((0, batch) for batch in _records(source, RECORDING, damage))
+    lines = [to_lines(made.records, ()) for made in made_of_records(settings, batches, damage)]
     return [json.loads(line) for line in b"".join(map(text_of, lines)).splitlines()]
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.jobs import scanned as module
-from airflow_cdc_provider.jobs.scanned import REFRESH_ROWS, Counted, ScannedRows, Tally
+from airflow_cdc_provider.jobs.metrics import scanned as module
+from airflow_cdc_provider.jobs.metrics.scanned import REFRESH_ROWS, Counted, ScannedRows, Tally
 
 
 def told(path: Path) -> list[tuple[str, int]]:

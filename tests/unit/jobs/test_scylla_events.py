@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.scylla import ScyllaRecords
-from airflow_cdc_provider.jobs.offline.recordings import Damage
-from airflow_cdc_provider.sources.scylla.event_tables import event_table
-from airflow_cdc_provider.sources.scylla.payload import Position
+from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
 from server_kit.scylla.tables import Preimage
 from tests.unit.server_kit.scylla.item import ITEM, T, i, server, t
-from tests.unit.sources.scylla.log_records import STREAM, change_payload, schema_payload, time_uuid
+from tests.unit.sources.scylla.logged import STREAM, changes, record_of_change, schema_payload
 
 SHOP, ROW = (i(7),), (i(1),)
 INSERT = Insert(SHOP, ROW, {"name": t("tea"), "qty": None})
@@ -40,27 +36,19 @@ def logged(*statements: Statement, **cdc: Any) -> list[Change]:
     return [c for n, statement in enumerate(statements) for c in database.execute(statement, at=T + n)]
 
 
-def records(changes: Sequence[Change], damage: Damage | None = None, **publish: Any) -> list[dict[str, Any]]:
+def made(given: Sequence[Change], damage: Damage | None = None, **publish: Any) -> list[dict[str, Any]]:
+    """Return the records of changes of item."""
+    schemas = LogSchemas([("shop.item", 0, schema_payload(ITEM))])
+    maker = ScyllaRecords(connector(**publish), NOW_NS, schemas, damage or Damage(strict=True))
+    rows = (record_of_change(ITEM, change, SHOP) for change in given)
+    return list(maker.made(changes(rows)).to_pylist())
+
+
+def records(given: Sequence[Change], damage: Damage | None = None, **publish: Any) -> list[dict[str, Any]]:
     """Return the records of changes of item: key and value as JSON."""
-    rows = [
-        {
-            "source_table": "shop.item",
-            "kind": "change",
-            "origin": "shop.item/5",
-            "position": Position(1, time_uuid(change.time), STREAM).pack(),
-            "generation": 0,
-            "committed_at": datetime.fromtimestamp(change.time / 1e6, UTC),
-            "schema_id": "one",
-            "payload": change_payload(ITEM, change, SHOP),
-        }
-        for change in changes
-    ]
-    table = event_table(schema_payload(ITEM))
-    maker = ScyllaRecords(connector(**publish), NOW_NS, lambda *_: table, damage or Damage(strict=True))
-    made = maker.made(pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA))
     return [
         {"key": json.loads(row["key"]), "value": row["value"] and json.loads(row["value"])}
-        for row in made.to_pylist()
+        for row in made(given, damage, **publish)
     ]
 
 

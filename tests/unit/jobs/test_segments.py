@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_cdc_provider.jobs.segments import SegmentTally
+from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
 from airflow_cdc_provider.jobs.spec import SegmentNumbers
 from airflow_cdc_provider.sources.base import Offset, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, lag, plan_segments

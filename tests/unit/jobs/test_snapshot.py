@@ -13,9 +13,9 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.progress import SnapshotProgress, pack_ranges
-from airflow_cdc_provider.jobs.read import Paced, _read
-from airflow_cdc_provider.jobs.snapshot import _Ranges
+from airflow_cdc_provider.jobs.resuming.progress import SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.snapshots.snapshot import _Ranges
+from airflow_cdc_provider.jobs.spark.read import Paced, _read
 from airflow_cdc_provider.sources.base import SnapshotPlan
 
 CONNECTOR = {

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs import sync as sync_stage
-from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
-from airflow_cdc_provider.jobs.snapshot import due_tables
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
 from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
 

@@ -6,8 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.snapshot_requests import KEPT_RECORDS, Reception, SignalState, received
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
+    KEPT_RECORDS,
+    Reception,
+    SignalState,
+    received,
+)
 from airflow_cdc_provider.signals.signal import Arrived, NoSignal, Signal
 
 TABLES = ("s.a", "s.b", "s.c")

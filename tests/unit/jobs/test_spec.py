@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.jobs.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges
 from airflow_cdc_provider.jobs.spec import (
     ConnectionRef,
     JobResult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.jobs import stream as stage
-from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.jobs.spec import JobResult, PublishResult
 
 DONE = JobResult(ok=True, changes=3, lag_seconds=1.5)
 
@@ -184,3 +184,38 @@ def test_a_stream_without_a_state_file_is_refused() -> None:
     context: Any = SimpleNamespace(spec=SimpleNamespace(options={}))
     with pytest.raises(ConfigurationError, match="state file"):
         stage.stream(context)
+
+
+def test_heartbeats_are_sent_in_the_pauses_of_rounds_that_published_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    class Beats:
+        def beat(self) -> None:
+            told.append("beat")
+
+    rounds: Iterator[JobResult | Exception] = iter(
+        [
+            replace(DONE, published=PublishResult(batch=1)),
+            TransientError("no answer"),
+            DONE,
+        ]
+    )
+
+    def one() -> JobResult:
+        told.append("round")
+        outcome = next(rounds)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(stage, "heartbeats_of", lambda context: Beats())
+
+    def ended() -> bool:
+        return told.count("round") == 3
+
+    streamed(monkeypatch, tmp_path / "a.json", one, ended, commit_interval_seconds=0.5)
+    first, second, third = (text.split() for text in " ".join(told).split("round")[1:])
+    assert set(first) == {"beat"}
+    assert second == third == []

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_cdc_provider.jobs.verify import _Compare, _WithFamilies
+from airflow_cdc_provider.jobs.comparing.verify import _Compare, _WithFamilies
 from airflow_cdc_provider.lake.mirror import row_ids
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory, families_of
@@ -39,7 +39,7 @@ def compared(source: list[Row], mirror: list[Row]) -> dict[str, Any]:
     batches = _WithFamilies(CODEC.families)(iter([frame(source, mirror)]))
     (outcome,) = list(_Compare(COLUMNS)(batches))
     (found,) = outcome.to_pylist()
-    return {name: found[name] for name in ("equal", "only_source", "only_mirror", "different")}
+    return {name: found[name] for name in ("equal", "only_left", "only_right", "different")}
 
 
 def test_shards_that_share_rows_are_a_family() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
-from airflow_cdc_provider.jobs.offline.recordings import Damage
+from airflow_cdc_provider.jobs.events.damage import Damage
 from tests.unit.jobs.test_offline_vitess import FIXTURES, declared, events, records, rows
 from tests.unit.vitess_stream import NOT_NULL, PRIMARY, SERVER, UNIQUE, Stream, column
 

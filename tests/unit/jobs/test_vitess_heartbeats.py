@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_cdc_provider.connector.debezium import from_debezium
+from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
+from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VGtid, VStreamResponse
 from airflow_cdc_provider.sources.vitess.requests import stream_request
@@ -100,6 +103,26 @@ def test_their_schemas_are_debeziums(tmp_path: Path) -> None:
 def test_without_an_interval_there_are_none(tmp_path: Path, interval: str) -> None:
     properties = {"heartbeat.interval.ms": interval} if interval else {}
     assert {record["topic"] for record in printed(tmp_path, **properties)} == {"cdc.shop.t"}
+
+
+def test_one_to_kafka_tells_the_stored_offset_once_its_batch_is_published() -> None:
+    properties = {**PROPERTIES, "heartbeat.interval.ms": "3000"}
+    offset = {"shop/-80": {"v": 1, "gtid": f"MySQL56/{SERVER}:1-7", "epoch": 1, "parents": []}}
+
+    def told(source: dict[str, Any] | None, published: int | None) -> list[dict[str, Any]]:
+        state = SimpleNamespace(batch=5, offset=Progress(source).to_offset())
+        context: Any = SimpleNamespace(
+            connector=from_debezium(properties).connector, changes=SimpleNamespace(state=lambda: state)
+        )
+        return reached_records(context, NOW_NS, published=published).to_pylist()
+
+    assert told(offset, 4) == told(None, 5) == []
+    for published in (5, None):
+        (record,) = told(offset, published)
+        value = json.loads(record["value"])
+        assert record["topic"] == "__debezium-heartbeat.cdc"
+        assert [one["gtid"] for one in json.loads(value["vgtid"])] == [f"MySQL56/{SERVER}:1-7"]
+        assert value["ts_ms"] == NOW_NS // 1_000_000
 
 
 def test_events_of_a_recording_stay_what_they_are_beside_heartbeats() -> None:

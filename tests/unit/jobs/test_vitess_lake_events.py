@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.events.encoder import to_lines
+from airflow_cdc_provider.events.encoder import text_of, to_lines
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.jobs.events.vitess import VitessRecords
-from airflow_cdc_provider.jobs.events.vitess_lake import record_pieces
-from airflow_cdc_provider.jobs.offline.recordings import Damage, text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.vitess.lake import ORDER, part_by, record_pieces
+from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.offline.vitess_events import recorded_events
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
@@ -114,6 +115,46 @@ def test_rows_of_a_snapshot_tell_their_shard_without_a_position() -> None:
     nowhere = [{"keyspace": "lookup", "shard": "0", "gtid": "", "table_p_ks": []}]
     assert all(json.loads(value["source"]["vgtid"]) == nowhere for value in events)
     assert [value["status"] for value in found if "status" in value][:2] == ["BEGIN", "END"]
+
+
+def in_lakes_order(table: pa.Table, reshards: frozenset[int]) -> tuple[pa.Table, list[str]]:
+    """Sort records as Spark does, by the same expressions; return them, and what parts each."""
+    columns = ("batch", "kind", "position", "origin")
+    with sqlite3.connect(":memory:") as lake:
+        lake.execute(f"CREATE TABLE changes ({', '.join(columns)})")
+        told = zip(*(table[name].to_pylist() for name in columns), strict=True)
+        lake.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", told)
+        query = f"SELECT rowid - 1, {part_by(reshards)} FROM changes ORDER BY {', '.join(ORDER)}"
+        found = lake.execute(query).fetchall()
+    return table.take([number for number, _ in found]), [part for _, part in found]
+
+
+def test_a_row_keeps_its_order_in_the_batch_in_which_its_shard_is_split(tmp_path: Path) -> None:
+    key, name = column("id", "INT64", "bigint", PRIMARY | NOT_NULL), column("name", "VARCHAR", charset=255)
+    stream = Stream(shards=("-80", "80-")).fields("t", key, name, shard="-80")
+    stream.fields("t", key, name, shard="80-").change("t", None, [b"9", b"other"], shard="80-")
+    stream.change("t", None, [b"1", b"1"], shard="-80").change("t", [b"1", b"1"], [b"1", b"2"], shard="-80")
+    stream.gtids = {**dict.fromkeys(("-40", "40-80"), stream.gtids["-80"]), "80-": stream.gtids["80-"]}
+    stream.fields("t", key, name, shard="-40").change("t", [b"1", b"2"], [b"1", b"3"], shard="-40")
+    stream.change("t", [b"9", b"other"], None, shard="80-").change("t", [b"1", b"3"], None, shard="-40")
+    table, fields = captured(stream.write(tmp_path / "made.vstream"), "shop", ("-80", "80-"))
+    assert pc.unique(table["origin"]).to_pylist() == ["shop/-40", "shop/-80", "shop/80-"], "by name"
+
+    rows, parts = in_lakes_order(table.add_column(0, "batch", pa.repeat(7, len(table))), frozenset([3, 7]))
+    found = shown(rows.drop_columns(["batch"]), fields, "default", 2, transactions=False)
+
+    changes = [json.loads(r["value"]) for r in found if r["value"]]
+    names = [((one["before"] or {}).get("name"), (one["after"] or {}).get("name")) for one in changes]
+    assert [pair for pair in names if "other" not in pair] == [
+        (None, "1"),
+        ("1", "2"),
+        ("2", "3"),
+        ("3", None),
+    ]
+    assert [pair for pair in names if "other" in pair] == [(None, "other"), ("other", None)]
+    assert set(parts) == {""}, "one slice has them all"
+    _, parts = in_lakes_order(table.add_column(0, "batch", pa.repeat(8, len(table))), frozenset([3, 7]))
+    assert set(parts) == {"shop/-40", "shop/-80", "shop/80-"}
 
 
 def test_a_change_without_its_transaction_is_refused() -> None:

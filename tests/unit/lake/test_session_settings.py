@@ -9,7 +9,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.session import build_lake, build_session, settings
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session, settings
 
 EXTENSIONS = "spark.sql.extensions"
 ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

@@ -1,0 +1,271 @@
+"""The capture stage: batch after batch up to the head, each with its offset in one commit."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
+from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, goes_on
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.metrics.segments import SegmentTally
+from airflow_cdc_provider.jobs.resuming.identity import claimed
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spark.read import new_counts, read_partitions
+from airflow_cdc_provider.lake.changes_table import ChangesState, OriginChanges, join_origins
+from airflow_cdc_provider.sources.abilities import (
+    CountsPassedOver,
+    FindsGaps,
+    HasManyFeeds,
+    HearsReading,
+    LearnsSchemas,
+    PassedOver,
+    ReadingCounts,
+    TellsReading,
+)
+from airflow_cdc_provider.sources.base import ReadLimit
+
+
+@dataclass(frozen=True)
+class CaptureCounts:
+    """What a capture committed.
+
+    ``quarantined`` counts all records that are set apart after it; ``passed_over`` what it met beside: of
+    Cassandra updates of other tables, by origin and why; ``segments`` what its batches counted; ``reading``
+    what tasks did to read (:data:`~airflow_cdc_provider.sources.abilities.ReadingCounts`). Batches were
+    planned on the driver for ``plan_seconds``, then read, converted and written for ``commit_seconds``.
+    """
+
+    batches: int = 0
+    changes: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    origins: Sequence[OriginChanges] = ()
+    passed_over: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    segments: SegmentTally = field(default_factory=SegmentTally)
+    reading: Mapping[str, int] = field(default_factory=dict)
+    plan_seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+    def joined(self, later: CaptureCounts) -> CaptureCounts:
+        """Return this capture and a later one of the same job as one.
+
+        Percentiles of both together can't be known: the greater ones are told.
+        """
+        beside = Counter(self.passed_over)
+        beside.update(later.passed_over)
+        return CaptureCounts(
+            self.batches + later.batches,
+            self.changes + later.changes,
+            later.quarantined,
+            self.seconds + later.seconds,
+            join_origins(self.origins, later.origins),
+            beside,
+            self.segments.joined(later.segments),
+            dict(Counter(self.reading) + Counter(later.reading)),
+            self.plan_seconds + later.plan_seconds,
+            self.commit_seconds + later.commit_seconds,
+        )
+
+
+def begin_feed(context: JobContext) -> tuple[Progress, ChangesState]:
+    """Return where a connector and its changes table stand.
+
+    The feed of a new connector begins where its source says. That is committed before anything is read, so
+    changes made while a snapshot runs, or before the next run, are captured. Likewise the batch after which
+    signals are looked for in the feed.
+
+    Raises:
+        ConfigurationError: The table is another connector's.
+    """
+    state = context.changes.state()
+    stored = progress = claimed(context, Progress.from_offset(state.offset))
+    if progress.source is None and (start := context.source.start()) is not None:
+        progress = progress.with_source(start)
+    if context.listens_to_source and progress.signals.read_batch < 0:
+        progress = progress.with_signals(replace(progress.signals, read_batch=state.batch))
+    if progress != stored:
+        state = context.changes.append_batch(None, progress.to_offset(), state)
+    return progress, state
+
+
+def capture(context: JobContext) -> CaptureCounts:
+    """Capture up to the head that the source has when this begins.
+
+    Options of the spec: ``batch_bytes``, ``batch_changes``.
+
+    Raises:
+        PositionLost: The source no longer has what follows the stored offset, and
+            ``snapshot.on_lost_position`` doesn't say to go on (see :mod:`.lost_position`).
+        CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch is
+            left.
+    """
+    try:
+        return _capture(context)
+    except SnapshotsDue:
+        raise
+    except PositionLost as lost:
+        goes_on(context, lost)
+        return _capture(context)
+
+
+def _capture(context: JobContext) -> CaptureCounts:
+    started = time.monotonic()
+    options = context.spec.options
+    limit = ReadLimit(
+        bytes=int(options.get("batch_bytes", ReadLimit.bytes)),
+        changes=int(options.get("batch_changes", ReadLimit.changes)),
+        tasks=context.spark.sparkContext.defaultParallelism,
+    )
+    changes, source = context.changes, context.source
+    progress, state = begin_feed(context)
+    first = state.batch
+    progress, state = mark_arrivals(context, progress, state)  # of a run that ended before it could
+    head = source.head()
+    context.learn(first)
+    if isinstance(source, FindsGaps):
+        progress, state = close_gaps(context, source, progress, state)
+    seen = list(source.schema_records()) if isinstance(source, LearnsSchemas) else []
+    schema_changed = bool(seen)
+    reader = source.reader()
+    passed_over = new_counts(context.spark) if isinstance(reader, CountsPassedOver) else None
+    reading = new_counts(context.spark) if isinstance(reader, TellsReading) else None
+    planned = committed = 0.0
+    batches = captured = landed = quarantined = 0
+    segments = SegmentTally()
+    while not context.stopping():
+        began = time.monotonic()
+        plan = source.plan(progress.source, head, limit)
+        planning = time.monotonic() - began
+        planned += planning
+        segments.add(plan)
+        if plan.end != progress.source:
+            progress = progress.with_source(plan.end)
+            rows = (
+                read_partitions(
+                    context.spark, reader, plan.partitions, passed_over=passed_over, reading=reading
+                )
+                if plan.partitions
+                else None
+            )
+            seen += plan.records
+            schema_changed = schema_changed or bool(plan.records)
+            began = time.monotonic()
+            before: ReadingCounts = Counter() if reading is None else Counter(reading.value)
+            try:
+                state = changes.append_batch(rows, progress.to_offset(), state, extra_rows=seen)
+            except Exception:
+                context.uncommitted = [origin for origin, found in plan.segments.items() if found.taken]
+                raise
+            committing = time.monotonic() - began
+            committed += committing
+            if reading is not None and isinstance(source, HearsReading):
+                source.heard(Counter(reading.value) - before)
+            batches += 1
+            captured += state.appended - len(seen)
+            seen = []
+            log.info(
+                "%s: batch %d, %d changes, %d so far, %.1f s; planned %.3f s, committed %.3f s%s",
+                context.connector.name,
+                state.batch,
+                state.appended,
+                captured,
+                time.monotonic() - started,
+                planning,
+                committing,
+                "" if reading is None else _told(reading.value - before),
+            )
+        if plan.at_head:
+            break
+    progress, state = mark_arrivals(context, progress, state)
+    origins: Sequence[OriginChanges] = ()
+    if captured:
+        per_table = isinstance(source, HasManyFeeds) and source.many_feeds
+        latencies = context.connector.lag_statistics
+        origins = changes.origins(first, state.batch, latencies=latencies, per_table=per_table)
+    if reading is not None:
+        context.reading.update(reading.value)
+    if isinstance(source, LearnsSchemas):
+        if seen:
+            state = changes.append_batch(None, progress.to_offset(), state, extra_rows=seen)
+        if schema_changed or captured:
+            context.learn(state.batch)
+        landed, quarantined = land_quarantined(context, source, state)
+    else:
+        quarantined = sum(origin.quarantined for origin in origins)
+    seconds = time.monotonic() - started
+    beside = PassedOver() if passed_over is None else passed_over.value
+    if beside:
+        log.info(
+            "%s: passed over, by origin and why: %s", context.connector.name, dict(sorted(beside.items()))
+        )
+    return CaptureCounts(
+        batches,
+        captured + landed,
+        quarantined,
+        seconds,
+        origins,
+        beside,
+        segments,
+        {} if reading is None else dict(reading.value),
+        planned,
+        committed,
+    )
+
+
+def _told(reading: ReadingCounts) -> str:
+    """Say what tasks did for one batch."""
+    return "; tasks: " + ", ".join(
+        f"{name.removesuffix('_us')} {count / 1_000_000:.3f} s" if name.endswith("_us") else f"{name} {count}"
+        for name, count in sorted(reading.items())
+        if " " not in name  # of one table
+    )
+
+
+def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesState) -> tuple[int, int]:
+    """Read again what was set apart, by the schema's history as it is now.
+
+    Returns:
+        How many changes have landed, and how many records stay in quarantine.
+
+    Raises:
+        CommitConflict: Another capture of the same connector committed meanwhile; nothing has changed.
+    """
+    changes = context.changes
+    if not changes.table.exists():
+        return 0, 0
+    waiting = changes.lasting(record.QUARANTINE)
+    count = waiting.count()
+    if not count:
+        return 0, 0
+    source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+    names = record.CHANGE_SCHEMA.names
+    work = _Again(source.quarantine_reader())
+    again = map_in_arrow(waiting.select(*names), work, record.SPARK_DDL).persist()
+    try:
+        landed = again.where(f"kind <> '{record.QUARANTINE}'").count()
+        if landed:
+            changes.land(again, state)
+            log.info("%s: %d changes that were set apart have landed", context.connector.name, landed)
+        left = again.count() - landed
+        if left:
+            log.warning("%s: %d records stay in quarantine", context.connector.name, left)
+    finally:
+        again.unpersist()
+    return landed, left
+
+
+@dataclass(frozen=True)
+class _Again:
+    reader: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from self.reader(batch)

@@ -1,0 +1,31 @@
+"""How a connector's topic of signals is read: channel ``kafka``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.kafka.settings import SERVERS, ClientSettings
+from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
+
+
+def topic_of_signals(connector: Connector, broker: Mapping[str, Any]) -> TopicChannel:
+    """Return the channel; it connects when it is first asked.
+
+    Args:
+        connector: The declaration.
+        broker: Librdkafka's settings of the Airflow connection; empty where the declaration has the address.
+
+    Raises:
+        ConfigurationError: They name no broker, or name code.
+    """
+    options = connector.signals.kafka
+    if options.bootstrap_servers:
+        broker = {SERVERS: options.bootstrap_servers}
+    client = ClientSettings(broker, consumer=options.consumer)
+    topic = options.topic or f"{connector.topic_prefix}-signal"
+    wanted = SignalTopic(
+        client, topic, connector.topic_prefix, options.group_id, options.poll_timeout_seconds
+    )
+    return TopicChannel(wanted)

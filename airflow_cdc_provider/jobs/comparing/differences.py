@@ -1,0 +1,113 @@
+"""What comparisons of rows have in common: how tasks tell what they found, and how it is told of tables.
+
+A task gives one row of :data:`OUTCOME_DDL`. Samples name keys and columns, never values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from airflow_cdc_provider.jobs.context import log
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.lake.compare import Comparison
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COUNTS: Final = ("equal", "only_left", "only_right", "different")
+_SAMPLES: Final = 20
+OUTCOME_DDL: Final = ", ".join(f"{name} bigint" for name in _COUNTS) + ", samples array<string>"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What is compared.
+
+    Args:
+        left: One side, in a word.
+        right: The other one.
+    """
+
+    left: str
+    right: str
+
+
+def outcome_of(found: Comparison) -> pa.RecordBatch:
+    """Return what a task tells of its part."""
+    samples = [json.dumps(sample, default=str) for sample in found.samples]
+    counts = [pa.array([getattr(found, name)], pa.int64()) for name in _COUNTS]
+    return pa.RecordBatch.from_arrays(
+        [*counts, pa.array([samples], pa.list_(pa.string()))], names=[*_COUNTS, "samples"]
+    )
+
+
+def total(outcomes: DataFrame) -> Comparison:
+    """Add up what tasks told; runs the comparison."""
+    rows = outcomes.collect()
+    counts = {name: sum(int(row[name]) for row in rows) for name in _COUNTS}
+    samples = [json.loads(text) for row in rows for text in row["samples"]][:_SAMPLES]
+    return Comparison(**counts, samples=tuple(samples))
+
+
+def table_result(
+    table: str, found: Comparison, sides: Sides, *, merged_through: int, mirror_rows: int, seconds: float
+) -> TableResult:
+    """Log what was found of a table, and tell it as the job's result does.
+
+    Args:
+        table: The source's table.
+        found: Of all tasks.
+        sides: What was compared.
+        merged_through: Of the mirror.
+        mirror_rows: How many rows it has.
+        seconds: How long it took.
+    """
+    words = {"left": sides.left, "right": sides.right}
+    for sample in found.samples:
+        shown = {**sample, "only": words[sample["only"]]} if "only" in sample else sample
+        log.warning("%s differs: %s", table, json.dumps(shown))
+    log.info(
+        "%s: %d rows equal, %d only in %s, %d only in %s, %d different, %.1f s",
+        table,
+        found.equal,
+        found.only_left,
+        sides.left,
+        found.only_right,
+        sides.right,
+        found.different,
+        seconds,
+    )
+    counts = {
+        "equal": found.equal,
+        f"only_{sides.left}": found.only_left,
+        f"only_{sides.right}": found.only_right,
+        "different": found.different,
+    }
+    differences = found.only_left + found.only_right + found.different
+    return TableResult(
+        table,
+        merged_through=merged_through,
+        mirror_rows=mirror_rows,
+        differences=differences,
+        seconds=round(seconds, 3),
+        note=json.dumps(counts) if differences else "equal",
+    )
+
+
+def judged(outcome: JobResult, tables: Sequence[TableResult], sides: Sides) -> JobResult:
+    """Make a result not ok where tables differ."""
+    differences = sum(table.differences or 0 for table in tables)
+    if not differences:
+        return outcome
+    return replace(
+        outcome,
+        ok=False,
+        error_code="DIFFERENT",
+        error=f"{differences} rows differ between {sides.left} and {sides.right}; see the log, and the note "
+        "of each table",
+    )

@@ -1,0 +1,377 @@
+"""The stage compare_topics: the last event of each key in a table's topics against the mirror's rows.
+
+Topics are read as source ``debezium`` reads them, from their begin to what is committed now, compacted or
+not; of each key the last event counts, a delete or tombstone for no row. The other side are the events that
+the mirror's rows would be published as (:mod:`.events.mirrored`). Rows are compared member by member.
+
+What is captured and not merged, or merged and not published, differs: compare after a sync.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_DDL
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.comparing.differences import (
+    OUTCOME_DDL,
+    Sides,
+    judged,
+    outcome_of,
+    table_result,
+    total,
+)
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.events.mirrored import mirror_events
+from airflow_cdc_provider.jobs.publishing.publish import client_settings, published, registrar_of
+from airflow_cdc_provider.jobs.publishing.replay import other_topic
+from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.spark.read import read_partitions
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.jobs.topics.rules import topic_of_table
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.kafka.partitions import ClusterTopics
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.lake.compare import Comparison, compare_tables
+from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+from airflow_cdc_provider.sources.debezium.contributions import Form, decode
+from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
+from airflow_cdc_provider.sources.debezium.json_texts import compact
+from airflow_cdc_provider.sources.debezium.options import (
+    FRAMED,
+    DebeziumAdvanced,
+    DebeziumOptions,
+    RegistryAddress,
+)
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
+from airflow_cdc_provider.sources.debezium.states import read_states
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+
+if TYPE_CHECKING:
+    pass
+
+_SIDES: Final = Sides("topic", "mirror")
+_READ: Final = ("json", "avro")
+"""Converters whose bytes are read."""
+_SLICE_MESSAGES: Final = 50_000
+_ROWS_PER_PARTITION: Final = 50_000
+_MOST_MEMBERS: Final = 500
+"""Names of members beyond which rows are compared whole."""
+_KEY: Final = "\0key"
+"""Column of keys; no member is called so."""
+_WHOLE: Final = "\0row"
+_STATES_DDL: Final = f"{CONTRIBUTION_DDL}, of_mirror boolean"
+
+
+def compare_topics(context: JobContext) -> JobResult:
+    """Compare the topics of the job's tables with their mirrors; differences make the result not ok.
+
+    Options of the spec: ``topic_prefix`` (of the topics, in place of the connector's) and ``topics`` (by
+    table, lists of topics that are named otherwise). Of topics with another prefix, into which some batches
+    were replayed, those of tables without events aren't there: they count as empty if others are.
+
+    Raises:
+        ConfigurationError: The connector's events don't tell whole rows, or are written in a form that isn't
+            read; a table has no mirror, or a topic isn't there.
+        CorruptInput: A message can't be read.
+        TransientError: The brokers don't answer.
+    """
+    require_comparable(context.connector)
+    settings = client_settings(context)
+    some_there = bool(context.spec.options.get("topic_prefix")) and _some_there(context, settings)
+    results = [_compare_table(context, table, settings, some_there) for table in context.tables()]
+    return judged(report(context, tables=results), results, _SIDES)
+
+
+def require_comparable(connector: Connector) -> None:
+    """Refuse events of which the last one of a key doesn't tell the row.
+
+    Raises:
+        ConfigurationError: Says why.
+    """
+    publish = connector.publish
+    if not isinstance(connector.source, (MongodbOptions, VitessOptions)):
+        raise ConfigurationError(
+            f"events of source {connector.type} can't be compared with mirrors",
+            expected="source.type mongodb or vitess",
+            remedy="events of Cassandra and ScyllaDB have what a statement wrote, not whole rows, and source "
+            "debezium makes its mirrors of topics: CdcVerifyOperator compares mirrors with databases",
+        )
+    if publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
+        raise ConfigurationError(
+            "events of this form don't tell rows",
+            expected="publish.envelope debezium or document, and no publish.outbox",
+            found="an outbox" if publish.outbox.enabled else publish.envelope,
+        )
+    if publish.value not in _READ or publish.key not in (*_READ, "string"):
+        raise ConfigurationError(
+            "topics in this form can't be compared yet",
+            expected=f"publish.value {' or '.join(_READ)}, and publish.key likewise or string",
+            found=f"{publish.value} and {publish.key}",
+        )
+
+
+def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:
+    """Return how topics are read that a connector writes."""
+    publish = connector.publish
+    framed = {publish.key, publish.value} & set(FRAMED)
+    place = (
+        RegistryAddress(publish.registry.connection, publish.registry.url) if framed else RegistryAddress()
+    )
+    return DebeziumOptions(
+        topics=tuple(re.escape(name) for name in names),
+        envelope="unwrapped" if _is_unwrapped(connector) else "debezium",
+        key_converter=publish.key,  # type: ignore[arg-type]  # require_comparable has looked
+        value_converter=publish.value,  # type: ignore[arg-type]
+        registry=place,
+        advanced=DebeziumAdvanced(strict=True),
+    )
+
+
+def _is_unwrapped(connector: Connector) -> bool:
+    """Tell whether values are rows, without an envelope."""
+    return connector.publish.unwrap.enabled or connector.publish.envelope == "document"
+
+
+def _some_there(context: JobContext, settings: ClientSettings) -> bool:
+    """Tell whether any table has a topic."""
+    options = context.spec.options
+    names = [
+        name for table in context.tables() for name in topics_of_table(context.connector, table, options)
+    ]
+    return bool(ClusterTopics(settings).topics([re.escape(name) for name in names]))
+
+
+def _compare_table(
+    context: JobContext, table: str, settings: ClientSettings, may_be_missing: bool
+) -> TableResult:
+    started = time.monotonic()
+    mirror = context.mirror(table)
+    if not mirror.table.exists():
+        raise ConfigurationError(
+            f"{table} has no mirror",
+            expected=f"the lake table {mirror.name}",
+            remedy="run sync, or capture and merge, first",
+        )
+    state = mirror.state()
+    _tell_places(context, table, state.merged_through)
+    connector = context.connector
+    form = Form(_is_unwrapped(connector))
+    names = topics_of_table(connector, table, context.spec.options)
+    slices = _slices(settings, names, table, may_be_missing)
+    reader = SliceReader(settings, _options(connector, names), _everything, registry=registrar_of(context))
+    records = read_partitions(context.spark, reader, slices)
+    told = map_in_arrow(records, _TopicStates(form), _STATES_DDL)
+    rows = mirror.row_count(state)
+    events = mirror_events(context, table, mirror, state)
+    expected = map_in_arrow(events, _MirrorStates(form, connector.publish.key == "string"), _STATES_DDL)
+    messages = sum(one.range.end - one.range.start for one in slices)
+    partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
+    both = told.unionByName(expected).repartition(partitions, "key")
+    found = total(map_in_arrow(both, _compared, OUTCOME_DDL))
+    return table_result(
+        table,
+        found,
+        _SIDES,
+        merged_through=state.merged_through,
+        mirror_rows=rows,
+        seconds=time.monotonic() - started,
+    )
+
+
+def topics_of_table(connector: Connector, table: str, options: Mapping[str, Any]) -> list[str]:
+    """Name the topics that have a table's events.
+
+    Args:
+        connector: The declaration.
+        table: ``keyspace.table`` or ``database.collection``.
+        options: Of the spec; see :func:`compare_topics`.
+    """
+    named = (options.get("topics") or {}).get(table)
+    if named:
+        return [named] if isinstance(named, str) else [str(name) for name in named]
+    topic = topic_of_table(connector, table)
+    prefix = str(options.get("topic_prefix") or "")
+    if not prefix or prefix == connector.topic_prefix:
+        return [topic]
+    return [other_topic(topic, connector.topic_prefix, prefix, connector.publish.topic_delimiter)]
+
+
+def _tell_places(context: JobContext, table: str, merged_through: int) -> None:
+    """Log where both stand: changes in between differ for no other reason than that they are under way."""
+    position = published(context)
+    log.info(
+        "%s: the mirror has merged changes of batches through %d, published are batches through %d",
+        table,
+        merged_through,
+        position.batch - 1 if position else 0,
+    )
+
+
+def _slices(
+    settings: ClientSettings, names: Sequence[str], table: str, may_be_missing: bool
+) -> list[TopicSlice]:
+    """Cut what topics have now.
+
+    Raises:
+        ConfigurationError: One isn't there, and may not be missing.
+    """
+    cluster = ClusterTopics(settings)
+    found = cluster.topics([re.escape(name) for name in names])
+    missing = ", ".join(sorted(set(names) - set(found)))
+    if missing and may_be_missing:
+        log.warning("there is no topic %s: %s counts as without events", missing, table)
+    elif missing:
+        raise ConfigurationError(
+            f"there is no topic {missing} with events of {table}",
+            expected=f"a topic of that name on {settings.servers}",
+            remedy="publish first; or say by topics or topic_prefix where the events are",
+        )
+    partitions = [(name, number) for name, topic in found.items() for number in topic.partitions]
+    begins, ends = cluster.begins(partitions), cluster.ends(partitions)
+    now_us = time.time_ns() // 1000
+    return [
+        TopicSlice(
+            MessageRange(topic, number, begin, min(begin + _SLICE_MESSAGES, ends[topic, number])),
+            0,
+            len(found[topic].partitions),
+            table,
+            now_us,
+        )
+        for topic, number in partitions
+        for begin in range(begins[topic, number], ends[topic, number], _SLICE_MESSAGES)
+    ]
+
+
+def _everything(table: str) -> bool:
+    del table
+    return True
+
+
+class _AnySchema:
+    """Stands for the names of all schemas: rows are compared as they are written."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class _TopicStates:
+    """Makes contributions of records that were read from topics. Picklable."""
+
+    form: Form
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if pc.any(pc.equal(batch["kind"], record.TRUNCATE)).as_py():
+                raise CorruptInput(
+                    "a topic tells that its table was truncated",
+                    remedy="what stood before can't be compared; publish a snapshot to another prefix",
+                )
+            # An event without a row after the change is followed by one that has it, or by the delete.
+            yield _of_side(decode(batch, self.form, _AnySchema(), ()).contributions, of_mirror=False)
+
+
+@dataclass(frozen=True)
+class _MirrorStates:
+    """Makes contributions of the events of a mirror's rows. Picklable."""
+
+    form: Form
+    text_keys: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            count = batch.num_rows
+            version = pa.repeat(pa.scalar(b"\0", pa.binary()), count)
+            values = {
+                "kind": pa.repeat(pa.scalar(record.CHANGE), count),
+                "origin": pa.repeat(pa.scalar("mirror"), count),
+                "position": version,
+                "generation": pa.array(np.zeros(count, np.int64)),
+                "key": batch["key"] if self.text_keys else compact(*read_values(batch["key"])),
+                "version": version,
+                "payload": batch["value"],
+            }
+            arrays = [values.get(one.name, pa.nulls(count, one.type)) for one in CHANGE_SCHEMA]
+            changes = pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+            decoded = decode(changes, self.form, _AnySchema(), ())
+            if decoded.undecodable:
+                raise CorruptInput("an event of a mirror's row can't be read", found=decoded.reasons[0])
+            yield _of_side(decoded.contributions, of_mirror=True)
+
+
+def _of_side(contributions: pa.RecordBatch, *, of_mirror: bool) -> pa.RecordBatch:
+    return contributions.append_column("of_mirror", pa.repeat(of_mirror, contributions.num_rows))
+
+
+def _compared(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Compare all that is known of some keys."""
+    found = [batch for batch in batches if batch.num_rows]
+    if not found:
+        return
+    table = pa.Table.from_batches(found)
+    sides = [table.filter(pc.invert(table["of_mirror"])), table.filter(table["of_mirror"])]
+    live = [reconcile_rows(side.select(CONTRIBUTION_SCHEMA.names), 0).live for side in sides]
+    yield outcome_of(compare_rows(live[0], live[1]))
+
+
+def compare_rows(topic: pa.Table, mirror: pa.Table) -> Comparison:
+    """Compare rows by key: tables of ``LIVE_ROW_SCHEMA`` whose states are JSON objects."""
+    sides = [_Rows.of(side) for side in (topic, mirror)]
+    names = sorted(sides[0].names | sides[1].names)
+    whole = len(names) > _MOST_MEMBERS
+    tables = [side.whole() if whole else side.apart(names) for side in sides]
+    return compare_tables(tables[0], tables[1], _KEY)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one side.
+
+    Args:
+        keys: As text.
+        texts: JSON objects.
+        members: Theirs.
+    """
+
+    keys: pa.Array
+    texts: pa.Array
+    members: Members
+
+    @classmethod
+    def of(cls, live: pa.Table) -> _Rows:
+        _, texts = read_states(live["state"].combine_chunks().cast(pa.binary()))
+        keys = live["key"].combine_chunks().cast(pa.binary()).cast(pa.string())
+        return cls(keys, texts, members_of(*read_values(texts)))
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.members.numbered[1]) if len(self.members.owners) else set()
+
+    def apart(self, names: Sequence[str]) -> pa.Table:
+        """Return a column for each member."""
+        columns: dict[str, pa.Array] = {_KEY: self.keys}
+        if not len(self.members.owners):
+            return pa.table({**columns, **{name: pa.nulls(len(self.keys), pa.binary()) for name in names}})
+        found = self.members.find(*names)
+        data = self.members.data
+        columns |= {name: compact(data, places) for name, places in zip(names, found, strict=True)}
+        return pa.table(columns)
+
+    def whole(self) -> pa.Table:
+        """Return the rows as they are, in one form."""
+        return pa.table({_KEY: self.keys, _WHOLE: compact(*read_values(self.texts))})

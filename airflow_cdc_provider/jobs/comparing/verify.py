@@ -1,0 +1,178 @@
+"""The verify stage: compare mirrors with their source, row by row.
+
+The source is read again through its snapshot reader, decoded and projected by the same code that a merge uses
+but with none of the stored states, so whatever a merge may have got wrong shows. A source that is being
+written to while it is read differs by what was written: verify after a sync, or while the source is quiet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.spans import without_first_bytes
+from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.comparing.differences import (
+    OUTCOME_DDL,
+    Sides,
+    judged,
+    outcome_of,
+    table_result,
+    total,
+)
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.merging.decode import decode
+from airflow_cdc_provider.jobs.reporting.report import report
+from airflow_cdc_provider.jobs.spark.read import read_partitions
+from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.lake.compare import Comparison, compare_tables
+from airflow_cdc_provider.lake.merge_kernel import LIVE, PENDING, STATICS, MergeKernel
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, ID_KEY_BEGINS, spark_schema
+from airflow_cdc_provider.sources.abilities import InheritsRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Families = Callable[[pa.Array], pa.Array | None]
+
+_FAMILY = "_cdc_family"
+_ROWS_PER_PARTITION = 50_000
+_SIDES = Sides("source", "mirror")
+
+
+def verify(context: JobContext) -> JobResult:
+    """Compare the mirrors of the job's tables; differences make the result not ok.
+
+    Raises:
+        ConfigurationError: A table has no mirror yet.
+    """
+    results = [_verify_table(context, table) for table in context.tables()]
+    return judged(report(context, tables=results), results, _SIDES)
+
+
+def _verify_table(context: JobContext, table: str) -> TableResult:
+    started = time.monotonic()
+    mirror = context.mirror(table)
+    if not mirror.table.exists():
+        raise ConfigurationError(
+            f"{table} has no mirror",
+            expected=f"the lake table {mirror.name}",
+            remedy="run sync, or capture and merge, first",
+        )
+    state = mirror.state()
+    codec = context.source.codec(table, state.memory)
+    mirror.require_layout(codec.static_columns, codec.drift.replaced)
+    own, apart = mirror.layout(codec.mirror_schema(), codec.static_columns)
+    kernel = MergeKernel(
+        model=codec.model,
+        rules=codec.rules,
+        columns=codec.mirror_schema(),
+        project=codec.project,
+        now_seconds=int(time.time()),
+        statics_apart=bool(len(apart)),
+    )
+    plan = context.source.plan_snapshot(table)
+    rows = read_partitions(context.spark, context.source.snapshot_reader(), plan.ranges)
+    decoded = decode(rows, {table: codec}, {}).where("fault is null").drop("fault", "source_table")
+    partitions = max((plan.estimated_rows or 0) // _ROWS_PER_PARTITION + 1, 1)
+    shuffled = decoded.selectExpr(
+        "*", f"cast({PENDING} as tinyint) _from", "cast(null as bigint) _expires_at"
+    ).repartition(partitions, "key")
+    merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
+    source = merged.where(f"_cdc_kind IN ({LIVE}, {STATICS})")
+    shown = _shown(mirror.table.read(state.head), own)
+    if state.statics is not None:
+        # No row has the id of another one's statics, so they can be compared together.
+        statics = _shown(mirror.statics.read(state.statics.head), apart)
+        shown = shown.unionByName(statics, allowMissingColumns=True)
+    families = codec.families if isinstance(codec, InheritsRows) else None
+    found = _compare(source, shown, kernel.columns, partitions, families)
+    return table_result(
+        table,
+        found,
+        _SIDES,
+        merged_through=state.merged_through,
+        mirror_rows=mirror.row_count(state),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _shown(rows: DataFrame, columns: pa.Schema) -> DataFrame:
+    quoted = ["`" + n.replace("`", "``") + "`" for n in columns.names]
+    return rows.selectExpr(f"{CDC_COLUMN}.id _cdc_id", *quoted)
+
+
+def _compare(
+    source: DataFrame, mirror: DataFrame, columns: pa.Schema, partitions: int, families: Families | None
+) -> Comparison:
+    """Compare rows of the source, as the kernel gives them, with those that are shown, by ``_cdc_id``.
+
+    A row that stands in the mirror under another id of its family is compared with it, if each side has one.
+    """
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    both = (
+        _shown(source, columns)
+        .withColumn("_cdc_source", lit(True))
+        .unionByName(mirror.withColumn("_cdc_source", lit(False)))
+    )
+    by = "_cdc_id"
+    if families is not None and families(pa.array([], pa.binary())) is not None:
+        by = _FAMILY
+        wider = StructType([*both.schema.fields, StructField(_FAMILY, BinaryType())])
+        both = map_in_arrow(both, _WithFamilies(families), wider)
+    shuffled = both.repartition(partitions, by)
+    return total(map_in_arrow(shuffled, _Compare(columns), OUTCOME_DDL))
+
+
+@dataclass(frozen=True)
+class _WithFamilies:
+    families: Families
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = without_first_bytes(batch.column("_cdc_id"), ID_KEY_BEGINS)
+            yield batch.append_column(_FAMILY, self.families(keys))
+
+
+def _under_ids_of(source: pa.Table, mirror: pa.Table) -> pa.Table:
+    """Return the mirror's rows, those whose id the source doesn't have under the id of their family's row."""
+    missing = source.filter(pc.invert(pc.is_in(source["_cdc_id"], mirror["_cdc_id"])))
+    left = pc.invert(pc.is_in(mirror["_cdc_id"], source["_cdc_id"]))
+    alone = [_alone(table[_FAMILY]) for table in (missing, mirror.filter(left))]
+    place = pc.index_in(mirror[_FAMILY], missing[_FAMILY].combine_chunks())
+    heirs = pc.and_(left, pc.and_(*(pc.is_in(mirror[_FAMILY], one) for one in alone)))
+    ids = pc.if_else(
+        heirs, missing["_cdc_id"].combine_chunks().take(place.combine_chunks()), mirror["_cdc_id"]
+    )
+    return mirror.set_column(mirror.column_names.index("_cdc_id"), "_cdc_id", ids)
+
+
+def _alone(families: pa.ChunkedArray) -> pa.Array:
+    """Return the families that stand there once."""
+    counted = pc.value_counts(families.combine_chunks())
+    return counted.field("values").filter(pc.equal(counted.field("counts"), 1))
+
+
+@dataclass(frozen=True)
+class _Compare:
+    columns: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [batch for batch in batches if batch.num_rows]
+        if not found:
+            return
+        table = pa.Table.from_batches(found)
+        own = ["_cdc_id", *self.columns.names]
+        source = table.filter(table["_cdc_source"])
+        mirror = table.filter(pc.invert(table["_cdc_source"]))
+        if _FAMILY in table.column_names:
+            mirror = _under_ids_of(source, mirror)
+        yield outcome_of(compare_tables(source.select(own), mirror.select(own), "_cdc_id"))

@@ -1,0 +1,208 @@
+"""Whole rows after changes of Cassandra, as DataStax's readers expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.events.encoder import in_order
+from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
+from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
+from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.events.cassandra.records import (
+    EventSettings,
+    Numbered,
+    all_records,
+    count_truncations,
+    excluded_columns,
+    excluded_of,
+    fences_of,
+    nodes_of,
+    note,
+    runs_of,
+    table_ids_of,
+    wanted_changes,
+)
+from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states
+from airflow_cdc_provider.jobs.events.cassandra.rows_again import as_read, last_of_each_row
+from airflow_cdc_provider.jobs.events.cassandra.rows_before import data_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.made import Made
+from airflow_cdc_provider.jobs.events.order import EVENT_BITS, event_order
+from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
+
+
+def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
+    """Make the row after each change, of a write that several nodes logged once; or each row as it is now.
+
+    All changes are kept in memory: the last may change the first row.
+    """
+    connector, source = settings.connector, settings.source
+    if set(connector.publish.skipped_operations) - {"t"}:
+        raise ConfigurationError(
+            "option publish.skipped_operations is for events that have an operation",
+            expected="none in envelope datastax",
+            found=", ".join(connector.publish.skipped_operations),
+        )
+    if connector.publish.cassandra.reread and settings.read_again is None:
+        raise ConfigurationError(
+            "rows of a recording can't be read again",
+            expected="publish.cassandra.reread false",
+            remedy="or print events of what was captured, with --from-lake and a connection",
+        )
+    excluded = excluded_columns(connector, source)
+    former = {schema.id for schema in source.former_tables()}
+    records, numbers = all_records(batches)
+    records = records.combine_chunks()
+    damage.skipped["t"] += count_truncations(records["kind"])
+    table_ids = table_ids_of(records, source)
+    rows: list[np.ndarray] = []
+    made: list[pa.RecordBatch] = []
+    for schema in settings.tables():
+        ours = pc.equal(table_ids, bytes.fromhex(schema.id)).fill_null(False)
+        codec = source.codec_of(schema)
+        left_out = _whole_columns(excluded_of(schema, excluded, former=schema.id in former))
+        states, places = _states(settings, codec, records, ours, damage)
+        if connector.publish.cassandra.reread:
+            gone = schema.id in former
+            once = numbers if settings.by_batch else np.zeros_like(numbers)
+            states, places = _states_now(settings, codec, states, places, once, gone=gone)
+        options = datastax_envelope.EnvelopeOptions(
+            topics_of(connector),
+            json=connector.publish.value == "json",
+            key_in_value=connector.publish.cassandra.key_in_value,
+            excluded=left_out,
+            static=[c.name for c in codec.schema.static],
+            index=connector.publish.event_index,
+        )
+        decoder = RowDecoder(codec.schema, key_in_value=options.key_in_value)
+        for of_partition in (False, True):
+            chosen = pc.and_(states["captured"], pc.equal(states["of_partition"], of_partition))
+            part = decoder.decode(states.filter(chosen))
+            if not part.num_rows:
+                continue
+            envelope = datastax_envelope.build(part, schema.keyspace, schema.name, options)
+            piece = Piece(envelope, np.flatnonzero(chosen))
+            written = encoded(connector, [piece], settings.registrar)
+            made.append(written)
+            rows.append(places[written["row"].to_numpy()])
+    if made:
+        in_turn = in_order(made, np.concatenate(rows))
+        of_batch = numbers[np.sort(np.concatenate(rows)) >> EVENT_BITS]
+        for start, end in runs_of(of_batch):
+            yield Made(int(of_batch[start]), in_turn.slice(start, end - start))
+
+
+def _states(
+    settings: EventSettings, codec: CassandraCodec, records: pa.Table, ours: pa.Array, damage: Damage
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Return the states of a table's rows after each change, and numbers that order all tables' events."""
+    fences = fences_of(records.filter(pc.equal(records["source_table"], codec.table)), codec.schema.id)
+    changes, numbers = data_of(records, ours)
+    decoded = codec.decode(changes, fences)
+    note(codec.table, changes, decoded.undecodable, decoded.reasons, damage)
+    of_change = np.asarray(decoded.rows, np.int64)
+    contributions = pa.Table.from_batches([decoded.contributions], CONTRIBUTION_SCHEMA)
+    states = row_states(
+        contributions,
+        of_change,
+        settings.now_ns // 1_000_000_000,
+        codec.rules,
+        clustered=bool(codec.schema.clustering),
+    )
+    copies = copies_of(decoded.contributions, of_change, changes.num_rows)
+    damage.skipped["copy"] += int(np.count_nonzero(copies))
+    latest = np.full(changes.num_rows, np.iinfo(np.int64).min)
+    np.maximum.at(latest, of_change, latest_times(decoded.contributions["state"]))
+    change = states["change"].to_numpy()
+    columns = {
+        "key": states["key"],
+        "key_state": states["key_state"],
+        "state": states["state"],
+        "static_state": states["static_state"],
+        "lives": states["lives"],
+        "name": states["name"],
+        "written_at": pa.array(latest[change]),
+        "of_partition": states["key_state"].is_null(),
+        "index": cassandra_envelope.event_index(states["change"]),
+        "captured": pa.array((wanted_changes(settings.source, codec.schema.id, changes) & ~copies)[change]),
+    }
+    if settings.connector.publish.cassandra.node_header:
+        columns["node"] = nodes_of(changes).take(states["change"])
+    return pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
+
+
+def _states_now(
+    settings: EventSettings,
+    codec: CassandraCodec,
+    states: pa.RecordBatch,
+    places: np.ndarray,
+    numbers: np.ndarray,
+    *,
+    gone: bool,
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Return the rows that states are of, each once per number, as the source has them now.
+
+    Args:
+        settings: How events are made; it can read again.
+        codec: The table's.
+        states: Of :func:`_states`.
+        places: Likewise.
+        numbers: Per record, among which ones a row is told once.
+        gone: The table was dropped, so that nothing is there to be read.
+    """
+    captured = np.flatnonzero(states["captured"])
+    states, places = states.take(pa.array(captured)), places[captured]
+    of_batch = numbers[places >> EVENT_BITS]
+    last = np.concatenate(
+        [
+            np.empty(0, np.int64),
+            *(start + last_of_each_row(states.slice(start, end - start)) for start, end in runs_of(of_batch)),
+        ]
+    )
+    states, places = states.take(pa.array(last)), places[last]
+    read_again = _read_nothing if gone or settings.read_again is None else settings.read_again
+    return as_read(states, codec, read_again, settings.now_ns // 1_000_000_000), places
+
+
+def _read_nothing(table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    del table, keys
+    return iter(())
+
+
+def copies_of(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) -> np.ndarray:
+    """Tell which changes say just what one before them has said: each replica logs its copy of a write.
+
+    Two are the same if all they hold is: keys, deletions, values, write times and expiries.
+    """
+    number = np.zeros(len(of_change), np.int64)
+    for name in ("key", "scope", "clustering", "clustering_end", "generation", "state"):
+        values = contributions[name].dictionary_encode().indices.fill_null(-1).to_numpy()
+        number = np.unique(np.stack([number, values]), axis=1, return_inverse=True)[1].ravel()
+    order = np.lexsort((number, of_change))
+    changes, starts = np.unique(of_change[order], return_index=True)
+    offsets = np.append(starts, len(order)) * number.itemsize
+    buffers = [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(number[order])]
+    contents = pa.Array.from_buffers(pa.large_binary(), len(changes), buffers).dictionary_encode().indices
+    firsts = np.unique(contents.to_numpy(), return_index=True)[1]
+    copies = np.zeros(count, np.bool_)
+    copies[np.delete(changes, firsts)] = True
+    return copies
+
+
+def _whole_columns(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    for path in paths:
+        if len(path) > 1:
+            raise ConfigurationError(
+                f"field {'.'.join(path)} can't be left out",
+                remedy="envelope datastax can leave out whole columns; debezium fields too",
+            )
+    return [path[0] for path in paths]

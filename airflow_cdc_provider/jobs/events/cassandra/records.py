@@ -1,0 +1,187 @@
+"""What records of Cassandra tell before they are decoded: tables, nodes, places, what is to be an event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.fence import Fence, FenceRecord, add_fences
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.events.cassandra.rows_again import ReadAgain
+from airflow_cdc_provider.jobs.events.cassandra.rows_before import KnownOf, nothing_known
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.sources.cassandra.payload import Position
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.yaml_file import read_yaml
+
+Numbered = tuple[int, pa.RecordBatch]
+"""Records of one batch of the changes table, of ``CHANGE_SCHEMA``, and its number; 0 of a recording."""
+
+_ID_DIGITS: Final = 32
+"""A table's id as text; ``schema_id`` of other records is something else."""
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """What events are made by, beside the records.
+
+    Args:
+        connector: The declaration.
+        source: Knows the schemas, also those of tables that are gone.
+        cluster: The cluster's name.
+        now_ns: The moment at which events are built and TTLs are judged, ns since 1970.
+        known_of: What is known of rows from before all records.
+        read_again: Reads rows at the source; None where there is none, as of a recording.
+        by_batch: Whether all events of a batch of the changes table come before those of the next, whatever
+            their write times, and rows are read again once per batch.
+        registrar: Gives schemas their ids; None for none.
+    """
+
+    connector: Connector
+    source: CassandraSource
+    cluster: str
+    now_ns: int
+    known_of: KnownOf = nothing_known
+    read_again: ReadAgain | None = None
+    by_batch: bool = False
+    registrar: Registrar | None = None
+
+    def tables(self) -> list[TableSchema]:
+        """List the captured tables, then those that were dropped."""
+        source = self.source
+        return [*(source.schemas.tables[name] for name in source.tables()), *source.former_tables()]
+
+
+def all_records(batches: Iterable[Numbered]) -> tuple[pa.Table, np.ndarray]:
+    """Read all records; per record, the number of its batch."""
+    kept = list(batches)
+    numbers = [np.full(batch.num_rows, number) for number, batch in kept]
+    return (
+        pa.Table.from_batches([batch for _, batch in kept], record.CHANGE_SCHEMA),
+        np.concatenate([np.empty(0, np.int64), *numbers]),
+    )
+
+
+def runs_of(numbers: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each run of equal numbers."""
+    cuts = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+    if len(numbers):
+        yield from zip([0, *cuts], [*cuts, len(numbers)], strict=True)
+
+
+def table_ids_of(records: pa.RecordBatch | pa.Table, source: CassandraSource) -> pa.Array:
+    """Return the id of the table that each change or snapshot row is of, null for other records.
+
+    Null for changes of counters too: they hold what each node has counted, not the sum, which a snapshot has.
+    """
+    kinds, names, ids = (records[name] for name in ("kind", "source_table", "schema_id"))
+    by_name = {name: source.schemas.tables[name].id for name in source.tables()}
+    known = pa.array(by_name.values(), pa.string())
+    of_name = known.take(pc.index_in(names, value_set=pa.array(by_name, pa.string())))
+    texts = pc.coalesce(pc.if_else(pc.equal(ids, ""), None, ids), of_name)
+    unique = [text for text in pc.unique(texts).drop_null().to_pylist() if len(text) == _ID_DIGITS]
+    table_ids = pa.array(map(bytes.fromhex, unique), pa.binary())
+    of_snapshots = table_ids.take(pc.index_in(texts, value_set=pa.array(unique, pa.string())))
+    read = pc.equal(kinds, record.SNAPSHOT)
+    of_changes = pc.if_else(pc.equal(kinds, record.CHANGE), pc.binary_slice(records["payload"], 1, 17), None)
+    counters = [bytes.fromhex(table.id) for table in source.schemas.tables.values() if table.counter]
+    counted = pc.is_in(of_changes, value_set=pa.array(counters, pa.binary()))
+    of_changes = pc.if_else(counted, pa.scalar(None, pa.binary()), of_changes)
+    found = pc.if_else(read, of_snapshots, of_changes)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def wanted_changes(source: CassandraSource, table_id: str, changes: pa.RecordBatch) -> np.ndarray:
+    """Tell which changes are to be events: rows of snapshots, and what was written while ``cdc`` was on."""
+    read = pc.equal(changes["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
+    return read | source.written_while_captured(table_id, changes)
+
+
+def nodes_of(records: pa.RecordBatch) -> pa.Array:
+    """Return the node that logged each record; null for rows of snapshots, whose origin is but a place."""
+    return pc.if_else(pc.equal(records["kind"], record.SNAPSHOT), None, records["origin"])
+
+
+def count_truncations(kinds: pa.Array | pa.ChunkedArray) -> int:
+    """Return how many records of some kinds are truncations."""
+    return int(pc.sum(pc.equal(kinds, record.TRUNCATE)).as_py() or 0)
+
+
+def excluded_columns(connector: Connector, source: CassandraSource) -> Mapping[str, list[tuple[str, ...]]]:
+    """Return by table the columns to leave out of values."""
+    tables = [*source.tables(), *(schema.full_name for schema in source.former_tables())]
+    excluded: dict[str, list[tuple[str, ...]]] = {table: [] for table in tables}
+    for text in connector.publish.exclude_columns:
+        keyspace, table, *path = text.split(".")
+        if f"{keyspace}.{table}" not in excluded:
+            raise ConfigurationError(
+                f"option publish.exclude_columns names {text}, whose table is not captured",
+                expected=f"one of {', '.join(excluded)}",
+            )
+        excluded[f"{keyspace}.{table}"].append(tuple(path))
+    return excluded
+
+
+def excluded_of(
+    schema: TableSchema, excluded: Mapping[str, Sequence[tuple[str, ...]]], *, former: bool
+) -> Sequence[tuple[str, ...]]:
+    """Return what a table excludes; of one that was dropped since, what it had of that."""
+    paths = excluded[schema.full_name]
+    names = {column.name for column in schema.columns}
+    return [path for path in paths if path[0] in names] if former else paths
+
+
+def fences_of(records: pa.Table, table_id: str = "") -> tuple[Fence, ...]:
+    """Return what the truncations among a table's records put an end to.
+
+    Args:
+        records: Records of one table's name.
+        table_id: Only truncations of this table, by its id; empty for all.
+    """
+    truncates = records.filter(pc.equal(records["kind"], record.TRUNCATE)).to_pylist()
+    ours = [row for row in truncates if not table_id or row["schema_id"] in (None, table_id)]
+    return add_fences((), map(FenceRecord.of, ours))
+
+
+def note(
+    table: str, part: pa.RecordBatch, undecodable: Sequence[int], reasons: Sequence[str], damage: Damage
+) -> None:
+    """Note changes that could not be decoded.
+
+    Args:
+        table: Their table.
+        part: Batch of ``CHANGE_SCHEMA``.
+        undecodable: Rows of it.
+        reasons: A text for each of them.
+        damage: Collects them.
+
+    Raises:
+        CorruptInput: It is strict.
+    """
+    for row, reason in zip(undecodable, reasons, strict=True):
+        damage.add(f"{table}, {place_of(part['origin'][row].as_py(), part['position'][row].as_py())}", reason)
+
+
+def place_of(origin: str, position: bytes) -> str:
+    """Name a place for people."""
+    place = Position.unpack(position)
+    return f"node {origin}, segment {place.segment}, position {place.end}"
+
+
+def cluster_name(path: Path) -> str:
+    """Return the cluster's name by the ``cassandra.yaml`` in the folder or above it, empty without one."""
+    for file in (path / "cassandra.yaml", path.parent / "cassandra.yaml"):
+        if file.is_file():
+            values = read_yaml(file)
+            return str(values.get("cluster_name") or "") if isinstance(values, dict) else ""
+    return ""

@@ -1,0 +1,232 @@
+"""Rows of mirrors as the events that tell them: what the last event of each key must say.
+
+A mirror keeps what its rows were made of: the Row messages of Vitess, the documents of MongoDB. They go
+through the very decoder, envelope and transforms by which changes are published, as rows of a snapshot do, in
+JSON without schemas whatever the topics hold. So every choice of ``publish`` (masks, names, forms of time) is
+in both sides of a comparison.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.spans import without_first_bytes
+from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
+from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
+from airflow_cdc_provider.jobs.topics.settings import converters_of
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
+from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.vitess.event_records import decode_records
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.sources.vitess.states import HEAD_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EVENT_DDL: Final = "key binary, value binary"
+_EVENT_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+_POSITION_BYTES: Final = 28
+_AFTER: Final = b"\x12"
+"""Leads the field ``after`` of a RowChange message."""
+
+Maker = Callable[[pa.Array], pa.RecordBatch]
+"""Makes encoded records of what a mirror keeps of its rows."""
+
+
+def mirror_events(context: JobContext, table: str, mirror: Mirror, state: MirrorState) -> DataFrame:
+    """Return key and value of the event of each row of a mirror, in the columns of :data:`EVENT_DDL`.
+
+    Raises:
+        ConfigurationError: The mirror keeps nothing that events can be made of.
+    """
+    rows = mirror.table.read(state.head)
+    connector = context.connector
+    plain = as_json(connector).to_dict()
+    if isinstance(connector.source, VitessOptions):
+        fields = vitess_lake.recorded_schema(context, context.changes.state().batch).fields
+        own = {name: text for (of, name), text in fields.items() if of == table}
+        return map_in_arrow(
+            rows.selectExpr(f"{CDC_COLUMN}.state state"), _VitessEvents(plain, table, own), EVENT_DDL
+        )
+    assert isinstance(connector.source, MongodbOptions)
+    codec = context.source.codec(table, state.memory)
+    if getattr(codec, "keeps_state", False):
+        return map_in_arrow(
+            rows.selectExpr(f"{CDC_COLUMN}.state state"), _MongodbEvents(plain, table), EVENT_DDL
+        )
+    if connector.source.document_column != "extended_json":
+        raise ConfigurationError(
+            f"the mirror of {table} doesn't keep its documents in a form that events can be made of",
+            expected="source.document_column: extended_json, or columns inferred by source.infer",
+            found=connector.source.document_column,
+        )
+    return map_in_arrow(rows.selectExpr("document state"), _MongodbEvents(plain, table), EVENT_DDL)
+
+
+def as_json(connector: Connector) -> Connector:
+    """Return a connector whose events are the same, but in JSON without schemas, with nothing beside them."""
+    publish = connector.publish
+    schema_names, field_names = converters_of(connector).adjustments()
+    return replace(
+        connector,
+        publish=replace(
+            publish,
+            key="string" if publish.key == "string" else "json",
+            value="json",
+            schemas=False,
+            schema_names=schema_names,
+            field_names=field_names,
+            transactions=False,
+            skipped_operations=(),
+            skip_unchanged=False,
+            registry=type(publish.registry)(),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _VitessEvents:
+    """Makes events of states of Vitess' rows. Picklable.
+
+    Args:
+        connector: The declaration, as plain data.
+        table: ``keyspace.table``.
+        fields: ``FieldEvent`` messages by the name that states bear.
+    """
+
+    connector: Mapping[str, Any]
+    table: str
+    fields: Mapping[str, bytes]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        maker = VitessRecords(
+            Connector.from_dict(self.connector), time.time_ns(), lambda keyspace, table: True
+        )
+        for batch in batches:
+            states = batch["state"]
+            count = len(states)
+            if not count:
+                continue
+            names = pc.binary_slice(states, 1, HEAD_BYTES).dictionary_encode()
+            told = pa.array([name.hex() for name in names.dictionary.to_pylist()], pa.string())
+            rows = _snapshot_rows(
+                self.table,
+                f"{self.table.partition('.')[0]}/-",
+                _as_inserts(without_first_bytes(states, HEAD_BYTES)),
+                told.take(names.indices),
+            )
+            decoded = decode_records(rows, self._fields, maker.form, _everything)
+            if decoded.unread:
+                raise CorruptInput(
+                    f"a row of the mirror of {self.table} can't be read",
+                    found=next(iter(decoded.unread.values())),
+                )
+            yield _events(maker.made(decoded))
+
+    def _fields(self, table: str, schema_id: str) -> bytes:
+        if schema_id not in self.fields:
+            raise CorruptInput(f"the fields {schema_id} of {table} are not among the schema's records")
+        return self.fields[schema_id]
+
+
+@dataclass(frozen=True)
+class _MongodbEvents:
+    """Makes events of documents: BSON, or canonical Extended JSON. Picklable.
+
+    Args:
+        connector: The declaration, as plain data.
+        table: ``database.collection``.
+    """
+
+    connector: Mapping[str, Any]
+    table: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        maker = MongodbRecords(Connector.from_dict(self.connector), time.time_ns())
+        database, _, collection = self.table.partition(".")
+        for batch in batches:
+            documents = batch["state"]
+            if not len(documents):
+                continue
+            if pa.types.is_string(documents.type) or pa.types.is_large_string(documents.type):
+                documents = _as_bson(documents)
+            form = maker.form(database, collection)
+            decoded = mongodb_events.decode_snapshot(documents, database, collection, form)
+            records, reasons = maker.records(decoded.events)
+            if found := [*decoded.reasons, *reasons.values()]:
+                raise CorruptInput(f"a document of the mirror of {self.table} can't be shown", found=found[0])
+            yield _events(records)
+
+
+def _as_inserts(rows: pa.Array) -> pa.Array:
+    """Write Row messages as the changes that have them after: what a copy gives."""
+    sizes = pc.binary_length(rows).dictionary_encode()
+    heads = [_AFTER + _varint(size) for size in sizes.dictionary.to_pylist()]
+    before = pa.array(heads, pa.binary()).take(sizes.indices)
+    return pc.binary_join_element_wise(before, rows, pa.scalar(b"", pa.binary()))
+
+
+def _varint(number: int) -> bytes:
+    """Write a number as Protobuf does: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _everything(keyspace: str, table: str) -> bool:
+    del keyspace, table
+    return True
+
+
+def _as_bson(texts: pa.Array) -> pa.Array:
+    """Read documents that a mirror keeps as text alone; one after the other, as the driver reads them."""
+    import bson
+    from bson import json_util
+
+    form = json_util.JSONOptions(
+        json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=bson.DatetimeConversion.DATETIME_AUTO
+    )
+    return pa.array(
+        [bson.encode(json_util.loads(text, json_options=form)) for text in texts.to_pylist()], pa.binary()
+    )
+
+
+def _events(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return keys and values of encoded records, which have both."""
+    both = [records[name].cast(pa.large_binary()).cast(pa.binary()) for name in ("key", "value")]
+    return pa.RecordBatch.from_arrays(both, schema=_EVENT_SCHEMA)
+
+
+def _snapshot_rows(table: str, origin: str, payload: pa.Array, schema_ids: pa.Array) -> pa.RecordBatch:
+    """Write records of kind ``snapshot``, all at one place."""
+    count = len(payload)
+    place = pa.repeat(pa.scalar(bytes(_POSITION_BYTES), pa.binary()), count)
+    values = {
+        "source_table": pa.repeat(pa.scalar(table), count),
+        "kind": pa.repeat(pa.scalar(record.SNAPSHOT), count),
+        "origin": pa.repeat(pa.scalar(origin), count),
+        "position": place,
+        "generation": pa.array(np.zeros(count, np.int64)),
+        "version": place,
+        "schema_id": schema_ids,
+        "payload": payload,
+    }
+    arrays = [values.get(one.name, pa.nulls(count, one.type)) for one in CHANGE_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)

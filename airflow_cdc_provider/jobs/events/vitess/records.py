@@ -1,0 +1,329 @@
+"""Decoded events of Vitess to records: envelope, transactions, converters, as ``publish`` says.
+
+For recordings and for whatever publishes: a stretch of a stream in, records in publishing order out. What
+goes from one stretch to the next is a value: the epochs of shards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events import transactions
+from airflow_cdc_provider.events.encoder import Envelope
+from airflow_cdc_provider.events.envelopes import cloud_events
+from airflow_cdc_provider.events.envelopes import vitess as vitess_envelope
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.events.names import adjusted_schema
+from airflow_cdc_provider.events.transforms.fields import change_fields
+from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.topics.own import (
+    heartbeats_topic,
+    schema_changes_topic,
+    transactions_topic,
+)
+from airflow_cdc_provider.jobs.topics.settings import converters_of, encoded, topics_of, without_skipped
+from airflow_cdc_provider.sources.converters import load_converters
+from airflow_cdc_provider.sources.vitess.ddl import read_statement
+from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
+from airflow_cdc_provider.sources.vitess.event_tables import EventForm
+from airflow_cdc_provider.sources.vitess.event_types import EventTypes
+from airflow_cdc_provider.sources.vitess.events import (
+    Heartbeat,
+    Statement,
+    Stream,
+    StreamEvents,
+    Transactions,
+    decode,
+)
+from airflow_cdc_provider.sources.vitess.transaction_order import TransactionOrder
+from airflow_cdc_provider.sources.vitess.vgtid_text import vgtid_text, vgtid_texts
+
+UNCHANGED = "unchanged"
+"""Kind under which updates are counted that changed nothing that events show."""
+
+_EVENT_ID = (("name", "name"), ("vgtid", "vgtid"))
+"""What the id of a CloudEvent names, and the fields of the source block that it is taken from."""
+
+
+@dataclass
+class VitessRecords:
+    """Makes records of a stream, stretch after stretch.
+
+    Args:
+        connector: The declaration.
+        now_ns: When records are made, ns since 1970.
+        captured: Tells of a keyspace and table whether its events are wanted.
+        skipped: Gets the number of events left out on purpose, by kind.
+        births: First epochs of the shards that a reshard made, where records tell them.
+        registrar: Gives schemas their ids; None for none.
+    """
+
+    connector: Connector
+    now_ns: int
+    captured: Callable[[str, str], bool]
+    skipped: Counter[str] = field(default_factory=Counter)
+    births: dict[str, set[int]] = field(default_factory=dict)
+    registrar: Registrar | None = None
+    _tables: dict[str, str] = field(default_factory=dict)
+
+    def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Make the records of a stretch of a stream.
+
+        Args:
+            stream: The stream.
+            first: First event, behind a transaction.
+            last: The event after the last one, behind a transaction.
+
+        Returns:
+            Records in publishing order, and why row changes have none, by their first byte in the stream.
+
+        Raises:
+            CorruptInput: The stream is broken.
+            ConfigurationError: Two tables would share a name, or a mask or converter doesn't fit its column.
+        """
+        decoded = decode(stream, first, last, self.form, self.captured)
+        return self.made(decoded), decoded.unread
+
+    def made(self, decoded: StreamEvents) -> pa.RecordBatch:
+        """Make the records of decoded events, in publishing order.
+
+        Raises:
+            CorruptInput: A VGTID can't be read.
+            ConfigurationError: Two tables would share a name.
+        """
+        publish = self.connector.publish
+        told = decoded.transactions
+        tables = [self._wanted(table) for table in decoded.tables]
+        tables = [table for table in tables if table.rows.num_rows]
+        texts = self._vgtids(told)
+        pieces = [*self._schema_changes(decoded.statements), *self._heartbeats(decoded.heartbeats)]
+        blocks: list[pa.StructArray] = []
+        if publish.transactions:
+            bounded = self._bound(tables, told, texts)
+            if publish.vitess.transaction_records:
+                topic = transactions_topic(self.connector)
+                places = np.concatenate([told.begins, told.ends])
+                pieces.append(Piece(self._changed_fields(transactions.build(bounded, topic)), places))
+            blocks = self._blocks(tables, told, bounded.blocks)
+        for number, table in enumerate(tables):
+            rows = table.rows.append_column("vgtid", texts.take(pa.array(table.transactions)))
+            if blocks:
+                rows = rows.append_column("transaction", blocks[number])
+            pieces.append(Piece(self._envelope(table, rows), table.places))
+        return encoded(self.connector, pieces, self.registrar)
+
+    @cached_property
+    def order(self) -> TransactionOrder:
+        """Epochs and ranks of shards' transactions, as far as they were read."""
+        inherits = self.connector.publish.vitess.inherit_epochs
+        return TransactionOrder(inherits=inherits, births=self.births)
+
+    @cached_property
+    def form(self) -> EventForm:
+        """How rows are shown."""
+        own = self.connector.publish.vitess
+        return EventForm(
+            EventTypes(
+                own.temporal,
+                own.decimals,
+                own.unsigned_bigints,
+                own.binary,
+                own.nullable_dates,
+                own.unknown_types,
+                own.bits,
+                own.geometries,
+                own.vectors,
+                own.charsets,
+                own.timestamps,
+            ),
+            own.include_columns,
+            own.exclude_columns,
+            tuple(own.key_columns.items()),
+            tuple(own.masks.items()),
+            own.source_types_of_columns,
+            own.source_types,
+            tuple(load_converters(own.converters)),
+        )
+
+    def _schema_changes(self, statements: list[Statement]) -> list[Piece]:
+        """Make records of DDL that concerns captured tables, or tables that it doesn't tell."""
+        if not self.connector.publish.schema_changes:
+            return []
+        changes = [
+            (statement, change.table if change else "<unknown>", change and change.kind.upper())
+            for statement in statements
+            for change in read_statement(statement.text) or (None,)
+            if change is None or self.captured(statement.keyspace, change.table)
+        ]
+        if not changes:
+            return []
+        told = [statement for statement, _, _ in changes]
+        local = self.connector.publish.vitess.local_vgtid
+        columns = {
+            "keyspace": pa.array([statement.keyspace for statement in told], pa.utf8()),
+            "table": pa.array([table for _, table, _ in changes], pa.utf8()),
+            "type": pa.array([kind for _, _, kind in changes], pa.utf8()),
+            "statement": pa.array([statement.text for statement in told], pa.utf8()),
+            "shard": pa.array([statement.shard for statement in told], pa.utf8()),
+            "seconds": pa.array([statement.seconds for statement in told], pa.int64()),
+            "vgtid": pa.array([vgtid_text(s.vgtid, s.shard if local else "") for s in told], pa.utf8()),
+        }
+        topic = schema_changes_topic(self.connector)
+        envelope = vitess_envelope.build_schema_changes(pa.record_batch(columns), topic, self._options())
+        return [Piece(self._changed_fields(envelope), np.array([statement.place for statement in told]))]
+
+    def heartbeats(self, told: Sequence[Heartbeat]) -> pa.RecordBatch:
+        """Make the records of heartbeats alone; none if they aren't wanted."""
+        return encoded(self.connector, self._heartbeats(told), self.registrar)
+
+    def _heartbeats(self, told: Sequence[Heartbeat]) -> list[Piece]:
+        publish = self.connector.publish
+        if not told or not (publish.vitess.heartbeats or publish.heartbeat_interval_seconds):
+            return []
+        topic = heartbeats_topic(self.connector)
+        vgtids = pa.array([vgtid_text(one.vgtid) for one in told], pa.utf8())
+        envelope = vitess_envelope.build_heartbeats(vgtids, topic, self._options())
+        return [Piece(envelope, np.array([one.place for one in told]))]
+
+    def _changed_fields(self, envelope: Envelope) -> Envelope:
+        own = self.connector.publish.vitess
+        return change_fields(envelope, own.remove_fields, own.replace_fields)
+
+    def _topic(self, keyspace: str, table: str) -> str:
+        """Return where a table's events go."""
+        own = self.connector.publish.vitess
+        topics = topics_of(self.connector)
+        if own.topic_prefix and not any(
+            re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_not_for
+        ):
+            topics = replace(topics, prefix=own.topic_prefix)
+        topic = topics.topic(keyspace, table)
+        if not topics.pattern and topics.strategy is None:
+            self._refuse_shared_name(topic, f"{keyspace}.{table}")
+        return topic
+
+    def _refuse_shared_name(self, topic: str, table: str) -> None:
+        """Refuse tables whose names are equal once they are made fit for topics or schemas."""
+        name = adjusted_schema(topic, converters_of(self.connector).adjustments()[0])
+        other = self._tables.setdefault(name, table)
+        if other != table:
+            raise ConfigurationError(
+                f"tables {other} and {table} would share schemas and topic under the name {name}",
+                remedy="set publish.schema_names to avro_unicode, which keeps names of schemas apart, or "
+                "name topics by publish.topic_naming",
+            )
+
+    def _options(self) -> vitess_envelope.EnvelopeOptions:
+        publish = self.connector.publish
+        return vitess_envelope.EnvelopeOptions(
+            self.connector.topic_prefix,
+            publish.version,
+            publish.tombstones,
+            self.now_ns,
+            publish.vitess.ordered_transactions,
+        )
+
+    def _wanted(self, table: TableEvents) -> TableEvents:
+        """Leave out events that aren't to be published; transactions don't count them either."""
+        publish = self.connector.publish
+        if not publish.skipped_operations and not publish.skip_unchanged:
+            return table
+        numbers = pa.array(np.arange(table.rows.num_rows))
+        rows = table.rows.append_column("number", numbers)
+        rows = without_skipped(rows, self.connector, self.skipped)
+        if publish.skip_unchanged:
+            rows = self._changed(rows)
+        kept = rows["number"].to_numpy()
+        rows = rows.drop_columns(["number"])
+        return TableEvents(table.table, rows, table.places[kept], table.transactions[kept])
+
+    def _changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        updates = pc.equal(rows["op"], "u").to_numpy(zero_copy_only=False)
+        same = updates & _equal_rows(rows["before"], rows["after"])
+        self.skipped[UNCHANGED] += int(same.sum())
+        return rows.filter(pa.array(~same))
+
+    def _vgtids(self, told: Transactions) -> pa.Array:
+        local = self.connector.publish.vitess.local_vgtid
+        return vgtid_texts(told.data, told.vgtid_starts, told.vgtid_ends, told.shards if local else ())
+
+    def _bound(self, tables: list[TableEvents], told: Transactions, texts: pa.Array) -> transactions.Bounded:
+        sort = _publishing_order(tables)
+        numbers = np.concatenate([np.empty(0, np.int64), *(table.transactions for table in tables)])[sort]
+        names = [
+            pc.binary_join_element_wise(
+                table.rows["shard"], pa.scalar(table.table.keyspace), pa.scalar(table.table.name), "."
+            )
+            for table in tables
+        ]
+        collections = pa.concat_arrays([pa.array([], pa.utf8()), *names]).take(pa.array(sort))
+        return transactions.bound(
+            texts, told.begin_seconds * 1000, told.end_seconds * 1000, numbers, collections
+        )
+
+    def _blocks(
+        self, tables: list[TableEvents], told: Transactions, blocks: pa.StructArray
+    ) -> list[pa.StructArray]:
+        """Hand each table's events their field ``transaction``."""
+        sort = _publishing_order(tables)
+        place = np.empty(len(sort), np.int64)
+        place[sort] = np.arange(len(sort))
+        of_tables = []
+        begin = 0
+        order = None
+        if self.connector.publish.vitess.ordered_transactions:
+            shards = told.with_shards()
+            known = told.epochs
+            order = self.order.next(shards) if known is None else self.order.known(shards, known)
+        for table in tables:
+            own = blocks.take(pa.array(place[begin : begin + table.rows.num_rows]))
+            begin += table.rows.num_rows
+            if order is not None:
+                which = pa.array(table.transactions)
+                own = pa.StructArray.from_arrays(
+                    [*own.flatten(), order.epochs.take(which), order.ranks.take(which)],
+                    [name for name, _ in vitess_envelope.ORDERED_TRANSACTION.fields],
+                )
+            of_tables.append(own)
+        return of_tables
+
+    def _envelope(self, table: TableEvents, rows: pa.RecordBatch) -> Envelope:
+        publish = self.connector.publish
+        keyspace, name = table.table.keyspace, table.table.name
+        shape = vitess_envelope.Shape(
+            keyspace,
+            name,
+            self._topic(keyspace, name),
+            [column.field for column in table.table.key],
+            [column.field for column in table.table.columns],
+        )
+        envelope = vitess_envelope.build(rows, shape, self._options())
+        if publish.envelope == "cloudevents":
+            return cloud_events.wrap(envelope, _EVENT_ID, schemas=publish.schemas)
+        return self._changed_fields(envelope)
+
+
+def _publishing_order(tables: list[TableEvents]) -> np.ndarray:
+    """Return what puts the events of all tables, one after the other, into the order of the stream."""
+    places = np.concatenate([np.empty(0, np.int64), *(table.places for table in tables)])
+    return np.argsort(places, kind="stable")
+
+
+def _equal_rows(before: pa.StructArray, after: pa.StructArray) -> np.ndarray:
+    """Tell which rows are equal in all columns; two nulls are."""
+    equal = np.ones(len(before), np.bool_)
+    for old, new in zip(before.flatten(), after.flatten(), strict=True):
+        same = pc.equal(old, new).fill_null(False)
+        both_null = pc.and_(old.is_null(), new.is_null())
+        equal &= pc.or_(same, both_null).to_numpy(zero_copy_only=False)
+    return equal

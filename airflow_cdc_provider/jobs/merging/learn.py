@@ -1,0 +1,66 @@
+"""Columns that follow from the rows themselves: pending changes are looked at before they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.merging.due import DueTable
+from airflow_cdc_provider.sources.abilities import FIELD_COUNTS, LearnsColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_DDL = "name string, kind bigint, count bigint, place bigint, whole boolean"
+
+
+def learn(context: JobContext, d: DueTable, contributions: DataFrame) -> DueTable:
+    """Fit a mirror's columns to what is about to be merged.
+
+    The memory of the new columns is committed before the columns change, so a job that is killed in between
+    goes on with the same types.
+
+    Args:
+        context: The job.
+        d: The table.
+        contributions: All that will be merged into it; read once more than otherwise.
+
+    Returns:
+        The table with the codec that shows everything, or as it was.
+    """
+    if not isinstance(d.codec, LearnsColumns) or not d.codec.learns_columns:
+        return d
+    counted = map_in_arrow(contributions.select(*CONTRIBUTION_SCHEMA.names), _Tally(d.codec), _DDL)
+    summed = counted.groupBy("name", "kind").agg(
+        *_expressions("sum(count) count", "min(place) place", "bool_and(whole) whole")
+    )
+    counts = summed.select(*FIELD_COUNTS.names).toArrow().cast(FIELD_COUNTS)
+    learned = d.codec.learn(counts)
+    if learned is d.codec:
+        return d
+    state = d.mirror.reserve(d.state, context.source.reserve(learned, d.state.memory), clear=False)
+    for change in d.mirror.prepare(learned.mirror_schema(), learned.drift):
+        log.info("%s: %s", d.mirror.name, change)
+    return replace(d, codec=learned, state=state)
+
+
+@dataclass(frozen=True)
+class _Tally:
+    codec: LearnsColumns
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield self.codec.tally(batch)
+
+
+def _expressions(*texts: str) -> list[Column]:
+    from pyspark.sql.functions import expr
+
+    return [expr(text) for text in texts]

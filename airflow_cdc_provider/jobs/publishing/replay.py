@@ -1,0 +1,365 @@
+"""The replay stage: events of a range of batches once more, to their topics or to others.
+
+Consumers that lost or misread events get them again, and a new consumer gets a history of its own. Where
+publishing stands isn't touched: a replay has a transactional id and a position of its own
+(``<transactional id>.replay``), so it may run beside syncs. Like publishing it sends a transaction of records
+with the position after them: a replay that is ended anywhere and asked for again goes on there.
+
+A range can be sent only while the changes table has its batches (``lake.retention_seconds``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing, TransientError
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.publish import (
+    client_settings,
+    form_of,
+    positions_topic,
+    published,
+    registrar_of,
+)
+from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
+from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
+from airflow_cdc_provider.jobs.topics.rules import topic_maker
+from airflow_cdc_provider.jobs.topics.settings import headers_of
+from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
+from airflow_cdc_provider.kafka.producer import RecordProducer
+from airflow_cdc_provider.kafka.settings import ClientSettings
+
+
+def replay(context: JobContext) -> JobResult:
+    """Publish the events of batches once more.
+
+    Options of the spec: ``first_batch`` and ``last_batch``, or ``since`` and ``until`` (ISO 8601: batches
+    that were committed then); what isn't given is open: from the first batch that is kept, up to the last
+    one that is published, or with another prefix to the newest. ``topic_prefix``: of the topics to send to;
+    empty for the same ones. ``request``: names what is asked for; only a replay of the same request goes on
+    where another one was ended. With tables in the spec only theirs.
+
+    Raises:
+        ConfigurationError: Batches of the range are gone, not there yet or not published yet; or as for
+            publishing.
+        TransientError: The brokers didn't answer for ``publish.kafka.retry_seconds``.
+        CommitConflict: Another replay of this connector runs.
+        CorruptInput: A record can't be decoded and the source is strict.
+    """
+    settings = client_settings(context)
+    prefix = str(context.spec.options.get("topic_prefix") or "")
+    if prefix == context.connector.topic_prefix:
+        prefix = ""
+    done = published(context)
+    through = None if prefix else done.batch - 1 if done else 0
+    run = _Replay(context, settings, prefix, through, Damage(strict=is_strict(context.connector)))
+    began = time.monotonic()
+    kafka, name = context.connector.publish.kafka, context.connector.name
+    wait_for_brokers(run.send, lambda: run.transactions, kafka, context.stopping, name)
+    sent = run.range
+    result = ReplayResult(
+        sent.first,
+        sent.last,
+        sum(one.records for one in run.tries),
+        sum(one.refused for one in run.tries),
+        run.transactions,
+        round(time.monotonic() - began, 3),
+    )
+    if run.tries[-1].position.batch <= sent.last:
+        raise TransientError(
+            f"the replay was asked to stop in batch {run.tries[-1].position.batch}",
+            remedy="run it again: it goes on there",
+        )
+    log.info("%s: replayed %s", context.connector.name, result)
+    findings = [f"replaying: {one}" for one in run.damage.told()]
+    if not prefix and done is not None and sent.last < _published_now(context, done).batch - 1:
+        findings.append(
+            f"events of batches {sent.first} to {sent.last} stand behind those of later ones now, or among "
+            "them: readers that take the last event of a key for its state see an older one; replay up to "
+            "the newest batch, while publishing pauses"
+        )
+    return JobResult(ok=True, replayed=result, findings=tuple(findings))
+
+
+def _published_now(context: JobContext, before: PublishPosition) -> PublishPosition:
+    """Return where publishing stands after a replay, beside which it may have gone on.
+
+    All is sent: that brokers don't answer any more fails nothing, as another try would send it again.
+    """
+    try:
+        return published(context) or before
+    except BrokersAway as error:
+        log.warning("%s: whether batches were published meanwhile isn't known: %s", before.connector, error)
+        return before
+
+
+@dataclass(frozen=True)
+class BatchRange:
+    """Batches from ``first`` to ``last``."""
+
+    first: int
+    last: int
+
+
+def kept_batches(context: JobContext) -> dict[int, datetime]:
+    """Return when each batch that the changes table still has was committed, oldest first.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    from pyspark.sql import functions as f
+
+    state = context.changes.state()
+    if not state.batch:
+        raise ConfigurationError(
+            f"there is no table {context.connector.changes_table} with changes",
+            remedy="run a capture or sync first",
+        )
+    rows = context.changes.pending(0, state.batch, kinds=(record.OFFSET,))
+    found = rows.select("batch", f.unix_micros("captured_at").alias("us")).collect()
+    return {row["batch"]: datetime.fromtimestamp(row["us"] / 1e6, UTC) for row in sorted(found)}
+
+
+def chosen_range(
+    kept: Mapping[int, datetime], options: Mapping[str, Any], published_through: int | None
+) -> BatchRange:
+    """Tell which batches are asked for.
+
+    Args:
+        kept: When each batch that is there was committed, oldest first; at least one.
+        options: Of the spec; see :func:`replay`.
+        published_through: The last batch that is published, where none beyond it may be sent.
+
+    Raises:
+        ConfigurationError: Batches of the range are gone, not there yet or not published yet; there is none;
+            or numbers and times are mixed.
+    """
+    first, last = options.get("first_batch"), options.get("last_batch")
+    since, until = (_moment(name, options.get(name)) for name in ("since", "until"))
+    if (first is not None or last is not None) and (since or until):
+        raise ConfigurationError(
+            "a replay is of numbered batches or of a time",
+            expected="first_batch and last_batch, or since and until",
+            found="both",
+        )
+    oldest, newest = next(iter(kept)), max(kept)
+    end = newest if published_through is None else min(newest, published_through)
+    if since or until:
+        if since and oldest > 1 and since < kept[oldest]:
+            raise _let_go(oldest, kept[oldest], f"since {since.isoformat()}")
+        chosen = [n for n, at in kept.items() if (not since or at >= since) and (not until or at <= until)]
+        chosen = [n for n in chosen if n <= end]
+        if not chosen:
+            raise ConfigurationError(
+                "no batch that may be replayed was committed then",
+                expected=f"a time from {kept[oldest].isoformat()} on, and batches up to {end}",
+            )
+        return BatchRange(chosen[0], chosen[-1])
+    first = oldest if first is None else int(first)
+    last = end if last is None else int(last)
+    if first < oldest and oldest > 1:
+        raise _let_go(oldest, kept[oldest], f"batch {first}")
+    if end < last <= newest:
+        raise ConfigurationError(
+            f"batch {last} isn't published yet",
+            expected=f"a batch up to {end}, or another topic_prefix",
+            remedy="publish first: otherwise the same topics would get its events twice",
+        )
+    if not 1 <= first <= last <= newest:
+        raise ConfigurationError(
+            "there are no such batches to replay",
+            expected=f"batches from {oldest} to {end}",
+            found=f"{first} to {last}",
+        )
+    return BatchRange(first, last)
+
+
+@dataclass
+class _Replay:
+    """One replay. What it counts outlives its tries.
+
+    Args:
+        context: The job.
+        settings: Of the clients.
+        prefix: Of the topics to send to; empty for the same ones.
+        published_through: As for :func:`chosen_range`.
+        damage: Collects what is left out.
+        range: The batches, when a try has begun.
+        tries: What each try did.
+    """
+
+    context: JobContext
+    settings: ClientSettings
+    prefix: str
+    published_through: int | None
+    damage: Damage
+    range: BatchRange = BatchRange(0, 0)
+    tries: list[BatchPublisher] = field(default_factory=list)
+
+    @property
+    def transactions(self) -> int:
+        """How many there were."""
+        return sum(one.transactions for one in self.tries)
+
+    @property
+    def _name(self) -> str:
+        """Whose the position is."""
+        return f"{self.context.connector.name}.replay"
+
+    def send(self) -> None:
+        """Send from where this replay stands to the end of the range.
+
+        Raises:
+            BrokersAway: The brokers don't answer; the next try goes on.
+            CdcError: As :func:`replay`.
+        """
+        kept = kept_batches(self.context)
+        connector = self.context.connector
+        options = connector.publish.kafka
+        own_id = f"{options.transactional_id or connector.name}.replay"
+        shared = positions_topic(connector, self.settings)
+        shared.make(1)
+        positions = PositionsTopic(self.settings, shared.topic, self._name)
+        transactional_id = own_id if options.delivery == "exactly_once" else ""
+        producer = RecordProducer(
+            self.settings,
+            positions,
+            transactional_id=transactional_id,
+            topics=topic_maker(connector, self.settings),
+        )
+        try:
+            try:
+                stored = producer.take_over()
+            except OffsetMissing as error:
+                log.warning("%s begins at its begin: %s", self._name, error)
+                stored = None
+            position, self.range = self._begin(stored, kept)
+            registrar = registrar_of(self.context)
+            publisher = BatchPublisher(
+                producer,
+                lambda wanted: self._made(replace(wanted, registrar=registrar)),
+                headers_of(connector),
+                position.form,
+                options.records_at_once,
+                self.context.stopping,
+                RefusedRecords.of(self.context).add if options.refused == "quarantine" else None,
+                position,
+            )
+            self.tries.append(publisher)
+            publisher.publish(self.range.last, time.time_ns())
+        finally:
+            producer.close()
+
+    def _begin(
+        self, stored: PublishPosition | None, kept: Mapping[int, datetime]
+    ) -> tuple[PublishPosition, BatchRange]:
+        """Return where to begin, and the range: where the same was begun and not ended, its place and range.
+
+        What an open range stands for changes with each batch that is published: a replay keeps what it stood
+        for when it began. One that an earlier try of this run has ended stays so: brokers may take the last
+        transaction and go away before they say it.
+
+        Args:
+            stored: The position of the last replay; None for none.
+            kept: As for :func:`chosen_range`.
+
+        Raises:
+            ConfigurationError: As :func:`chosen_range`.
+        """
+        options = self.context.spec.options
+        told = [
+            form_of(self.context.connector),
+            [str(options.get(name) or "") for name in ("first_batch", "last_batch", "since", "until")],
+            self.prefix,
+            sorted(self.context.spec.tables),
+            str(options.get("request", "")),
+        ]
+        digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+        found = re.fullmatch(rf"{digest}:(\d+)-(\d+)", stored.form) if stored is not None else None
+        ours = bool(self.tries) and stored is not None and stored.form == self.tries[-1].form
+        if stored is None or found is None or (stored.batch > int(found[2]) and not ours):
+            chosen = chosen_range(kept, options, self.published_through)
+            form = f"{digest}:{chosen.first}-{chosen.last}"
+            return PublishPosition(self._name, chosen.first, form=form), chosen
+        oldest = next(iter(kept))
+        if stored.batch < min(oldest, int(found[2]) + 1) and oldest > 1:
+            raise _let_go(oldest, kept[oldest], f"batch {stored.batch}, with which the replay is to go on")
+        log.info(
+            "%s: going on with batch %d, record %d, up to batch %s",
+            self._name,
+            stored.batch,
+            stored.records,
+            found[2],
+        )
+        return stored, BatchRange(int(found[1]), int(found[2]))
+
+    def _made(self, wanted: Wanted) -> Iterator[Made]:
+        """Make the events as publishing does, for the topics of the other prefix."""
+        connector = self.context.connector
+        for made in captured_records(self.context, wanted, self.damage):
+            yield replace(made, records=_with_prefix(made.records, connector, self.prefix))
+
+
+def _with_prefix(records: pa.RecordBatch, connector: Connector, prefix: str) -> pa.RecordBatch:
+    """Name the topics of records by another prefix."""
+    if not prefix:
+        return records
+    topics = pc.dictionary_encode(records["topic"])
+    names = [
+        other_topic(name, connector.topic_prefix, prefix, connector.publish.topic_delimiter)
+        for name in topics.dictionary.to_pylist()
+    ]
+    moved = pa.array(names, pa.large_utf8()).take(topics.indices)
+    return records.set_column(records.schema.get_field_index("topic"), "topic", moved)
+
+
+def other_topic(topic: str, before: str, now: str, delimiter: str) -> str:
+    """Return what a topic is called by another prefix; one that doesn't begin with the old gets the new one.
+
+    Args:
+        topic: Its name.
+        before: The connector's topic prefix.
+        now: The other one.
+        delimiter: What stands behind prefixes.
+    """
+    rest = topic.removeprefix(f"{before}{delimiter}")
+    return f"{now}{delimiter}{rest}"
+
+
+def _let_go(oldest: int, committed_at: datetime, found: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"batches before {oldest} were let go by maintenance",
+        expected=f"batches from {oldest} on, which was committed at {committed_at.isoformat()}",
+        found=found,
+        remedy="a snapshot of the tables publishes their rows as they are now; lake.retention_seconds keeps "
+        "batches longer",
+    )
+
+
+def _moment(name: str, text: object) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"option {name} is wrong", expected="a time such as 2026-11-23T12:00:00Z", found=repr(text)
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

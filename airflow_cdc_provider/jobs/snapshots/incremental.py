@@ -1,0 +1,303 @@
+"""Snapshots beside the stream: a few chunks of a table in one commit, between two commits of the stream.
+
+A commit holds the rows, the stream's offset as it stands, and how far the request has come, so a job that is
+killed goes on behind its last commit. Rows compete with the stream's changes by their versions, as those of
+every snapshot do, and nothing is taken out of a mirror: what the source no longer has, the stream has told.
+
+For whoever reads the events of the changes table in its order: what a source reads at the position up to
+which the stream is committed (:class:`~airflow_cdc_provider.sources.abilities.ReadsChunks`) holds every
+change of its row that stands before it, and each change after it is newer.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges, unpack_ranges
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
+from airflow_cdc_provider.jobs.spark.failures import explain
+from airflow_cdc_provider.jobs.spark.read import Paced, Reader, batches, read_partitions
+from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent
+from airflow_cdc_provider.sources.abilities import ReadsChunks, SnapshotsFromOffset, WritesMarks
+from airflow_cdc_provider.sources.base import Source
+
+_PARTS_PER_CORE: Final = 2
+_MOST_CHUNKS: Final = 256
+_SHORT_SECONDS: Final = 4.0
+_LONG_SECONDS: Final = 12.0
+_RANGES_PER_CORE: Final = 2
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the next commit reads, and the table's copy after it."""
+
+    ranges: Sequence[Any]
+    after: TableCopy
+    ended: bool
+    chunk_from: str = ""
+    chunk_to: str = ""
+    maximum: str = ""
+
+
+def copy_chunks(
+    context: JobContext, request: SnapshotRequest, progress: Progress, state: ChangesState
+) -> tuple[Progress, ChangesState]:
+    """Read the next chunks of a request, commit them and tell of them.
+
+    A table that can't be read as it was asked for (its filter is wrong, a right is missing) ends the request,
+    not the job.
+
+    Raises:
+        CommitConflict: Another writer took the changes table; what was committed before stays.
+        TransientError: The source doesn't answer.
+    """
+    began = time.monotonic()
+    try:
+        return _copied(context, request, progress, state)
+    except Exception as error:
+        known = explain(error)
+        if not isinstance(known, ConfigurationError):
+            raise
+        return end_request(context, request, known)
+    finally:
+        _learn_pace(context, time.monotonic() - began)
+
+
+def _learn_pace(context: JobContext, seconds: float) -> None:
+    """Let commits grow while they are short."""
+    memory = context.signals
+    if seconds < _SHORT_SECONDS:
+        memory.chunks = min(2 * memory.chunks, _MOST_CHUNKS)
+    elif seconds > _LONG_SECONDS:
+        memory.chunks = max(memory.chunks // 2, 1)
+
+
+def end_request(
+    context: JobContext,
+    request: SnapshotRequest,
+    error: CdcError,
+    snapshots: Mapping[str, SnapshotProgress] | None = None,
+) -> tuple[Progress, ChangesState]:
+    """End a request that can't be followed, wherever it stands; the job goes on.
+
+    Args:
+        context: The job.
+        request: The request.
+        error: Why.
+        snapshots: Where the snapshots of its tables stood before it began; None if it left them alone.
+    """
+    log.error("the snapshot of signal %s ends: %s", request.id, error)
+    state = context.changes.state()
+    progress = Progress.from_offset(state.offset)
+    signals = progress.signals.with_request(replace(request, tables=()))
+    progress = progress.with_signals(signals.with_outcome(request.id, "failed", str(error)))
+    if snapshots is not None:
+        unfinished = {c.table for c in request.tables} & {
+            t for t, s in progress.snapshots.items() if not s.done
+        }
+        kept = {t: s for t, s in progress.snapshots.items() if t not in unfinished}
+        before = {t: s for t, s in snapshots.items() if t in unfinished}
+        progress = replace(progress, snapshots={**kept, **before})
+    state = context.changes.set_offset(progress.to_offset(), state)
+    context.happened(
+        SnapshotEvent(
+            "aborted",
+            request.kind,
+            request.id,
+            table=request.tables[0].table,
+            tables=tuple(t.table for t in request.tables),
+            reason=str(error),
+            at_us=time.time_ns() // 1000,
+        )
+    )
+    return progress, state
+
+
+def _copied(
+    context: JobContext, request: SnapshotRequest, progress: Progress, state: ChangesState
+) -> tuple[Progress, ChangesState]:
+    source, signals = context.source, progress.signals
+    copy = request.tables[0]
+    cores = context.spark.sparkContext.defaultParallelism
+    if isinstance(source, ReadsChunks):
+        chunks = context.connector.snapshot.incremental.chunks_per_commit or context.signals.chunks
+        step = _next_chunks(context, source, copy, progress, chunks, cores)
+    else:
+        if isinstance(source, SnapshotsFromOffset) and progress.source is not None:
+            source.stand_at(progress.source)
+        step = _next_ranges(source, copy, cores)
+    mark = f"{record.INCREMENTAL}{request.id}"
+    reader: Reader = Marked(source.snapshot_reader(), mark)
+    if limit := context.connector.snapshot.rows_per_second:
+        reader = Paced(reader, limit / max(min(cores, len(step.ranges)), 1))
+    frame = read_partitions(context.spark, reader, step.ranges, tasks=cores) if step.ranges else None
+    left = request.tables[1:] if step.ended else (step.after, *request.tables[1:])
+    after = replace(request, tables=left, started=True, done=request.done + step.ended)
+    changed = replace(signals.with_request(after), chunks=signals.chunks + 1)
+    changed = changed.with_outcome(request.id, "running" if left else "done")
+    progress = progress.with_signals(changed)
+    ends = [_end_row(copy.table)] if step.ended else []
+    with _marks(context, step):
+        state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
+    rows = state.appended - len(ends)
+    # Rows are known once they are committed: the count follows with the next commit, and a job that goes on
+    # with another one's copy has not its last one's.
+    total = copy.rows + rows
+    if step.ended:
+        total = max(total, _rows_copied(context, copy.table, mark, state))
+    counted = replace(step.after, rows=total)
+    if left and not step.ended:
+        after = replace(after, tables=(counted, *left[1:]))
+        progress = progress.with_signals(progress.signals.with_request(after))
+    _tell(context, request, after, step, counted, rows, signals.chunks + 1)
+    return progress, state
+
+
+def _rows_copied(context: JobContext, table: str, mark: str, state: ChangesState) -> int:
+    rows = context.changes.pending(0, state.batch, [table], [record.SNAPSHOT])
+    return rows.where(rows["transaction"] == mark).count()
+
+
+def _next_chunks(
+    context: JobContext, source: ReadsChunks, copy: TableCopy, progress: Progress, chunks: int, cores: int
+) -> _Step:
+    options = context.connector.snapshot.incremental
+    if not copy.begun:
+        copy = replace(copy, begun=True, maximum=source.maximum_key(copy.table, copy.where))
+        log.info("%s: copying up to %s", copy.table, source.show_key(copy.maximum) or "nothing: it is empty")
+    if not copy.maximum:
+        return _Step((), copy, ended=True)
+    assert progress.source is not None
+    parts = chunks if options.watermarks != "none" else min(chunks, _PARTS_PER_CORE * cores)
+    plan = source.plan_chunks(
+        copy.table,
+        copy.where,
+        start=copy.next,
+        maximum=copy.maximum,
+        position=progress.source,
+        parts=parts,
+        chunks=max(chunks // parts, 1),
+        chunk_size=options.chunk_size,
+        number=progress.signals.chunks,
+    )
+    after = replace(copy, next=plan.next, chunks=copy.chunks + len(plan.ranges) * max(chunks // parts, 1))
+    shown = (source.show_key(key) for key in (copy.next, plan.next, copy.maximum))
+    return _Step(plan.ranges, after, plan.done, *shown)
+
+
+def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
+    if not copy.begun:
+        plan = source.plan_snapshot(copy.table, copy.where or None)
+        log.info("%s: copying %d ranges, about %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
+        copy = replace(copy, begun=True, ranges=pack_ranges(plan.ranges))
+    left = unpack_ranges(copy.ranges)[copy.committed :] if copy.ranges else []
+    taken = left[: _RANGES_PER_CORE * cores]
+    after = replace(copy, committed=copy.committed + len(taken), chunks=copy.chunks + len(taken))
+    return _Step(taken, after, ended=len(taken) == len(left))
+
+
+@contextmanager
+def _marks(context: JobContext, step: _Step) -> Iterator[None]:
+    """Write marks around the chunks of a commit, where that is asked for."""
+    strategy = context.connector.snapshot.incremental.watermarks
+    source = context.source
+    if strategy == "none" or not step.ranges or not isinstance(source, WritesMarks):
+        yield
+        return
+    table = context.connector.signals.collection
+    chunks = [str(uuid.uuid4()) for _ in step.ranges]
+    source.write_marks(table, chunks, strategy, opening=True)
+    yield
+    source.write_marks(table, chunks, strategy, opening=False)
+
+
+def _tell(
+    context: JobContext,
+    before: SnapshotRequest,
+    after: SnapshotRequest,
+    step: _Step,
+    counted: TableCopy,
+    rows: int,
+    chunk: int,
+) -> None:
+    def told(kind: Any, **about: Any) -> None:
+        left = tuple(t.table for t in after.tables)
+        at_us = time.time_ns() // 1000
+        context.happened(SnapshotEvent(kind, "incremental", before.id, tables=left, at_us=at_us, **about))
+
+    if not before.started:
+        context.happened(
+            SnapshotEvent(
+                "started",
+                "incremental",
+                before.id,
+                tables=tuple(t.table for t in before.tables),
+                at_us=time.time_ns() // 1000,
+            )
+        )
+    if step.ranges:
+        told(
+            "in_progress",
+            table=counted.table,
+            chunk=chunk,
+            chunk_from=step.chunk_from,
+            chunk_to=step.chunk_to,
+            maximum_key=step.maximum,
+            rows=rows,
+        )
+    if step.ended:
+        status = "SUCCEEDED" if counted.rows or counted.where else "EMPTY"
+        told("table_scanned", table=counted.table, rows=counted.rows, status=status)
+        log.info("%s: copied %d rows beside the stream", counted.table, counted.rows)
+    if not after.tables:
+        told("completed")
+
+
+def _end_row(table: str) -> dict[str, Any]:
+    """Build the record that ends a table's copy; it takes nothing out of a mirror."""
+    return {
+        "source_table": table,
+        "kind": record.SNAPSHOT_END,
+        "origin": "",
+        "position": b"",
+        "generation": 0,
+        "captured_at": datetime.now(UTC),
+        "payload": b"add",
+    }
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A reader whose records tell which request they are read for. Picklable.
+
+    Args:
+        reader: What reads.
+        transaction: What stands in their column ``transaction``.
+    """
+
+    reader: Reader
+    transaction: str
+
+    def __call__(self, part: Any) -> Iterator[pa.RecordBatch]:
+        """Read one partition."""
+        return self.read_several([part])
+
+    def read_several(self, parts: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """Read partitions one after the other."""
+        column = record.CHANGE_SCHEMA.get_field_index("transaction")
+        for batch in batches(self.reader, parts):
+            marks = pa.repeat(pa.scalar(self.transaction), batch.num_rows)
+            yield batch.set_column(column, record.CHANGE_SCHEMA.field(column), marks)

@@ -1,0 +1,315 @@
+"""The snapshot stage: tables in full, range by range, resumable after each commit.
+
+A commit holds ranges of as many tables as it takes to fill it, and it grows while the ranges turn out small:
+a commit costs about a second, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.jobs.capturing.capture import begin_feed
+from airflow_cdc_provider.jobs.context import JobContext, log
+from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
+from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges
+from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
+from airflow_cdc_provider.jobs.spark.read import Paced, read_partitions
+from airflow_cdc_provider.jobs.spec import SnapshotResult
+from airflow_cdc_provider.lake.changes_table import ChangesState
+from airflow_cdc_provider.sources.abilities import (
+    CountsDisconnects,
+    FeedIsWhole,
+    LearnsSchemas,
+    ReadsInBatches,
+    SnapshotsFromOffset,
+)
+
+_RANGES_PER_CORE = 4
+_MOST_RANGES_PER_CORE = 64
+_TASKS_PER_CORE = 2
+_FEW_ROWS = 50_000
+"""A commit with fewer rows than these is followed by one with more ranges."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a commit takes of one table."""
+
+    table: str
+    ranges: Sequence[Any]
+    after: SnapshotProgress
+
+
+def due_tables(context: JobContext, progress: Progress) -> list[str]:
+    """List the tables that the declaration's snapshot mode asks to read now."""
+    options = context.connector.snapshot
+    mode = options.mode
+    source = context.source
+    if isinstance(source, FeedIsWhole) and source.feed_is_whole:
+        return []
+    if mode == "never":
+        tables = [t for t in context.tables() if isinstance(source, ReadsInBatches) and source.in_batches(t)]
+    else:
+        tables = [t for t in context.tables() if options.includes(t)]
+    if (own := snapshotter_of(context.connector)) is not None:
+        return due_by_class(own, tables, progress)
+    if mode == "always":
+        return tables
+    return [t for t in tables if _is_due(context, progress.snapshots.get(t), t)]
+
+
+def _is_due(context: JobContext, taken: SnapshotProgress | None, table: str) -> bool:
+    if taken is None or taken.due:
+        return True
+    source = context.source
+    if isinstance(source, ReadsInBatches) and source.in_batches(table):
+        return not taken.done or time.time() - taken.began_us / 1e6 >= source.batch_seconds
+    # By the source's clock, where the snapshot asked for it.
+    began_us = taken.read_after_us or taken.began_us
+    return isinstance(source, LearnsSchemas) and source.resumed_at(table) > began_us
+
+
+def snapshot(
+    context: JobContext,
+    tables: Iterable[str],
+    *,
+    again: bool,
+    replacing: bool,
+    filters: Mapping[str, str] | None = None,
+) -> SnapshotResult:
+    """Read tables in full. How far it came stands in the context, too, from the begin on.
+
+    Args:
+        context: The job.
+        tables: Which ones.
+        again: Read also those that have a finished snapshot.
+        replacing: Rows that the snapshot doesn't see, and no later change wrote, are to go. Where a snapshot
+            has no position in the feed, the merge after it reads again what it didn't see.
+        filters: Per table, a filter in place of the declared one.
+
+    Raises:
+        CommitConflict: Another writer took the changes table; what was committed before stays and is resumed.
+    """
+    started = time.monotonic()
+    progress, state = begin_feed(context)
+    if isinstance(context.source, SnapshotsFromOffset) and progress.source is not None:
+        context.source.stand_at(progress.source)
+    known = progress.snapshots
+    due = [table for table in tables if again or _is_due(context, known.get(table), table)]
+    left = _Ranges(context, due, known, again=again, replacing=replacing, filters=filters or {})
+    cores = context.spark.sparkContext.defaultParallelism
+    count = _RANGES_PER_CORE * cores
+    first, ranges = state.batch, 0
+    shot = context.snapshot = SnapshotResult(len(due), len(due))
+    lost = context.spark.sparkContext.accumulator(0)
+    with _told(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
+        while not context.stopping() and (parts := left.take(count)):
+            for table in left.begun(parts):
+                context.tells_of_snapshots.in_progress(table)
+            progress, state, read = _commit(
+                context, parts, progress, state, _TASKS_PER_CORE * cores, scanned, lost.add
+            )
+            scanned.tally.settle(state.batch, (part.table for part in parts if part.after.done))
+            seconds = time.monotonic() - started
+            ranges += sum(len(part.ranges) for part in parts)
+            by_table = scanned.tally.rows()
+            for part in parts:
+                _tell(part, seconds / max(ranges, 1), by_table.get(part.table))
+                if part.after.done:
+                    context.tells_of_snapshots.table_completed(part.table, by_table.get(part.table))
+            shot = replace(
+                shot,
+                rows=shot.rows + read,
+                rows_by_table=by_table,
+                remaining=shot.remaining - sum(part.after.done for part in parts),
+                seconds=seconds,
+                disconnects=lost.value,
+                last_event=scanned.tally.last_row,
+                last_event_at=scanned.tally.told_at,
+            )
+            context.snapshot = shot
+            scanned.tally.tell(asdict(replace(shot, rows_by_table={})))  # rows are told by themselves
+            log.info("snapshot: %d rows, %.0f rows/s", shot.rows, shot.rows / max(seconds, 1e-3))
+            if read < _FEW_ROWS:
+                count = min(4 * count, _MOST_RANGES_PER_CORE * cores)
+    if due and isinstance(context.source, SnapshotsFromOffset):
+        context.learn(state.batch)  # its readers of tables tell of schemas too
+    found = context.changes.summary(first, state.batch)
+    rows = {part.source_table: part.count for part in found if part.kind == record.SNAPSHOT}
+    by_origin: dict[str, dict[str, int]] = {}
+    for one in found:
+        if one.kind == record.SNAPSHOT and one.source_table is not None:
+            for origin, count in sorted(one.origins.items()):
+                by_origin.setdefault(origin, {})[one.source_table] = count
+    context.snapshot = replace(
+        shot,
+        rows_by_origin=by_origin,
+        rows_by_table={table: rows.get(table, 0) for table in due},
+        erroneous=sum(part.count for part in found if part.kind == record.QUARANTINE),
+    )
+    if shot.completed and due:
+        log.info("snapshot ended: %d tables, %d rows, %.1f s", len(due), shot.rows, shot.seconds)
+    return context.snapshot
+
+
+@contextmanager
+def _told(context: JobContext) -> Iterator[None]:
+    """Notify that the context's snapshot has begun and how it ended, if it is of any table."""
+    shot = context.snapshot
+    if shot is None or not shot.tables:
+        yield
+        return
+    notices = context.tells_of_snapshots
+    notices.started()
+    try:
+        yield
+    except BaseException:
+        notices.aborted()
+        raise
+    if context.snapshot is not None and context.snapshot.completed:
+        notices.completed()
+    else:
+        notices.aborted()
+
+
+class _Ranges:
+    """The ranges that are left to read, table after table. A table is planned when its turn comes."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        tables: Iterable[str],
+        known: Mapping[str, SnapshotProgress],
+        *,
+        again: bool,
+        replacing: bool,
+        filters: Mapping[str, str],
+    ) -> None:
+        self._context = context
+        self._tables = deque(tables)
+        self._running = {table: progress for table, progress in known.items() if not progress.done}
+        self._before = known
+        self._again = again
+        self._replacing = replacing
+        self._filters = filters
+        self._begun: set[str] = set()
+
+    def begun(self, parts: Sequence[_Part]) -> list[str]:
+        """Return the tables whose first ranges are among those taken just now."""
+        new = [part.table for part in parts if part.table not in self._begun]
+        self._begun.update(new)
+        return new
+
+    def take(self, count: int) -> list[_Part]:
+        """Take the next ranges, about so many; none when all are taken."""
+        parts = []
+        while self._tables and count > 0:
+            table = self._tables[0]
+            before = self._running.get(table) or self._plan(table)
+            left = before.remaining()
+            taken = left[:count]
+            done = len(taken) == len(left)
+            committed = before.committed + len(taken)
+            after = replace(before, committed=committed, done=done, ranges="" if done else before.ranges)
+            parts.append(_Part(table, taken, after))
+            count -= max(len(taken), 1)
+            self._running[table] = after
+            if done:
+                self._tables.popleft()
+        return parts
+
+    def _plan(self, table: str) -> SnapshotProgress:
+        where = self._filters.get(table) or filter_of(self._context.connector, table)
+        before = self._before.get(table, SnapshotProgress(True))
+        source = self._context.source
+        if isinstance(source, ReadsInBatches) and source.in_batches(table) and table not in self._filters:
+            plan = source.plan_batch(table, where, "" if self._again or before.outdated else before.reached)
+        else:
+            # A part that somebody asked for doesn't tell up to where the rest was read.
+            plan = replace(source.plan_snapshot(table, where), reached=before.reached)
+        log.info("snapshot of %s: %d ranges, about %s rows", table, len(plan.ranges), plan.estimated_rows)
+        return SnapshotProgress(
+            done=False,
+            position=plan.position.hex(),
+            origin=plan.origin,
+            replace=self._replacing and bool(plan.origin) and not plan.partial,
+            ranges=pack_ranges(plan.ranges),
+            began_us=time.time_ns() // 1000,
+            read_after_us=plan.read_after_us if self._replacing else 0,
+            reached=plan.reached,
+            others={origin: position.hex() for origin, position in plan.others.items()},
+        )
+
+
+def _commit(
+    context: JobContext,
+    parts: Sequence[_Part],
+    progress: Progress,
+    state: ChangesState,
+    tasks: int,
+    scanned: ScannedRows,
+    lost: Callable[[int], None],
+) -> tuple[Progress, ChangesState, int]:
+    """Read the ranges of one commit; return also how many rows they had."""
+    ranges = [one for part in parts for one in part.ranges]
+    reader = context.source.snapshot_reader()
+    if isinstance(reader, CountsDisconnects):
+        reader = reader.counting(lost)
+    if limit := context.connector.snapshot.rows_per_second:
+        at_once = min(context.spark.sparkContext.defaultParallelism, len(ranges))
+        reader = Paced(reader, limit / at_once)
+    reader = scanned.counted(reader, state.batch + 1)
+    frame = read_partitions(context.spark, reader, ranges, tasks=tasks)
+    for part in parts:
+        progress = progress.with_snapshot(part.table, part.after)
+    ends = [row for part in parts if part.after.done for row in _end_rows(part.table, part.after)]
+    state = context.changes.append_batch(frame, progress.to_offset(), state, extra_rows=ends)
+    return progress, state, state.appended - len(ends)
+
+
+def _tell(part: _Part, seconds_per_range: float, rows: int | None) -> None:
+    if part.after.done:
+        log.info(
+            "snapshot of %s ended: %s rows, %.1f s since it was planned",
+            part.table,
+            "?" if rows is None else rows,
+            time.time() - part.after.began_us / 1e6,
+        )
+        return
+    left = len(part.after.remaining())
+    log.info(
+        "snapshot of %s: %d of %d ranges read, about %.0f s left",
+        part.table,
+        part.after.committed,
+        part.after.committed + left,
+        left * seconds_per_range,
+    )
+
+
+def _end_rows(table: str, ended: SnapshotProgress) -> Iterator[dict[str, Any]]:
+    """Build the records that end a snapshot, one for each feed.
+
+    A replacing one is a fence at the position where it began; where cells compete it says since when it read.
+    """
+    payload = REPLACE if ended.replace else b"add"
+    if ended.read_after_us:
+        payload = REREAD_UNSEEN + ended.read_after_us.to_bytes(8, "big")
+    now = datetime.now(UTC)
+    for origin, position in {ended.origin: ended.position, **ended.others}.items():
+        yield {
+            "source_table": table,
+            "kind": record.SNAPSHOT_END,
+            "origin": origin,
+            "position": bytes.fromhex(position),
+            "generation": 0,
+            "captured_at": now,
+            "payload": payload,
+        }

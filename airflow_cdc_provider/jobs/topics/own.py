@@ -1,0 +1,30 @@
+"""Topics of a connector's records that are not tables': heartbeats, transactions, schema changes."""
+
+from __future__ import annotations
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.heartbeats import heartbeat_topic
+from airflow_cdc_provider.events.topics import topic_name
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
+
+
+def heartbeats_topic(connector: Connector) -> str:
+    """Return the topic of a connector's heartbeats."""
+    publish = connector.publish
+    return heartbeat_topic(
+        connector.topic_prefix, publish.topic_delimiter, publish.heartbeat_prefix, publish.heartbeat_topic
+    )
+
+
+def transactions_topic(connector: Connector) -> str:
+    """Return the topic of records at the beginning and end of transactions."""
+    publish = connector.publish
+    return topic_name(connector.topic_prefix, publish.transaction_topic, delimiter=publish.topic_delimiter)
+
+
+def schema_changes_topic(connector: Connector) -> str:
+    """Return the topic of schema changes; of Vitess it is the prefix alone, as Debezium has it."""
+    publish = connector.publish
+    if isinstance(connector.source, VitessOptions):
+        return topic_name(publish.vitess.schema_changes_topic or connector.topic_prefix)
+    return topic_name(connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter)

@@ -1,0 +1,209 @@
+"""The stage publish through kills and outages: readers of topics see each printed event once all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.kafka.errors import BrokersAway
+from server_kit import KafkaServer
+from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.publishing import (
+    declaration,
+    make_topics,
+    printed,
+    read,
+    sequences_of,
+    topic_of,
+    with_broker,
+    write,
+)
+
+if TYPE_CHECKING:
+    from pymongo.database import Database
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+
+def _captured(
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    count: int,
+    slices: int = 1,
+    **publish: Any,
+) -> dict[str, Any]:
+    """Capture events in some batches, and publish none."""
+    kafka = {"records_at_once": 50, "retry_seconds": 60, "slices": slices}
+    declared = declaration(database, kafka, **publish)
+    silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
+    database.create_collection("orders")
+    database.create_collection("customers")
+    assert run_stage("sync", silent, both).ok
+    for turn in range(2):
+        database.orders.insert_many([{"_id": f"bulk-{turn}-{n}", "n": n} for n in range(count // 4)])
+        database.orders.update_many({"n": {"$lt": count // 4}}, {"$set": {"turn": turn}})
+        write(database, turn)
+        assert run_stage("capture", silent, both).ok
+    return declared
+
+
+def _for_processes(spark: SparkSession, declared: dict[str, Any]) -> dict[str, Any]:
+    """Declare the lake's catalog too, as a process that doesn't share the tests' Spark needs it."""
+    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+    lake = {**declared["lake"], "catalog_options": {"type": "hadoop", "warehouse": warehouse}}
+    return {**declared, "lake": lake}
+
+
+def _publish_with_kills(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    server: KafkaServer,
+    application: Application,
+    kills: int,
+) -> None:
+    topics = make_topics(server, database, "orders", "customers")
+    declared = _captured(run_stage, database, both, 20_000)
+    own = _for_processes(spark, declared)
+    begun = 0
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
+        nonlocal begun
+        begun = number
+        return application.start("publish", own, both)
+
+    application.kill_often(kills, begin)
+    last = application.wait(begin(begun + 1))
+    assert last.ok, last.error
+    assert sequences_of(read(server, topics)) == printed(run_stage, declared, application.folder)
+
+
+def test_killed_jobs_publish_each_event_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    _publish_with_kills(spark, run_stage, database, both, kafka_server, application, kills=3)
+
+
+@pytest.mark.long
+def test_jobs_killed_often_publish_each_event_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    _publish_with_kills(spark, run_stage, database, both, kafka_server, application, kills=20)
+
+
+@pytest.mark.long
+def test_killed_executors_and_jobs_publish_each_event_of_slices_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    topics = make_topics(kafka_server, database, "orders", "customers")[1:]
+    declared = _captured(run_stage, database, both, 40_000, slices=2, transactions=False)
+    own = _for_processes(spark, declared)
+    master = "local-cluster[2,1,1024] --conf spark.executor.memory=700m"
+
+    def at_work() -> subprocess.Popen[bytes]:
+        before = len(read(kafka_server, topics))
+        job = application.start("publish", own, both, master=master)
+        deadline = time.monotonic() + 120
+        while len(read(kafka_server, topics)) == before:
+            assert job.poll() is None, application.log_tail()
+            assert time.monotonic() < deadline, application.log_tail()
+        return job
+
+    assert application.kill(at_work(), 0), "a job and all its executors"
+    job = at_work()
+    try:
+        os.kill(_executors_of(job)[0], signal.SIGKILL)
+        outcome = application.wait(job)
+    finally:
+        if job.poll() is None:
+            application.kill(job, 0)
+    assert outcome.ok, outcome.error
+    assert "Lost executor" in (application.folder / "log").read_text(errors="replace"), "while it worked"
+    assert sequences_of(read(kafka_server, topics)) == printed(run_stage, declared, application.folder)
+
+
+def _executors_of(job: subprocess.Popen[bytes]) -> list[int]:
+    """Return the processes of a job's executors, which its JVM has started in the job's group."""
+    listed = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "-g", str(job.pid)], capture_output=True, text=True, check=False
+    )
+    lines = [line.split(maxsplit=1) for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, text in lines if "CoarseGrainedExecutorBackend" in text]
+
+
+@pytest.fixture
+def own_broker() -> Iterator[KafkaServer]:
+    """A broker that a test may kill, and that makes topics when they are asked for."""
+    with KafkaServer(create_topics=True) as server:
+        yield server
+
+
+@pytest.mark.covers("MDB-FAULT-08", "MDB-TPC-08")
+@pytest.mark.long
+def test_a_job_waits_for_brokers_keeps_its_place_and_goes_on(
+    run_stage: RunStage,
+    database: Database,
+    connection: dict[str, Any],
+    own_broker: KafkaServer,
+    tmp_path: Path,
+) -> None:
+    both = with_broker(connection, own_broker)
+    topics = [f"{database.name}.transaction", topic_of(database, "orders"), topic_of(database, "customers")]
+    declared = _captured(run_stage, database, both, 8_000, topics={"create": False})
+    results: list[JobResult] = []
+    job = threading.Thread(target=lambda: results.append(run_stage("publish", declared, both)))
+    job.start()
+    deadline = time.monotonic() + 60
+    while not own_broker.read(topics[1]):
+        assert time.monotonic() < deadline, "nothing is published"
+    own_broker.kill()
+    time.sleep(3)
+    assert job.is_alive(), "it waits"
+    own_broker.start()
+    job.join(120)
+    (outcome,) = results
+    assert outcome.ok, outcome.error
+    assert sequences_of(read(own_broker, topics)) == printed(run_stage, declared, tmp_path)
+
+    database.orders.insert_one({"_id": "while the brokers are away"})
+    before = run_stage("offsets", declared, both, action="show").published
+    own_broker.kill()
+    hasty = declaration(database, {"retry_seconds": 2}, topics={"create": False})
+    with pytest.raises(BrokersAway):
+        run_stage("publish", hasty, both)
+    outcome = run_stage("sync", hasty, both)
+    assert (outcome.ok, outcome.error_code, outcome.changes) == (False, "TRANSIENT", 1)
+    own_broker.start()
+    after = run_stage("offsets", declared, both, action="show").published
+    assert before is not None
+    assert after is not None
+    assert after.batch == before.batch, "the position is where it was"
+    assert run_stage("publish", declared, both).ok
+    assert sequences_of(read(own_broker, topics)) == printed(run_stage, declared, tmp_path)

@@ -1,0 +1,126 @@
+"""ScyllaDB's log expired, or was truncated, before it was read: a run does what the declaration says."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+
+from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.jobs.spec import JobResult
+from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
+from server_kit.scylla.statements import DeletePartition, Insert
+from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
+from tests.integration.jobs.shop import Shop
+
+pytestmark = pytest.mark.integration
+
+NUMBER = CqlType("int")
+LOG_TTL_SECONDS = 600
+
+
+def insert(sku: int) -> Insert:
+    return Insert((struct.pack(">i", sku),), (), {"qty": struct.pack(">i", sku)})
+
+
+def delete(sku: int) -> DeletePartition:
+    return DeletePartition((struct.pack(">i", sku),))
+
+
+def settled(shop: Shop) -> JobResult:
+    time.sleep(1.2)
+    return shop.stage("sync")
+
+
+def snapshot_rows(outcome: JobResult) -> dict[str, int]:
+    return {table.table: table.snapshot_rows for table in outcome.tables if table.snapshot_rows}
+
+
+@pytest.fixture
+def cluster(shop: Shop, names: SystemKeyspaces) -> ImitatedScylla:
+    """A cluster that is two hours old, with one table, whose log lives for ten minutes."""
+    cluster = ImitatedScylla(shop.session, shop.keyspace, names=names)
+    cluster.create(first_generation=False)
+    cluster.new_generation(time.time_ns() // 1_000_000 - 7_200_000)
+    cdc = CdcOptions(ttl=LOG_TTL_SECONDS)
+    columns = (Column("sku", NUMBER),)
+    cluster.create_table(Table(shop.keyspace, "item", columns, regular=(Column("qty", NUMBER),), cdc=cdc))
+    cluster.execute("item", *map(insert, range(20)))
+    return cluster
+
+
+def lose(shop: Shop, cluster: ImitatedScylla, sku: int) -> None:
+    """Delete a row, let its log row expire, and have the connector stand where it stood an hour ago."""
+    cluster.alter_cdc("item", ttl=1)
+    cluster.execute("item", delete(sku))
+    cluster.alter_cdc("item", ttl=LOG_TTL_SECONDS)
+    time.sleep(2.5)
+    offset = shop.stage("offsets", action="show").offset
+    assert offset is not None
+    place = offset[shop.table_name("item")]
+    earlier = {**place, "read_to": place["read_to"] - 3_600_000_000}
+    shop.stage("offsets", action="set", offset={shop.table_name("item"): earlier})
+
+
+@pytest.mark.covers("SCY-LOG-09")
+@pytest.mark.long
+def test_an_expired_position_fails_or_is_made_good_as_the_declaration_says(
+    shop: Shop, names: SystemKeyspaces, cluster: ImitatedScylla
+) -> None:
+    base = cluster.tables["item"]
+    table = shop.table_name("item")
+    declare(shop, names)
+    assert snapshot_rows(settled(shop)) == {table: 20}
+
+    lose(shop, cluster, 0)
+    declare(shop, names, snapshot={"on_lost_position": "fail"})
+    for _ in range(2):  # nothing changes by itself
+        with pytest.raises(PositionLost, match=f"the log of {table} keeps changes for {LOG_TTL_SECONDS} s"):
+            shop.stage("sync")
+    assert shop.mirror("item").count() == 20
+
+    declare(shop, names, snapshot={"on_lost_position": "auto"})
+    with pytest.raises(PositionLost, match="the next sync or stream reads the tables anew"):
+        shop.stage("sync")
+    assert snapshot_rows(settled(shop)) == {table: 19}
+    assert assert_mirror_equals_model(shop, "item", base) == 19
+
+    lose(shop, cluster, 1)
+    declare(shop, names, snapshot={"on_lost_position": "snapshot"})
+    assert snapshot_rows(settled(shop)) == {table: 18}
+    assert assert_mirror_equals_model(shop, "item", base) == 18
+    cluster.execute("item", insert(100))
+    again = settled(shop)
+    assert snapshot_rows(again) == {}, "it is captured again"
+    assert assert_mirror_equals_model(shop, "item", base) == 19
+
+    lose(shop, cluster, 2)
+    declare(shop, names, snapshot={"on_lost_position": "go_on"})
+    outcome = settled(shop)
+    assert snapshot_rows(outcome) == {}
+    assert any(f"{table} lacks changes that were lost" in text for text in outcome.findings)
+    assert shop.mirror("item").count() == 19, "the deletion is lost"
+    verified = shop.stage("verify")
+    assert not verified.ok
+    assert "1 rows differ between source and mirror" in (verified.error or "")
+    shop.stage("snapshot", tables=[table])
+    assert settled(shop).ok
+    assert assert_mirror_equals_model(shop, "item", base) == 18
+
+
+def test_a_truncated_log_is_a_lost_position_too(
+    shop: Shop, names: SystemKeyspaces, cluster: ImitatedScylla
+) -> None:
+    table = shop.table_name("item")
+    declare(shop, names)
+    settled(shop)
+    cluster.alter_cdc("item", ttl=0)
+    cluster.execute("item", delete(0))
+    time.sleep(0.01)
+    cluster.truncate_log("item")
+    with pytest.raises(PositionLost, match=f"the log of {table} was truncated at .* is lost unread"):
+        settled(shop)
+    assert snapshot_rows(settled(shop)) == {table: 19}
+    assert assert_mirror_equals_model(shop, "item", cluster.tables["item"]) == 19
+    assert snapshot_rows(settled(shop)) == {}

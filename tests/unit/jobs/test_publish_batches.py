@@ -1,0 +1,222 @@
+"""Batches to a sender that keeps a record: what is sent together, and what a run that was ended leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours
+from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
+from airflow_cdc_provider.kafka.positions import PublishPosition
+from airflow_cdc_provider.kafka.producer import Headers
+
+SCHEMA = Converters().record_schema
+BATCHES = {1: 7, 2: 0, 3: 1, 5: 12, 6: 3}
+THROUGH = 7
+
+
+def record_of(batch: int, number: int, topic: str = "t") -> dict[str, object]:
+    return {"row": number, "topic": topic, "bare": False, "key": f"{number}", "value": f"{batch}/{number}"}
+
+
+@dataclass
+class Broker:
+    """Keeps what was committed; fails and refuses as it is told.
+
+    Args:
+        committed: Values of records, in order.
+        position: The last one.
+        sizes: How many records each transaction had.
+        fails_at: Numbers of transactions that fail, nothing of them kept.
+        forbidden: Values that are refused.
+        closed_topic: A topic that is refused.
+    """
+
+    committed: list[str] = field(default_factory=list)
+    position: PublishPosition = field(default_factory=lambda: PublishPosition("shop", 1))
+    sizes: list[int] = field(default_factory=list)
+    fails_at: frozenset[int] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    closed_topic: str = ""
+    asked: int = 0
+
+    def publish(self, records: Sequence[pa.RecordBatch], headers: Headers, position: PublishPosition) -> None:
+        self.asked += 1
+        if self.asked in self.fails_at:
+            raise BrokersAway("sending records failed")
+        rows = [row for batch in records for row in batch.to_pylist()]
+        if any(row["topic"] == self.closed_topic for row in rows):
+            raise RecordsRefused(self.closed_topic, "TOPIC_AUTHORIZATION_FAILED", whole_topic=True)
+        for row in rows:
+            if row["value"] in self.forbidden:
+                raise RecordsRefused(row["topic"], "MSG_SIZE_TOO_LARGE", whole_topic=False)
+        self.committed += [row["value"] for row in rows]
+        self.sizes.append(len(rows))
+        self.position = PublishPosition.from_json(position.to_json())
+
+
+@dataclass
+class Maker:
+    """Makes events of batches, some at a time, and keeps what it was asked for."""
+
+    pieces: int = 3
+    topic: str = "t"
+    asked: list[Wanted] = field(default_factory=list)
+
+    def __call__(self, wanted: Wanted) -> Iterator[Made]:
+        self.asked.append(wanted)
+        for batch, count in BATCHES.items():
+            if not wanted.after < batch <= wanted.through:
+                continue
+            rows = [record_of(batch, n, self.topic if n % 2 else "t") for n in range(count)]
+            for start in range(0, max(count, 1), self.pieces):
+                some = pa.RecordBatch.from_pylist(rows[start : start + self.pieces], schema=SCHEMA)
+                yield Made(batch, some, f"{batch}:{start + some.num_rows}")
+
+
+EVERYTHING = [f"{batch}/{n}" for batch, count in BATCHES.items() for n in range(count)]
+
+
+def publisher(broker: Broker, maker: Maker, at_once: int = 5, **more: object) -> BatchPublisher:
+    values: dict[str, object] = {"stopping": lambda: False, "set_apart": None, **more}
+    return BatchPublisher(
+        broker,
+        maker,
+        (),
+        "form",
+        at_once,
+        position=broker.position,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def test_batches_are_sent_in_order_and_the_position_follows() -> None:
+    broker = Broker()
+    run = publisher(broker, Maker())
+    run.publish(THROUGH, now_ns=9)
+    assert broker.committed == EVERYTHING
+    assert broker.sizes == [5, 2, 1, 5, 5, 2, 3]
+    assert (run.records, run.transactions) == (23, 7)
+    assert broker.position == PublishPosition("shop", 8, 0, 9, "form", "6:3")
+    run.publish(THROUGH, now_ns=10)
+    assert len(broker.sizes) == 7, "nothing new, nothing sent"
+
+
+@given(
+    st.frozensets(st.integers(1, 40)),
+    st.integers(1, 30),
+    st.integers(1, 9),
+    st.lists(st.integers(0, 3), max_size=30),
+)
+def test_runs_that_end_anywhere_publish_each_record_once_together(
+    fails_at: frozenset[int], at_once: int, pieces: int, stops: list[int]
+) -> None:
+    broker = Broker(fails_at=fails_at)
+    clock = 0
+    while broker.position.batch <= THROUGH:
+        clock += 1
+        left = stops.pop() if stops else 100
+        begun = broker.asked
+        run = publisher(
+            broker,
+            Maker(pieces),
+            at_once,
+            stopping=lambda begun=begun, left=left: broker.asked > begun + left,
+        )
+        assert clock < 100
+        try:
+            run.publish(THROUGH, now_ns=clock)
+        except TransientError:
+            continue
+    assert broker.committed == EVERYTHING
+
+
+def test_the_rest_of_a_batch_is_made_as_it_was_begun() -> None:
+    broker = Broker(fails_at=frozenset({2}))
+    maker = Maker()
+    with pytest.raises(BrokersAway):
+        publisher(broker, maker).publish(THROUGH, now_ns=1)
+    assert (broker.position.batch, broker.position.records, broker.position.now_ns) == (1, 5, 1)
+    publisher(broker, maker).publish(THROUGH, now_ns=2)
+    assert [(one.after, one.now_ns, one.by_batch) for one in maker.asked] == [
+        (0, 1, True),
+        (0, 1, True),
+        (1, 2, True),
+    ]
+    assert maker.asked[-1].state == "1:7", "what the makers of events knew goes on with the position"
+    assert broker.committed == EVERYTHING
+
+
+def test_a_batch_that_became_shorter_ends_it() -> None:
+    broker = Broker(position=PublishPosition("shop", 1, 8, 1, "form"))
+    with pytest.raises(CorruptInput, match="batch 1 has fewer records than were sent of it: expected 1 more"):
+        publisher(broker, Maker()).publish(THROUGH, now_ns=1)
+    assert not broker.committed
+
+
+def test_refused_records_end_it_unless_they_are_set_apart() -> None:
+    forbidden = frozenset({"1/3", "5/0", "5/11", "6/2"})
+    with pytest.raises(RecordsRefused, match="topic t refuses records: found MSG_SIZE_TOO_LARGE"):
+        publisher(Broker(forbidden=forbidden), Maker()).publish(THROUGH, now_ns=1)
+    broker = Broker(forbidden=forbidden)
+    apart: list[tuple[int, list[int], list[str]]] = []
+
+    def keep(records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
+        assert reason == "MSG_SIZE_TOO_LARGE"
+        apart.append((batch, numbers.tolist(), records["value"].to_pylist()))
+
+    run = publisher(broker, Maker(), set_apart=keep)
+    run.publish(THROUGH, now_ns=1)
+    assert broker.committed == [value for value in EVERYTHING if value not in forbidden]
+    assert apart == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
+    assert (run.records, run.refused) == (19, 4)
+
+
+def test_a_refused_topics_records_are_set_apart_together() -> None:
+    broker = Broker(closed_topic="closed")
+    apart: list[int] = []
+    run = publisher(
+        broker,
+        Maker(topic="closed"),
+        at_once=100,
+        set_apart=lambda records, numbers, batch, reason: apart.extend(numbers.tolist()),
+    )
+    run.publish(THROUGH, now_ns=1)
+    assert broker.committed == [value for value in EVERYTHING if not int(value.partition("/")[2]) % 2]
+    assert len(apart) == run.refused == 10
+
+
+def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sent() -> None:
+    for fails in range(1, 14):
+        broker = Broker(forbidden=frozenset({"1/3", "5/4"}), fails_at=frozenset({fails}))
+        for _ in range(3):
+            try:
+                publisher(broker, Maker(), set_apart=lambda *_: None).publish(THROUGH, now_ns=1)
+            except BrokersAway:
+                continue
+        assert broker.committed == [value for value in EVERYTHING if value not in broker.forbidden]
+
+
+def test_a_position_is_read_back_as_it_was_written() -> None:
+    position = PublishPosition("é", 3, 4, 5, "f", "s", 6, 7)
+    assert PublishPosition.from_json(position.to_json()) == position
+    assert replace(position, state=None) == PublishPosition.from_json(replace(position, state=None).to_json())
+
+
+def test_a_batch_is_not_ended_in_another_form_than_it_was_begun_in() -> None:
+    begun = PublishPosition("shop", 3, 40, form="old")
+    require_ours(begun, "old", through=3)
+    with pytest.raises(ConfigurationError, match=r"changed while batch 3 .* 40 records after its begin"):
+        require_ours(begun, "new", through=3)
+    require_ours(PublishPosition("shop", 4, form="old"), "new", through=3)
+    with pytest.raises(OffsetMissing, match="beyond its changes table: expected a batch up to 4, found 5"):
+        require_ours(PublishPosition("shop", 5), "old", through=3)

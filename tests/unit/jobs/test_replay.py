@@ -1,0 +1,240 @@
+"""Which batches a replay is of, and what its topics are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import Converters
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.publishing import replay as replay_module
+from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.positions import PublishPosition
+
+START = datetime(2026, 11, 23, 8, tzinfo=UTC)
+ALL = {number: START + timedelta(hours=number) for number in range(1, 8)}
+LATE = {number: at for number, at in ALL.items() if number >= 3}
+"""Maintenance let batches 1 and 2 go."""
+
+
+@pytest.mark.parametrize(
+    ("options", "through", "expected"),
+    [
+        ({}, None, BatchRange(1, 7)),
+        ({}, 5, BatchRange(1, 5)),
+        ({"first_batch": 2, "last_batch": 4}, 5, BatchRange(2, 4)),
+        ({"first_batch": 4}, None, BatchRange(4, 7)),
+        ({"since": "2026-11-23T10:00:00Z", "until": "2026-11-23T12:00:00Z"}, None, BatchRange(2, 4)),
+        ({"since": "2026-11-23T10:00:00.001+00:00"}, 6, BatchRange(3, 6)),
+        ({"until": "2026-11-23T10:30"}, None, BatchRange(1, 2)),
+    ],
+)
+def test_a_range_is_of_numbers_or_of_a_time_and_ends_with_what_is_published(
+    options: dict[str, Any], through: int | None, expected: BatchRange
+) -> None:
+    assert chosen_range(ALL, options, through) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "through", "told"),
+    [
+        ({"first_batch": 2}, None, "batches before 3 were let go by maintenance: expected batches from 3 on"),
+        ({"since": "2026-11-23T09:30Z"}, None, "let go by maintenance.*found since 2026-11-23T09:30"),
+        ({"last_batch": 6}, 5, "batch 6 isn't published yet: expected a batch up to 5, or another topic_pre"),
+        ({"last_batch": 8}, None, "no such batches to replay: expected batches from 3 to 7, found 3 to 8"),
+        ({"first_batch": 6, "last_batch": 4}, None, "found 6 to 4"),
+        ({}, 0, "no such batches"),
+        ({"since": "2026-11-24T00:00Z"}, None, "no batch that may be replayed was committed then"),
+        ({"since": "2026-11-23T14:30Z"}, 6, "committed then: .* and batches up to 6"),
+        ({"since": "yesterday"}, None, "option since is wrong"),
+        ({"first_batch": 3, "until": "2026-11-24T00:00Z"}, None, "numbered batches or of a time"),
+    ],
+)
+def test_what_is_gone_not_there_or_not_published_is_told(
+    options: dict[str, Any], through: int | None, told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        chosen_range(LATE, options, through)
+
+
+def test_a_time_before_all_batches_asks_for_all_that_there_ever_were() -> None:
+    assert chosen_range(ALL, {"since": "2020-01-01"}, None) == BatchRange(1, 7)
+    assert chosen_range(LATE, {}, None) == BatchRange(3, 7), "nothing asked for what is gone"
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("shop.store.orders", "again.store.orders"),
+        ("outbox.event.orders", "again.outbox.event.orders"),
+        ("shop", "again.shop"),
+        ("shopping.store.orders", "again.shopping.store.orders"),
+    ],
+)
+def test_no_topic_of_another_prefix_is_one_of_the_connectors(topic: str, expected: str) -> None:
+    assert other_topic(topic, "shop", "again", ".") == expected
+
+
+@dataclass
+class Lake:
+    """A changes table of two events a batch, brokers that take them, and what happens beside a replay.
+
+    Args:
+        kept: When each batch that is there was committed.
+        published: The last batch that is published.
+        fails_at: The transaction at which the brokers go away; 0 for none.
+        takes_it: Whether they have taken that one.
+        beside: Batches that are published beside each transaction.
+        falls_silent: Whether brokers tell no position any more when something was sent.
+    """
+
+    kept: dict[int, datetime] = field(default_factory=lambda: dict(ALL))
+    published: int = 5
+    fails_at: int = 0
+    takes_it: bool = False
+    beside: int = 0
+    falls_silent: bool = False
+    stored: PublishPosition | bytes | None = None
+    transactions: int = 0
+    sent: list[str] = field(default_factory=list)
+
+    def position(self, context: Any) -> PublishPosition:
+        if self.falls_silent and self.sent:
+            raise BrokersAway("gone")
+        return PublishPosition("p", self.published + 1)
+
+    def batches(self, context: Any) -> Mapping[int, datetime]:
+        return dict(self.kept)
+
+    def made(self, context: Any, wanted: Wanted, damage: Any) -> Iterator[Made]:
+        for batch in [number for number in self.kept if wanted.after < number <= wanted.until]:
+            rows = [{"topic": "t", "bare": False, "headers": "", "value": f"{batch}{part}"} for part in "ab"]
+            yield Made(batch, pa.RecordBatch.from_pylist(rows, schema=Converters().record_schema))
+
+    def producer(self, *given: Any, **more: Any) -> Lake:
+        return self
+
+    def take_over(self) -> PublishPosition | None:
+        return PublishPosition.from_json(self.stored) if isinstance(self.stored, bytes) else self.stored
+
+    def publish(self, records: Sequence[pa.RecordBatch], headers: Any, position: PublishPosition) -> None:
+        self.transactions += 1
+        fails = self.transactions == self.fails_at
+        if fails and not self.takes_it:
+            raise BrokersAway("gone")
+        self.published += self.beside
+        self.stored = PublishPosition.from_json(position.to_json())
+        values = [value for batch in records for value in batch["value"].cast("binary").to_pylist()]
+        self.sent += [value.decode() for value in values]
+        if fails:
+            raise BrokersAway("gone")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake and brokers in place of real ones."""
+    found = Lake()
+    monkeypatch.setattr(replay_module, "published", found.position)
+    monkeypatch.setattr(replay_module, "kept_batches", found.batches)
+    monkeypatch.setattr(replay_module, "captured_records", found.made)
+    monkeypatch.setattr(replay_module, "RecordProducer", found.producer)
+    topic = SimpleNamespace(make=lambda slices: None, topic="p.cdc-positions")
+    monkeypatch.setattr(replay_module, "positions_topic", lambda *given: topic)
+    return found
+
+
+def replayed(*, retry_seconds: float = 0, **options: Any) -> JobResult:
+    """Run a replay whose brokers are not waited for, or so long."""
+    kafka = {"connection": "k", "retry_seconds": retry_seconds, "records_at_once": 1}
+    kafka["retry_interval_seconds"] = 0.01
+    declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
+    context: Any = SimpleNamespace(
+        connector=Connector.from_dict(declaration),
+        spec=SimpleNamespace(options=options, tables=()),
+        kafka={"bootstrap.servers": "k:1"},
+        registry={},
+        stopping=lambda: False,
+    )
+    return replay(context)
+
+
+def test_a_replay_of_an_open_range_goes_on_where_it_was_ended_though_more_was_published(lake: Lake) -> None:
+    lake.fails_at = 4
+    with pytest.raises(BrokersAway):
+        replayed(first_batch=2, request="run 1")
+    assert lake.sent == ["2a", "2b", "3a"]
+    lake.published = 7
+    result = replayed(first_batch=2, request="run 1").replayed
+    assert lake.sent == ["2a", "2b", "3a", "3b", "4a", "4b", "5a", "5b"]
+    assert result is not None
+    assert (result.first_batch, result.last_batch) == (2, 5), "what was open when it began"
+    lake.sent.clear()
+    replayed(first_batch=2, request="run 1")
+    assert lake.sent[0] == "2a", "all again, as the first one has ended"
+    assert lake.sent[-1] == "7b"
+
+
+@pytest.mark.parametrize("other", [{"request": "run 2"}, {"last_batch": 4}, {"since": START.isoformat()}])
+def test_another_replay_begins_at_its_own_begin(lake: Lake, other: dict[str, Any]) -> None:
+    lake.fails_at = 4
+    with pytest.raises(BrokersAway):
+        replayed(request="run 1")
+    lake.sent.clear()
+    replayed(**{"request": "run 1", **other})
+    assert lake.sent[0] == "1a"
+
+
+@pytest.mark.parametrize("takes_it", [False, True])
+@pytest.mark.parametrize("fails_at", range(1, 8))
+def test_each_event_is_sent_once_whether_brokers_go_away_before_or_after_they_took_it(
+    lake: Lake, fails_at: int, takes_it: bool
+) -> None:
+    lake.fails_at, lake.takes_it = fails_at, takes_it
+    result = replayed(last_batch=3, retry_seconds=5).replayed
+    assert lake.sent == ["1a", "1b", "2a", "2b", "3a", "3b"]
+    assert result is not None
+    assert (result.first_batch, result.last_batch) == (1, 3)
+
+
+def test_a_replay_whose_position_is_of_a_later_version_begins_at_its_begin(lake: Lake) -> None:
+    lake.stored = b'{"v": 2}'
+    assert replayed(last_batch=1).ok
+    assert lake.sent == ["1a", "1b"]
+
+
+def test_batches_that_were_let_go_while_a_replay_waited_are_told(lake: Lake) -> None:
+    lake.fails_at = 4
+    with pytest.raises(BrokersAway):
+        replayed()
+    sent = list(lake.sent)
+    del lake.kept[1], lake.kept[2], lake.kept[3]
+    with pytest.raises(ConfigurationError, match=r"batches before 4 were let go .*found batch 2, with which"):
+        replayed()
+    assert lake.sent == sent, "nothing is passed over"
+
+
+def test_events_that_were_published_during_a_replay_are_warned_of(lake: Lake) -> None:
+    assert replayed().findings == ()
+    lake.beside = 1
+    (warning,) = replayed().findings
+    assert warning.startswith("events of batches 1 to 5 stand behind those of later ones now, or among them")
+
+
+def test_a_replay_that_is_sent_is_not_sent_again_because_brokers_go_away_then(lake: Lake) -> None:
+    lake.falls_silent = True
+    result = replayed()
+    assert (result.ok, result.findings) == (True, ())
+    assert len(lake.sent) == 10

@@ -1,0 +1,60 @@
+"""What a sync tells where publishing fails: of what was captured and merged, and of the failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs import sync as sync_stage
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.notifications.notifier import Notifier
+from airflow_cdc_provider.notifications.snapshots import InitialSnapshot
+
+
+def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
+    """Sync where nothing is to be read, the merge ends as given and no broker answers."""
+    declared = {
+        "name": "shop",
+        "source": {"type": "cassandra"},
+        "snapshot": {"mode": "never"},
+        "publish": {"kafka": {"connection": "kafka"}},
+    }
+    state = SimpleNamespace(offset=Progress({"stream": {"v": 1}}).to_offset())
+    asked: Any = SimpleNamespace(
+        connector=Connector.from_dict(declared),
+        tables=list,
+        changes=SimpleNamespace(state=lambda: state),
+        spec=SimpleNamespace(options={}),
+        stopping=lambda: False,
+        source=None,
+        snapshot=None,
+        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
+    )
+
+    def publish(_: Any) -> Any:
+        raise BrokersAway("taking over the transactional id failed")
+
+    monkeypatch.setattr(sync_stage, "capture", lambda _: None)
+    monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: [])
+    monkeypatch.setattr(sync_stage, "report", lambda *_, **__: outcome)
+    monkeypatch.setattr(sync_stage, "publish", publish)
+    return sync_stage.sync(asked)
+
+
+def test_brokers_that_are_away_fail_a_sync_and_hide_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = synced(monkeypatch, JobResult(ok=True, changes=7))
+    assert (found.ok, found.error_code, found.changes) == (False, BrokersAway.code, 7)
+    assert "taking over the transactional id failed" in (found.error or "")
+
+
+def test_where_a_table_failed_too_both_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = synced(monkeypatch, JobResult(ok=False, error="a table failed", findings=("one",)))
+    assert (found.ok, found.error) == (False, "a table failed")
+    assert found.findings[0] == "one"
+    assert found.findings[1].startswith("publishing failed: ")
+    assert "taking over the transactional id failed" in found.findings[1]
