@@ -36,6 +36,7 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.rebootstrap",
                 "operators.signal",
                 "operators.stream",
+                "operators.topics",
                 "operators.transfer",
             )
         ],
@@ -43,8 +44,10 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 "sensors.cassandra",
                 "sensors.mongodb",
+                "sensors.scylla",
                 "sensors.snapshots",
                 "sensors.stream",
+                "sensors.topics",
                 "sensors.vitess",
             )
         ],
@@ -52,8 +55,10 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 "triggers.cdc_raw",
                 "triggers.mongodb",
+                "triggers.scylla",
                 "triggers.snapshots",
                 "triggers.stream",
+                "triggers.topics",
                 "triggers.vitess",
             )
         ],

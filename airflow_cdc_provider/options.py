@@ -273,7 +273,8 @@ def _check(spec: dataclasses.Field[Any], value: object, place: str) -> None:
             f"option {place} is wrong", expected=f"at least {minimum}", found=_show(value)
         )
     if check is not None and (expected := check(value)):
-        raise ConfigurationError(f"option {place} is wrong", expected=expected, found=_show(value))
+        shown = "" if spec.metadata.get("secret") else _show(value)
+        raise ConfigurationError(f"option {place} is wrong", expected=expected, found=shown)
 
 
 def _suggest(name: str, known: Mapping[str, object]) -> str:

@@ -58,18 +58,26 @@ _EVENTS_TABLE = _argument(
 )
 
 _OFFSET = _argument("--offset", metavar="JSON", required=True, help="The source's offset, as show prints it")
+_BATCH = _argument(
+    "--batch",
+    metavar="N",
+    type=lambda text: text if text == "next" else int(text),
+    required=True,
+    help="The first batch that the next run publishes; next: the one that the next capture makes",
+)
 _FILE = _argument("--file", metavar="FILE", required=True, help="File that holds the offset as JSON")
 _IMPORTED = _argument(
     "--file",
     metavar="FILE",
     required=True,
-    help="File that holds the offset as JSON; for MongoDB and Vitess also offsets that Debezium has stored",
+    help="File that holds the offset as JSON; for MongoDB, Vitess and ScyllaDB also offsets that the "
+    "connector has stored in Kafka Connect, for Cassandra commitlog_offset.properties of Debezium",
 )
 _TO = _argument(
     "--to",
     choices=("file", "debezium"),
     default="file",
-    help="The form: our own, or for Vitess what PATCH /connectors/NAME/offsets of Kafka Connect takes",
+    help="The form: our own, or of Vitess and ScyllaDB what PATCH /connectors/NAME/offsets of Connect takes",
 )
 _MOVED_FROM = _argument(
     "--moved-from",
@@ -81,6 +89,28 @@ _INVALIDATION = _argument(
     "--allow-offset-invalidation",
     action="store_true",
     help="MongoDB: give up Debezium's offsets of single shards for the time of the oldest",
+)
+_HOST_ID = _argument(
+    "--host-id", metavar="ID", default="", help="Cassandra: host id of the node that the offsets are of"
+)
+_PROPERTIES = _argument(
+    "--connector", metavar="FILE", required=True, help="The .properties file of the Debezium connector"
+)
+_OFFSETS = _argument(
+    "--offsets",
+    metavar="FILE",
+    default="",
+    help="Offsets that the connector has stored, as offsets import takes them; Cassandra: its "
+    "commitlog_offset.properties of one node",
+)
+_OUTPUT = _argument("--output", metavar="FILE", default="", help="Where to write the declaration, YAML")
+_CONN_ID = _argument("--conn-id", metavar="ID", default="", help="Airflow connection of the source")
+_KAFKA_CONN_ID = _argument("--kafka-conn-id", metavar="ID", default="", help="Airflow connection of Kafka")
+_REGISTRY_CONN_ID = _argument(
+    "--registry-conn-id", metavar="ID", default="", help="Airflow connection of the schema registry"
+)
+_WITHOUT_REFUSED = _argument(
+    "--without-refused", action="store_true", help="Write the declaration without what can't be followed"
 )
 _WORK_FOLDER = _argument(
     "--work-folder",
@@ -148,6 +178,22 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                     func=_offline("rows"),
                     args=(_CONNECTOR, _INPUT, _SCHEMA, _AT, _TABLE),
                 ),
+                ActionCommand(
+                    name="plan-move",
+                    help="Tell what becomes of a Debezium connector, and write its declaration",
+                    func=lazy_load_command("airflow_cdc_provider.cli.moving.plan_move"),
+                    args=(
+                        _PROPERTIES,
+                        _OFFSETS,
+                        _HOST_ID,
+                        _CONN_ID,
+                        _KAFKA_CONN_ID,
+                        _REGISTRY_CONN_ID,
+                        _OUTPUT,
+                        _WITHOUT_REFUSED,
+                        _INVALIDATION,
+                    ),
+                ),
                 _live("check", "Look at everything that capture needs of the source", "check"),
                 _live(
                     "schema",
@@ -157,6 +203,11 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                     _SAMPLE,
                     _SECONDS,
                     _DEPTH,
+                ),
+                _live(
+                    "create-topics",
+                    "Make the topics of the connector's tables that are missing, as publish.topics says",
+                    "create_topics",
                 ),
                 _live("lag", "Print how far the stored offset is behind the source", "lag"),
                 _live(
@@ -204,6 +255,12 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                             "adopt_offset",
                         ),
                         _live(
+                            "publish",
+                            "Let publishing go on with a batch of the changes table, whatever was published",
+                            "publish_from",
+                            _BATCH,
+                        ),
+                        _live(
                             "export",
                             "Write the stored offset to a file",
                             "export_offset",
@@ -212,7 +269,12 @@ def get_cdc_cli_commands() -> list[GroupCommand]:
                             _MOVED_FROM,
                         ),
                         _live(
-                            "import", "Store the offset of a file", "import_offset", _IMPORTED, _INVALIDATION
+                            "import",
+                            "Store the offset of a file",
+                            "import_offset",
+                            _IMPORTED,
+                            _INVALIDATION,
+                            _HOST_ID,
                         ),
                     ),
                 ),

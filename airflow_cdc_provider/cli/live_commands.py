@@ -1,9 +1,9 @@
 """``airflow cdc check``, ``schema``, ``lag``, ``status``, ``metrics``, ``offsets``: a connector at work.
 
-``check`` and ``schema`` ask the source alone, ``metrics`` reads what a continuous application tells. The
-others read or change the offset, which lives in the lake, so they run the job stage ``offsets`` in a Spark
-application on this machine (``airflow cdc events --from-lake`` likewise the stage ``events``), with the jars
-of ``[cdc] spark_jars`` and whatever ``spark-defaults.conf`` says.
+``check`` and ``schema`` ask the source alone, ``create-topics`` the brokers too, ``metrics`` reads what a
+continuous application tells. The others read or change the offset, which lives in the lake, so they run the
+job stage ``offsets`` in a Spark application on this machine (``airflow cdc events --from-lake`` likewise the
+stage ``events``), with the jars of ``[cdc] spark_jars`` and whatever ``spark-defaults.conf`` says.
 """
 
 from __future__ import annotations
@@ -43,6 +43,16 @@ def check(args: Namespace) -> None:
         sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
     if any(finding.level == "error" for finding in findings):
         raise ConfigurationError(f"connector {connector.name} can't capture", remedy="See the errors above")
+
+
+@command
+def create_topics(args: Namespace) -> None:
+    """Make the topics of the connector's tables that are missing; print each, and what became of it."""
+    from airflow_cdc_provider.operators.topics import create_missing
+
+    created = create_missing(read_connector(args.connector))
+    for name, topics in created.items():
+        sys.stdout.writelines(f"{name}: {topic}\n" for topic in topics)
 
 
 @command
@@ -127,8 +137,28 @@ def metrics(args: Namespace) -> None:
 
 @command
 def show_offset(args: Namespace) -> None:
-    """Print the stored offset, null before the first capture."""
-    _print(_offsets(read_connector(args.connector), {"action": "show"}).offset)
+    """Print the stored offset, null before the first capture; where publishing stands goes to stderr."""
+    result = _offsets(read_connector(args.connector), {"action": "show"})
+    _print(result.offset)
+    _tell_publishing(result)
+
+
+@command
+def publish_from(args: Namespace) -> None:
+    """Let the next run publish from a batch on."""
+    _tell_publishing(_offsets(read_connector(args.connector), {"action": "publish", "batch": args.batch}))
+
+
+def _tell_publishing(result: Any) -> None:
+    """Say up to where events are published, of a connector that publishes."""
+    for finding in result.findings:
+        if "publish" in finding:
+            sys.stderr.write(f"{finding}\n")
+    if (told := result.published) is not None:
+        sys.stderr.write(
+            f"published through batch {told.batch}, {told.pending_batches} batches wait, the oldest for "
+            f"{told.lag_seconds} s\n"
+        )
 
 
 @command
@@ -180,13 +210,18 @@ def import_offset(args: Namespace) -> None:
 
     content = _content(args.file)
     connector = read_connector(args.connector)
-    found = imported(connector, content, allow_invalidation=args.allow_offset_invalidation)
+    found = imported(
+        connector, content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id
+    )
     if found is None:
         _store(args, _parse(content.decode(errors="replace"), args.file))
         return
     for remark in found.remarks:
         sys.stderr.write(f"{remark}\n")
-    options = {"action": "reset"} if found.offset is None else {"action": "set", "offset": found.offset}
+    offset = found.offset
+    if offset is not None and connector.type == "cassandra":  # a file is of one node, others stay
+        offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
+    options = {"action": "reset"} if offset is None else {"action": "set", "offset": offset}
     _print(_offsets(connector, options).offset)
 
 
@@ -247,6 +282,7 @@ def _run(
 ) -> Any:
     """Run a stage here and return its result."""
     from airflow_cdc_provider.hooks.failures import error_of, redact
+    from airflow_cdc_provider.hooks.kafka import with_kafka
     from airflow_cdc_provider.hooks.source import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
     from airflow_cdc_provider.operators.run_folder import RunFolder
@@ -257,7 +293,7 @@ def _run(
         reference = ConnectionRef()
         if connector.source.conn_id:
             values = hook_for(connector).connection_values()
-        values = with_secrets(connector, values)
+        values = with_kafka(connector, stage, with_secrets(connector, values))
         if values:
             reference = folder.write_connection(values)
         folder.write_spec(
@@ -284,18 +320,18 @@ def _submit(spec: Path) -> str:
     """Run the application with ``spark-submit`` and return what it printed."""
     from airflow.providers.common.compat.sdk import conf
 
-    from airflow_cdc_provider.operators.spark_process import check_submit, search_path
+    from airflow_cdc_provider.operators.spark_process import check_submit, search_path, short_lived_java
     from airflow_cdc_provider.operators.spark_stage import APPLICATION
 
     check_submit("spark-submit", {}, search_path())
     jars = conf.get("cdc", "spark_jars", fallback="")
-    submit = ["spark-submit", "--master", "local[2]"]
+    submit = ["spark-submit", "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
     submit += ["--jars", jars] if jars else []
     for setting in ("spark.pyspark.driver.python", "spark.pyspark.python"):
         submit += ["--conf", f"{setting}={sys.executable}"]
     done = subprocess.run(
         [*submit, APPLICATION, str(spec)],
-        env={**os.environ, "PATH": search_path()},
+        env={**os.environ, "PATH": search_path(), "JDK_JAVA_OPTIONS": short_lived_java()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

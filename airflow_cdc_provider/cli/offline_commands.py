@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_cdc_provider.cli.live_commands import print_events
 from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 
@@ -41,15 +42,19 @@ def rows(args: Namespace) -> None:
 
 
 def _print(args: Namespace, lines_of: Callable[..., Iterator[Any]]) -> None:
+    from airflow_cdc_provider.events.encoder import text_of
+    from airflow_cdc_provider.jobs.events.damage import Damage
     from airflow_cdc_provider.jobs.offline import recordings as offline
 
     connector = read_connector(args.connector)
     if isinstance(connector.source, ScyllaOptions):
         raise wrong_usage("there are no recordings of ScyllaDB: events --from-lake shows what was captured")
+    if isinstance(connector.source, DebeziumOptions):
+        raise wrong_usage("there are no recordings of topics: airflow cdc check looks at them as they are")
     recording = offline.Recording(Path(args.input), args.schema, _now_ns(args), args.table)
-    damage = offline.Damage(strict=connector.source.advanced.strict)
+    damage = Damage(strict=connector.source.advanced.strict)
     for lines in lines_of(connector, recording, damage):
-        sys.stdout.buffer.write(offline.text_of(lines))
+        sys.stdout.buffer.write(text_of(lines))
     sys.stdout.flush()
     for line in damage.told():
         sys.stderr.write(f"{line}\n")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.jobs.debezium_metrics import Metrics
+    from airflow_cdc_provider.jobs.metrics.debezium import Metrics
 
 
 def emit_debeziums(connector: Connector, metrics: Mapping[str, Metrics]) -> None:

@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_cdc_provider.exceptions import PERMANENT, CdcError, error_from_text
 
 _IN_URI: Final = re.compile(r"://[^/@:]*:([^@/]+)@")
-_SECRET_NAMES: Final = ("password", "secret", "token", "passphrase", "private_key", "api_key")
+_SECRET_NAMES: Final = ("password", "secret", "token", "passphrase", "private_key", "api_key", "key.pem")
 
 
 def for_airflow(error: CdcError) -> Exception:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.cql import CqlHook
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ class ScyllaCdcHook(CqlHook):
         scylla_conn_id: The connection: contact points with commas as host, port (9042), login and password;
             as extra ``local_datacenter``, ``tls``, ``tls_ca_file``, ``tls_certificate_file``,
             ``tls_key_file`` and ``tls_check_hostname``, or Java's keystores by ``keyStore.location``,
-            ``trustStore.location`` and so on; and the driver's settings (docs/airflow.md).
+            ``trustStore.location`` and so on; the driver's settings (docs/airflow.md); and the properties
+            ``scylla.ssl.*`` and ``scylla.local.dc`` of ScyllaDB's source connector, as they are.
 
     Example::
 
@@ -41,8 +43,55 @@ class ScyllaCdcHook(CqlHook):
         """Id of the connection."""
         return self.scylla_conn_id
 
+    def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Read the stock type's extra, and the source connector's properties; our own names win.
+
+        Raises:
+            ConfigurationError: A property has a value that the connector refuses too.
+        """
+        values = super().normalize(values)
+        extra = dict(values["extra"])
+        told = {name: str(extra.pop(name)).strip() for name in _PROPERTIES if name in extra}
+        if not told:
+            return values
+        provider = told.get("scylla.ssl.provider", "JDK")
+        if provider.upper() not in _TLS_PROVIDERS:
+            raise ConfigurationError(
+                "scylla.ssl.provider is wrong", expected=f"one of {', '.join(_TLS_PROVIDERS)}", found=provider
+            )
+        enabled = told.get("scylla.ssl.enabled", "false").lower()
+        if enabled not in ("true", "false"):
+            raise ConfigurationError("scylla.ssl.enabled is wrong", expected="true or false", found=enabled)
+        pair = ("scylla.ssl.openssl.keyCertChain", "scylla.ssl.openssl.privateKey")
+        if len([name for name in pair if told.get(name)]) == 1:
+            raise ConfigurationError(f"{pair[0]} and {pair[1]} belong together", expected="both or neither")
+        if enabled == "true":
+            extra.setdefault("tls", True)
+        for name, value in told.items():
+            own = _PROPERTIES[name]
+            # As for the connector, nothing that is said of TLS counts while it is off.
+            if own and value and (extra.get("tls") or not name.startswith("scylla.ssl.")):
+                extra.setdefault(own, value)
+        return {**values, "extra": extra}
+
     def release(self, session: Session, told: str) -> str:
         """Return the release of the node that is asked: Cassandra's, which it says it is, isn't it."""
         from airflow_cdc_provider.sources.scylla.check import release_of
 
         return release_of(session)
+
+
+_TLS_PROVIDERS: Final = ("JDK", "OPENSSL", "OPENSSL_REFCNT")
+_PROPERTIES: Final = {
+    "scylla.local.dc": "local_datacenter",
+    "scylla.ssl.enabled": "",
+    "scylla.ssl.provider": "",
+    "scylla.ssl.truststore.path": "trustStore.location",
+    "scylla.ssl.truststore.password": "trustStore.password",
+    "scylla.ssl.keystore.path": "keyStore.location",
+    "scylla.ssl.keystore.password": "keyStore.password",
+    "scylla.ssl.cipherSuites": "cipherSuites",
+    "scylla.ssl.openssl.keyCertChain": "tls_certificate_file",
+    "scylla.ssl.openssl.privateKey": "tls_key_file",
+}
+"""What the source connector's properties are called in a connection's extra."""

@@ -20,6 +20,7 @@ from airflow_cdc_provider.connector.declaration import Connector, load_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks.failures import redact
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ ConnectorLike = Connector | Mapping[str, Any] | str
 
 _HOOKS: Final = {
     "cassandra": ("airflow_cdc_provider.hooks.cassandra", "CassandraCdcHook"),
+    "debezium": ("airflow_cdc_provider.hooks.debezium", "DebeziumCdcHook"),
     "mongodb": ("airflow_cdc_provider.hooks.mongodb", "MongodbCdcHook"),
     "scylla": ("airflow_cdc_provider.hooks.scylla", "ScyllaCdcHook"),
     "vitess": ("airflow_cdc_provider.hooks.vitess", "VitessCdcHook"),
@@ -66,11 +68,14 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
     if not conn_id:
         raise ConfigurationError(
             f"connector {connector.name} names no connection",
-            expected=f"option source.conn_id with a connection of type cdc_{connector.type}",
+            expected="option source.conn_id with a connection of type "
+            f"{'kafka' if connector.type == 'debezium' else 'cdc_' + connector.type}",
         )
     hook: CdcHook = getattr(importlib.import_module(module), name)(conn_id)
     if isinstance(connector.source, CassandraOptions) and connector.source.driver_config_file:
         hook.extra_defaults = {"driver_config_file": connector.source.driver_config_file}
+    if isinstance(connector.source, DebeziumOptions):
+        hook.registry_conn_id = connector.source.registry.connection
     if isinstance(connector.source, MongodbOptions):
         hook.authentication_class = connector.source.authentication_class
     return hook
@@ -122,6 +127,9 @@ class CdcHook(BaseHook):
     """What a declaration says of the connection, where its extra doesn't."""
     authentication_class: str = ""
     """A declaration's class that gives credentials; never a connection's: that may name no code to run."""
+
+    registry_conn_id: str = ""
+    """Id of the connection of the schema registry that a source's messages need."""
 
     @property
     @abstractmethod

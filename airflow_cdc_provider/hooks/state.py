@@ -9,6 +9,8 @@ It stands in the state store of the connector's changes asset, one JSON value pe
 ``tables``  per table, the numbers of the last run that touched it.
 ``snapshots``  ``{"tables": {table: {"done", "began_at"}}, "remaining", "at"}``: which tables are read in
             full, by snapshots that began when, and how many the last snapshot left.
+``batches``  ``{"told": [[batch, committed_at], ...]}``: the newest batch of the changes table after each of
+            the last runs that made one, oldest first.
 
 Lost, it is written again by the next run. It is never ahead of the lake: a run writes it after its commit.
 """
@@ -35,13 +37,14 @@ log = logging.getLogger(__name__)
 
 _LARGEST_VALUE_BYTES: Final = 60_000
 _TABLES_SHOWN: Final = 400
+_BATCHES_TOLD: Final = 200
 
 
 def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] | None:
     """Read the copy of a connector's offset.
 
     Args:
-        context: Of a task with the connector's changes asset among its inlets or outlets.
+        context: Of a task.
         connector: The connector.
 
     Returns:
@@ -50,8 +53,7 @@ def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] |
     Raises:
         ConfigurationError: Another connector's offset stands there.
     """
-    store = _store(context, connector)
-    value = None if store is None else store.get("offset")
+    value = _known(context, connector, "offset")
     if not isinstance(value, dict):
         return None
     if value.get("source") != connector.type:
@@ -85,8 +87,7 @@ def stored_snapshots(context: Context, connector: Connector) -> Mapping[str, Any
     Returns:
         ``snapshots`` of the state store; None if no run has stored it.
     """
-    store = _store(context, connector)
-    value = None if store is None else store.get("snapshots")
+    value = _known(context, connector, "snapshots")
     return value if isinstance(value, dict) else None
 
 
@@ -128,6 +129,9 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
     _set(store, "status", status if result.ok else {**status, "error": result.error})
     if result.copies is not None:
         _set(store, "snapshots", _snapshots(store.get("snapshots"), result, at))
+    if result.newest_batch and result.committed_at is not None:
+        told = batches_told(store.get("batches"), result.newest_batch, result.committed_at)
+        _set(store, "batches", {"told": told})
     if result.tables:
         known = store.get("tables")
         tables = dict(known) if isinstance(known, dict) else {}
@@ -135,6 +139,44 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
             tables.pop(table.table, None)
             tables[table.table] = {**table_numbers(table), "stage": stage, "at": at}
         _set(store, "tables", dict(list(tables.items())[-_TABLES_SHOWN:]))
+
+
+def batches_told(known: Any, batch: int, committed_at: float) -> list[list[float]]:
+    """Add the newest batch to those that earlier runs told; a table made anew begins anew.
+
+    Args:
+        known: ``batches`` of the state store, None before the first.
+        batch: The newest batch.
+        committed_at: When it was committed, epoch seconds.
+    """
+    before = known["told"] if isinstance(known, dict) else []
+    if before and before[-1][0] == batch:
+        return list(before)
+    kept = [one for one in before if one[0] < batch] if before and before[-1][0] < batch else []
+    return [*kept, [batch, committed_at]][-_BATCHES_TOLD:]
+
+
+def stored_batches(context: Context, connector: Connector) -> Mapping[str, Any] | None:
+    """Read which batches a connector's runs told.
+
+    Args:
+        context: As for :func:`stored_offset`.
+        connector: The connector.
+
+    Returns:
+        ``batches`` of the state store; None if no run has stored it.
+    """
+    value = _known(context, connector, "batches")
+    return value if isinstance(value, dict) else None
+
+
+async def stored_batches_async(connector: str) -> Mapping[str, Any] | None:
+    """Do as :func:`stored_batches`, for triggers.
+
+    Args:
+        connector: The connector's name.
+    """
+    return await _stored_async(connector, "batches")
 
 
 def _snapshots(known: Any, result: JobResult, at: str) -> dict[str, Any]:
@@ -183,6 +225,34 @@ def _store(context: Context, connector: Connector) -> Any:
         return stores[changes_asset(connector)]
     except KeyError:  # a mapped task, whose assets are not known when the DAG is parsed
         return None
+
+
+def _known(context: Context, connector: Connector, key: str) -> Any:
+    """Read a value of the store, whatever assets the task has.
+
+    Those of a templated connector, or of a mapped task, weren't known when the DAG was parsed.
+
+    Raises:
+        ConfigurationError: Airflow gives a task the state of its own assets only.
+    """
+    store = _store(context, connector)
+    if store is not None or context.get("asset_state_store") is None:
+        return None if store is None else store.get(key)
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+
+    asset = changes_asset(connector)
+    try:
+        return AssetStateStoreAccessors([asset]).get(key)
+    except AirflowRuntimeError as error:
+        if error.error.error is not ErrorType.PERMISSION_DENIED:
+            raise
+        raise ConfigurationError(
+            f"the state of connector {connector.name} may not be read by this task",
+            expected=f"asset {asset.name} among its inlets",
+            found=str(error),
+            remedy="add inlets=[Asset(...)] of that name to it, or name the connector without a template",
+        ) from None
 
 
 def _set(store: Any, key: str, value: dict[str, Any]) -> None:

@@ -82,7 +82,10 @@ def lineage_of(
 
 def source_namespace(connector: Connector, connection: Mapping[str, Any]) -> str:
     """Return the source's namespace; that of a recording is named by its connector."""
-    host = str(connection.get("extra", {}).get("uri") or connection.get("host") or "")
+    extra = connection.get("extra", {})
+    if brokers := str(extra.get("bootstrap.servers") or ""):
+        return f"kafka://{brokers.partition(',')[0].strip()}"
+    host = str(extra.get("uri") or connection.get("host") or "")
     if not host:
         return f"{connector.type}://{connector.name}"
     first = _authority(host).split(",")[0].strip()

@@ -9,14 +9,20 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_cdc_provider.hooks.commit_log_offset import reached
 from airflow_cdc_provider.hooks.debezium_gauges import emit_debeziums
-from airflow_cdc_provider.jobs.debezium_metrics import metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from airflow_cdc_provider.connector import Connector
-    from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, SegmentNumbers, SnapshotResult
+    from airflow_cdc_provider.jobs.spec import (
+        JobResult,
+        OriginResult,
+        PublishResult,
+        SegmentNumbers,
+        SnapshotResult,
+    )
     from airflow_cdc_provider.notifications.notification import Notification
     from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 
@@ -48,6 +54,8 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
     Stats.incr("cdc.batches", result.batches, tags=tags)
     for part, seconds in result.seconds.items():
         Stats.timing("cdc.duration", timedelta(seconds=seconds), tags={**tags, "stage": stage, "part": part})
+    if result.published is not None:
+        _emit_published(result.published, tags)
     if result.snapshot is not None:
         emit_snapshot(connector, result.snapshot)
     for origin in result.origins:
@@ -62,6 +70,14 @@ def emit_metrics(connector: Connector, stage: str, result: JobResult) -> None:
             Stats.gauge("cdc.copies_ratio", table.copies / table.row_changes, tags=own)
         if table.differences is not None:
             Stats.gauge("cdc.differences", table.differences, tags=own)
+
+
+def _emit_published(published: PublishResult, tags: Mapping[str, str]) -> None:
+    Stats.incr("cdc.publish.records", published.records, tags=dict(tags))
+    Stats.incr("cdc.publish.refused", published.refused, tags=dict(tags))
+    Stats.gauge("cdc.publish.batch", published.batch, tags=dict(tags))
+    Stats.gauge("cdc.publish.pending_batches", published.pending_batches, tags=dict(tags))
+    Stats.gauge("cdc.publish.lag_seconds", published.lag_seconds, tags=dict(tags))
 
 
 def emit_failure(connector: Connector, result: JobResult) -> None:

@@ -1,6 +1,6 @@
 """Rows that a snapshot has read, told to Airflow while it runs.
 
-The job appends lines to a file (:mod:`airflow_cdc_provider.jobs.scanned`); each becomes the gauge
+The job appends lines to a file (:mod:`airflow_cdc_provider.jobs.metrics.scanned`); each becomes the gauge
 ``cdc.snapshot.rows`` of its table, and what they add up to goes to whoever asked for it. After each commit of
 the job a line tells how far the snapshot came, which becomes the other gauges ``cdc.snapshot.*``.
 """

@@ -51,6 +51,15 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
+def short_lived_java() -> str:
+    """Return what ``JDK_JAVA_OPTIONS`` is for a program that ends after minutes.
+
+    The optimising compiler would take a quarter of a run's CPU time and more, and hardly repay it. What the
+    environment says of Java follows, and so wins.
+    """
+    return f"-XX:TieredStopAtLevel=1 {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
+
+
 def process_tree(pid: int) -> list[Any]:
     """List a process and all below it, so that they can be killed when it has gone."""
     import psutil  # type: ignore[import-untyped]  # comes with Airflow

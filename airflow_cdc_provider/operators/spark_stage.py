@@ -31,11 +31,12 @@ from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_ali
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.hooks.kafka import with_kafka
 from airflow_cdc_provider.hooks.parameters import to_tables
 from airflow_cdc_provider.hooks.source import CdcHook, ConnectorLike, hook_for, to_connector, with_secrets
 from airflow_cdc_provider.hooks.state import store_failure, store_result, table_numbers
 from airflow_cdc_provider.hooks.work_folder import safe_name, signals_folder
-from airflow_cdc_provider.jobs.debezium_metrics import Metrics, metrics_of
+from airflow_cdc_provider.jobs.metrics.debezium import Metrics, metrics_of
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, SnapshotResult, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.operators.lineage import Lineage, as_openlineage, lineage_of
@@ -49,6 +50,7 @@ from airflow_cdc_provider.operators.spark_process import (
     last_word,
     process_tree,
     search_path,
+    short_lived_java,
 )
 
 if TYPE_CHECKING:
@@ -291,7 +293,7 @@ class SparkStageOperator(SparkSubmitOperator):
         reference = ConnectionRef()
         if self.source_conn_id or connector.source.conn_id:
             values = self.source_hook.connection_values()
-        values = with_secrets(connector, values)
+        values = with_kafka(connector, self.stage, with_secrets(connector, values))
         if values:
             reference = self._folder.write_connection(values)
         self._folder.write_spec(
@@ -331,7 +333,7 @@ class SparkStageOperator(SparkSubmitOperator):
         if self._starts_with_our_environment():
             variables.setdefault("PATH", search_path())
             if local and self.stage != "stream":
-                variables.setdefault("JDK_JAVA_OPTIONS", _short_lived(os.environ.get("JDK_JAVA_OPTIONS", "")))
+                variables.setdefault("JDK_JAVA_OPTIONS", short_lived_java())
         self.env_vars = variables
 
     def _check_spark(self) -> None:
@@ -418,6 +420,8 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
         "origins": {one.origin: asdict(one) for one in result.origins[:_MOST_SHOWN]},
         "passed_over": dict(result.passed_over),
         "snapshot": _snapshot_numbers(result.snapshot),
+        "published": None if result.published is None else asdict(result.published),
+        "replayed": None if result.replayed is None else asdict(result.replayed),
         "metrics": short(metrics_of(result)),
         "seconds": dict(result.seconds),
         "findings": list(result.findings),
@@ -440,14 +444,6 @@ def _snapshot_numbers(shot: SnapshotResult | None) -> dict[str, Any] | None:
         return None
     states = {"running": shot.running, "completed": shot.completed}
     return {**asdict(shot), **states, "rows_by_table": dict(list(shot.rows_by_table.items())[:_MOST_SHOWN])}
-
-
-def _short_lived(options: str) -> str:
-    """Lead options of Java with one for programs that end after minutes; where they say otherwise, they win.
-
-    The optimising compiler would take a quarter of a run's CPU time and more, and hardly repay it.
-    """
-    return f"-XX:TieredStopAtLevel=1 {options}".strip()
 
 
 def _if_known(connector: ConnectorLike) -> Connector | None:

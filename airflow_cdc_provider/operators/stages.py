@@ -1,4 +1,4 @@
-"""One operator per stage: sync, capture, merge, snapshot, verify, maintain, offsets.
+"""One operator per stage: sync, capture, merge, snapshot, verify, publish, maintain, offsets.
 
 ``CdcSyncOperator`` is the usual one: it snapshots what is new, captures to the head and merges, in one Spark
 application. The others run a part of it, or look after what it made.
@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_tables
-from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.hooks.parameters import one_of, to_flag, to_mapping, to_number, to_tables
+from airflow_cdc_provider.jobs.spec import NEXT, JobResult
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 
 DIFFERENT: Final = "DIFFERENT"
 """Error code of a comparison that found differences."""
-_ACTIONS: Final = ("show", "set", "reset", "forget", "adopt")
+_ACTIONS: Final = ("show", "set", "reset", "forget", "adopt", "publish")
 _MODES: Final = ("replace", "add")
 
 
@@ -141,11 +141,18 @@ class CdcVerifyOperator(SparkStageOperator):
 
     def accepts(self, result: JobResult) -> bool:
         """Accept what differs by no more than is allowed."""
-        if result.error_code != DIFFERENT:
-            return False
-        return self.max_differences is None or (
-            sum(table.differences or 0 for table in result.tables) <= self.max_differences
-        )
+        return few_differences(result, self.max_differences)
+
+
+class CdcPublishOperator(SparkStageOperator):
+    """Publishes the events of what is captured and not published yet to Kafka.
+
+    ``CdcSyncOperator`` and streams of a connector with ``publish.kafka.connection`` do so at their end: this
+    one is for a schedule of its own, after :class:`CdcCaptureOperator`. Give its DAG ``max_active_runs=1``:
+    of two that publish at once the first is fenced and fails.
+    """
+
+    stage = "publish"
 
 
 class CdcMaintainOperator(SparkStageOperator):
@@ -160,14 +167,23 @@ class CdcOffsetsOperator(SparkStageOperator):
     Args:
         action: ``show``; ``set`` to ``offset``; ``reset``: capture begins as at a first run, or, with
             ``tables``, only their snapshots are taken again; ``forget``: take ``origin`` out; ``adopt``: go
-            on with what is stored under another connection, scope or topic prefix (templated).
+            on with what is stored under another connection, scope or topic prefix; ``publish``: let the next
+            run publish from ``batch`` on (templated).
         offset: The source's offset as a mapping or as JSON, for ``set`` (templated).
         origin: Host id of a node that is gone for good, for ``forget`` (templated).
+        batch: Batch of the changes table, for ``publish``: its number, or ``next`` for the one that the next
+            capture makes (templated).
         kwargs: As for :class:`~airflow_cdc_provider.operators.spark_stage.SparkStageOperator`.
     """
 
     stage = "offsets"
-    template_fields: Sequence[str] = (*SparkStageOperator.template_fields, "action", "offset", "origin")
+    template_fields: Sequence[str] = (
+        *SparkStageOperator.template_fields,
+        "action",
+        "offset",
+        "origin",
+        "batch",
+    )
 
     def __init__(
         self,
@@ -175,21 +191,44 @@ class CdcOffsetsOperator(SparkStageOperator):
         action: str = "show",
         offset: Mapping[str, Any] | str | None = None,
         origin: str = "",
+        batch: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.action = action
         self.offset = offset
         self.origin = origin
+        self.batch = batch
 
     def options(self) -> Mapping[str, Any]:
         """Return ``action`` and what it needs."""
         action = one_of("action", self.action, _ACTIONS)
         if action == "forget":
             return {"action": action, "origin": self.origin}
+        if action == "publish":
+            if self.batch == NEXT:
+                return {"action": action, "batch": NEXT}
+            batch = to_number("batch", self.batch)
+            if batch is None:
+                raise ConfigurationError(
+                    "there is no batch to publish from", expected=f"batch with its number, or {NEXT}"
+                )
+            return {"action": action, "batch": int(batch)}
         if action != "set":
             return {"action": action}
         offset = to_mapping("offset", self.offset)
         if offset is None:
             raise ConfigurationError("there is no offset to set", expected="offset with the source's JSON")
         return {"action": action, "offset": offset}
+
+
+def few_differences(result: JobResult, most: int | None) -> bool:
+    """Tell whether a comparison is good enough.
+
+    Args:
+        result: Its result.
+        most: How many rows may differ; None for any number.
+    """
+    if result.error_code != DIFFERENT:
+        return False
+    return most is None or sum(table.differences or 0 for table in result.tables) <= most

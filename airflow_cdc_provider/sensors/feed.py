@@ -35,6 +35,8 @@ class FeedSensor(ObservingSensor):
     """The sources that have such a feed."""
     feed_name: ClassVar[str]
     """What the database calls it."""
+    goes_on_after_loss: ClassVar[bool] = False
+    """Whether the feed itself goes on after what is lost."""
 
     def __init__(self, *, connector: ConnectorLike, **kwargs: Any) -> None:
         super().__init__(**with_state(connector, kwargs))
@@ -87,7 +89,7 @@ class FeedSensor(ObservingSensor):
                 **self.feed(connector),
                 "tables": list(connector.tables),
                 "exclude_tables": list(connector.exclude_tables),
-                "mends_loss": connector.when_lost(hole=False) != "fail",
+                "mends_loss": connector.when_lost(hole=self.goes_on_after_loss) != "fail",
             },
             "poll_seconds": self.poke_interval,
         }

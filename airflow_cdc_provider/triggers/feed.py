@@ -13,17 +13,21 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.hooks.source import CdcHook
 
 
-class Pending(Protocol):
+class TellsLag(Protocol):
     """What a look at a feed tells; all of it goes to XCom."""
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Age of the oldest change that isn't captured; None if it isn't known."""
+        ...
+
+
+class Pending(TellsLag, Protocol):
+    """What a look tells that finds changes."""
 
     @property
     def news(self) -> bool:
         """Whether there are changes after the stored offset, or no offset yet."""
-        ...
-
-    @property
-    def lag_seconds(self) -> float | None:
-        """Age of the oldest of them; None if it isn't known."""
         ...
 
 
@@ -63,7 +67,7 @@ class FeedTrigger(ObservingTrigger):
         """Return the hook of the connection."""
 
     @abstractmethod
-    async def look(self, given: Given) -> Pending:
+    async def look(self, given: Given) -> TellsLag:
         """Look once."""
 
     async def given(self) -> Given:
@@ -76,6 +80,10 @@ class NewsTrigger(FeedTrigger):
 
     def __init__(self, *, poll_seconds: float = 10.0, **looked_at: Any) -> None:
         super().__init__(poll_seconds=poll_seconds, **looked_at)
+
+    @abstractmethod
+    async def look(self, given: Given) -> Pending:
+        """Look once."""
 
     async def observe(self, given: Given) -> Observation:
         """Look for the first change."""

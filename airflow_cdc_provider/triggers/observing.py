@@ -40,11 +40,13 @@ class Given:
         offset: The stored offset, None before the first run.
         snapshots: What runs told of snapshots (:mod:`airflow_cdc_provider.hooks.state`), None before the
             first.
+        batches: Which batches runs told, likewise.
     """
 
     connection: Mapping[str, Any] = field(default_factory=dict)
     offset: Mapping[str, Any] | None = None
     snapshots: Mapping[str, Any] | None = None
+    batches: Mapping[str, Any] | None = None
 
 
 class ObservingTrigger(BaseTrigger):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from server_kit import CassandraServer, MongoServer, VitessServer
+    from server_kit import CassandraServer, KafkaServer, MongoServer, VitessServer
+    from server_kit.scylla import ImitatedScylla
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,8 +104,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
     made = Airflow(home)
     shutil.copytree(ROOT / "dags_examples", made.dags)
     made.warehouse.mkdir()
-    spark = home / "spark"
-    spark.mkdir()
     settings = {
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
@@ -110,16 +112,20 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, iceberg_jar: Path) -> Iter
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g",
         "spark.local.dir": str(home / "spark-local"),
+        # As for the tests' shared session; the demo's applications compile code as users' do.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    (spark / "spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in settings.items()))
+    # As spark-defaults.conf would: but with a folder of settings Java would not take the archive of classes.
+    spark_options = [os.environ["SPARK_SUBMIT_OPTS"], *(f"-D{k}={v}" for k, v in settings.items())]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYSPARK", "SPARK"))}
     made.environment = {
         **inherited,
         "PYTHONPATH": str(ROOT),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")]),
-        "SPARK_CONF_DIR": str(spark),
+        "SPARK_SUBMIT_OPTS": " ".join(spark_options),
+        "SPARK_DIST_CLASSPATH": os.environ["SPARK_DIST_CLASSPATH"],
         "SPARK_LOCAL_IP": "127.0.0.1",
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(made.dags),
@@ -158,6 +164,13 @@ def store(airflow: Airflow, mongo_server: MongoServer) -> Any:
 
 
 @pytest.fixture(scope="session")
+def topics(airflow: Airflow, kafka_server: KafkaServer) -> KafkaServer:
+    """The broker of the examples that publish."""
+    airflow.connect("kafka_shop", conn_type="kafka", extra={"bootstrap.servers": kafka_server.bootstrap})
+    return kafka_server
+
+
+@pytest.fixture(scope="session")
 def vitess_shop(airflow: Airflow, vitess_server: VitessServer) -> VitessServer:
     """The keyspace of the Vitess example, with two tables in two shards."""
     airflow.connect("vitess_shop", conn_type="cdc_vitess", **vitess_server.connection)
@@ -169,6 +182,41 @@ def vitess_shop(airflow: Airflow, vitess_server: VitessServer) -> VitessServer:
         for table in tables:
             cursor.execute(f"INSERT INTO {table} (id, amount) VALUES {values}")
     return vitess_server
+
+
+@pytest.fixture(scope="session")
+def scylla_shop(airflow: Airflow, cassandra_server: CassandraServer) -> Iterator[ImitatedScylla]:
+    """The keyspace of the ScyllaDB example: two tables, 50 rows of a minute ago; a node is joining."""
+    from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
+    from server_kit.scylla.statements import Insert
+
+    airflow.connect(
+        "scylla_shop", conn_type="cdc_scylla", host=cassandra_server.host, port=cassandra_server.port
+    )
+    session = cassandra_server.connect()
+    names = SystemKeyspaces("shop_of_scylla_distributed", "shop_of_scylla_system", "shop_of_scylla_schema")
+    clock = itertools.count(time.time_ns() // 1000 - 60_000_000)
+    cluster = ImitatedScylla(session, "shop_of_scylla", names=names, clock_us=lambda: next(clock))
+    cluster.create()
+    number = CqlType("int")
+    for name in ("orders", "items"):
+        columns = (Column("id", number),), (Column("amount", number),)
+        table = Table(cluster.keyspace, name, columns[0], regular=columns[1], cdc=CdcOptions())
+        cluster.create_table(table)
+        for id_ in range(50):
+            amount = struct.pack(">i", id_ * 10)
+            cluster.execute(table, Insert((struct.pack(">i", id_),), (), {"amount": amount}))
+    cluster.new_generation(round(time.time() * 1000) + 3_600_000, nodes=2)
+    declared = airflow.dags / "shop_scylla.yaml"
+    keyspaces = (
+        f"distributed_keyspace: {names.distributed}, system_keyspace: {names.system}, "
+        f"schema_keyspace: {names.schema}"
+    )
+    text = declared.read_text().replace("shop\\.", "shop_of_scylla\\.")
+    declared.write_text(text.replace("scylla_shop\n", f"scylla_shop\n  advanced: {{{keyspaces}}}\n"))
+    yield cluster
+    for name in ("shop_of_scylla", names.distributed, names.system, names.schema):
+        session.execute(f"DROP KEYSPACE {name}")
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,7 @@ def said(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_an_offset_is_kept_forgotten_and_put_back(synced: Outcome, cdc: Run, tmp_path: Path) -> None:
     kept = tmp_path / "offset.json"
     exported = cdc("offsets", "export", "--file", str(kept))

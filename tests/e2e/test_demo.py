@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from server_kit import quick_spark
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.e2e
 
 
 def test_demo_compares_equal_and_its_mirrors_can_be_queried(tmp_path: Path) -> None:
-    environment = {**os.environ, "CDC_DEMO": str(tmp_path / "demo"), "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        **quick_spark(),
+        "CDC_DEMO": str(tmp_path / "demo"),
+        "PYTHONPATH": str(ROOT),
+    }
 
     demo = subprocess.run(
         [sys.executable, "-m", "demo", "--rows", "200", "--changes", "400"],

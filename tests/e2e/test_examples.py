@@ -16,7 +16,8 @@ from airflow_cdc_provider.hooks.cdc_raw import list_segments
 from tests.e2e.conftest import Airflow, Outcome
 
 if TYPE_CHECKING:
-    from server_kit import CassandraServer, VitessServer
+    from server_kit import CassandraServer, KafkaServer, VitessServer
+    from server_kit.scylla import ImitatedScylla
 
 pytestmark = [pytest.mark.e2e, pytest.mark.integration]
 
@@ -48,6 +49,7 @@ def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, stor
     assert "'store.nothing' is not one of ['store.orders', 'store.customers']" in outcome.told["error"]
 
 
+@pytest.mark.long
 def test_a_signal_is_followed_by_the_next_run_of_the_connector(airflow: Airflow, synced: Outcome) -> None:
     airflow.run(
         "signal_a_stream",
@@ -62,6 +64,7 @@ def test_a_signal_is_followed_by_the_next_run_of_the_connector(airflow: Airflow,
     assert outcome.value("merge")["tables"]["store.customers"]["snapshot_rows"] == 10
 
 
+@pytest.mark.long
 def test_stages_run_apart(airflow: Airflow, store: Any, synced: Outcome) -> None:
     store["orders"].update_one({"_id": 1}, {"$set": {"amount": -1}})
     captured = airflow.run("capture_often").succeeded()
@@ -90,6 +93,25 @@ def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflo
     assert json.loads(state.read_text())["status"] == "stopped"
 
 
+def test_events_are_published_at_once_and_apart_behind_a_gate(
+    airflow: Airflow, store: Any, topics: KafkaServer
+) -> None:
+    outcome = airflow.run("publish_events").succeeded()
+    assert outcome.value("topics") == {
+        "made": ["store.store.customers", "store.store.orders"],
+        "there": [],
+    }
+    sent = outcome.value("sync")["published"]["records"]
+    assert sent == store["orders"].count_documents({}) + store["customers"].count_documents({})
+    seen = outcome.value("published")
+    assert seen["batch"] == seen["newest_batch"] > 0, "the runs' batches reached the sensor"
+    assert (seen["pending_batches"], seen["lag_seconds"]) == (0, 0)
+
+    gated = airflow.run("publish_apart").succeeded()
+    assert gated.value("read") == {"lag": 0, "topics": {}}, "nobody has read yet, and the gate is open"
+    assert gated.value("publish")["published"]["records"] == 0
+
+
 def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     airflow: Airflow, vitess_shop: VitessServer
 ) -> None:
@@ -110,6 +132,25 @@ def test_a_vitess_keyspace_is_synced_and_a_table_read_again(
     }
     assert list(outcome.value("snapshot")["tables"]) == ["shop.items"]
     assert outcome.value("copied") == {"done": ["shop.items"], "left": []}
+    assert not list(airflow.work.rglob("connection.json"))
+
+
+def test_a_scylla_keyspace_is_synced_and_a_joining_node_is_told(
+    airflow: Airflow, scylla_shop: ImitatedScylla
+) -> None:
+    outcome = airflow.run("sync_scylla").succeeded()
+
+    synced = outcome.value("sync")
+    tables = ["shop_of_scylla.items", "shop_of_scylla.orders"]
+    assert {name: table["rows_written"] for name, table in synced["tables"].items()} == dict.fromkeys(
+        tables, 50
+    )
+    assert synced["changes"] == 100, "the log was read too"
+    assert 30 <= outcome.value("near")["lag_seconds"] < 300
+    assert sorted(outcome.value("near")["tables"]) == tables, "the stored offset reached the sensor"
+    joins_ms = scylla_shop.generations.sets[-1].time_ms
+    assert outcome.value("moved")["tables"][tables[0]]["newest"] == joins_ms
+    assert sorted(outcome.value("tell")) == tables
     assert not list(airflow.work.rglob("connection.json"))
 
 
@@ -145,6 +186,7 @@ def test_a_filling_cdc_raw_is_brought_captured_and_cleared(
     assert left == [], "what is finished was captured, and went"
 
 
+@pytest.mark.long
 def test_a_cdc_raw_that_will_soon_be_full_is_brought_away(
     airflow: Airflow, shop: Any, cassandra_server: CassandraServer
 ) -> None:
@@ -163,6 +205,7 @@ def test_a_cdc_raw_that_will_soon_be_full_is_brought_away(
     assert not any(segment.complete for segment in left), "the node has its room back"
 
 
+@pytest.mark.long
 def test_a_capture_is_begun_anew_on_request(airflow: Airflow, shop: Any, landed: Callable[[], None]) -> None:
     landed()
     airflow.run("scheduled_sync").succeeded()

@@ -17,7 +17,9 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_cdc_provider.connector import load_connector
-from airflow_cdc_provider.jobs.offline.recordings import Damage, Recording, event_lines, text_of
+from airflow_cdc_provider.events.encoder import text_of
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from airflow_cdc_provider.transfer.shipper import Settings, Shipper
 from tests.conftest import ROOT
@@ -79,7 +81,8 @@ class Cluster:
         """
         found: dict[str, CommitLogTransferOperator] = {}
         for text in snippets(title, "python"):
-            file = self.folder / "dag.py"
+            # A name for each node: Python takes a file of the same size and second for what it compiled.
+            file = self.folder / f"dag_{on or 'all'}.py"
             file.write_text(self.here(text, on))
             bag = DagBag(file)
             assert not bag.import_errors

@@ -7,7 +7,6 @@ import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,11 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.sources.cql.driver.java_keystores import read_keystore
+from tests.integration.airflow.keystores import WORD, demanding_certificates, make_stores, pem_files
 
 pytestmark = pytest.mark.integration
 
-WORD = "word-of-the-stores"
 AES_256 = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
-
-
-def keytool(*arguments: str) -> None:
-    told = subprocess.run(["keytool", *arguments], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
 
 
 @dataclass
@@ -63,44 +57,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     from server_kit import CassandraServer
 
     folder = tmp_path_factory.mktemp("stores")
-    for name in ("node", "client"):
-        for kind in ("jks", "p12"):
-            store = ["-keystore", str(folder / f"{name}.{kind}"), "-storepass", WORD]
-            if kind == "jks":
-                keytool(
-                    *("-genkeypair", "-alias", name, "-keyalg", "RSA", "-dname", f"CN={name}"),
-                    *(
-                        "-ext",
-                        "san=ip:127.0.0.1",
-                        "-validity",
-                        "2",
-                        "-storetype",
-                        "JKS",
-                        "-keypass",
-                        WORD,
-                        *store,
-                    ),
-                )
-                keytool("-exportcert", "-alias", name, "-file", str(folder / f"{name}.der"), *store)
-            else:
-                source = ["-srckeystore", str(folder / f"{name}.jks"), "-srcstorepass", WORD]
-                target = ["-destkeystore", str(folder / f"{name}.p12"), "-deststorepass", WORD]
-                keytool("-importkeystore", *source, *target, "-deststoretype", "PKCS12")
-    for name, alias in (("nodes", "node"), ("clients", "client")):
-        for kind, form in (("jks", "JKS"), ("p12", "PKCS12"), ("jceks", "JCEKS")):
-            keytool(
-                *("-importcert", "-noprompt", "-alias", alias, "-file", str(folder / f"{alias}.der")),
-                *("-keystore", str(folder / f"{name}.{kind}"), "-storepass", WORD, "-storetype", form),
-            )
-    options = {
-        "enabled": True,
-        "optional": False,
-        "require_client_auth": True,
-        "keystore": str(folder / "node.jks"),
-        "keystore_password": WORD,
-        "truststore": str(folder / "clients.jks"),
-        "truststore_password": WORD,
-    }
+    make_stores(folder)
+    options = demanding_certificates(folder)
     with CassandraServer(settings={"client_encryption_options": options}) as server:
         yield Secured(server.host, server.port, folder)
 
@@ -142,12 +100,7 @@ def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
 
 @pytest.mark.covers("CAS-DEPLOY-06")
 def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, own, nodes = (str(tmp_path / name) for name in ("key.pem", "own.pem", "nodes.pem"))
-    store = ["openssl", "pkcs12", "-in", secured.store("client.p12"), "-passin", f"pass:{WORD}", "-nodes"]
-    subprocess.run([*store, "-nocerts", "-out", key], check=True, capture_output=True)
-    subprocess.run([*store, "-nokeys", "-out", own], check=True, capture_output=True)
-    der = ["openssl", "x509", "-inform", "DER", "-in", secured.store("node.der"), "-out", nodes]
-    subprocess.run(der, check=True, capture_output=True)
+    key, own, nodes = pem_files(secured.folder, tmp_path)
     pem = {"tls": True, "tls_ca_file": nodes, "tls_certificate_file": own, "tls_key_file": key}
     good, text = secured.ask(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
     assert good, text

@@ -84,6 +84,7 @@ def kill_a_reader(port: int, task: Future[Any]) -> None:
 
 
 @pytest.mark.covers("CAS-METRIC-07")
+@pytest.mark.long
 def test_rows_are_told_while_they_are_read_and_count_once_though_a_task_is_tried_again(
     large_shop: Shop, iceberg_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

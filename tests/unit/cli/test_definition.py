@@ -39,7 +39,7 @@ def commands(group: Any, path: str = "") -> dict[str, Any]:
 
 def documented() -> list[list[str]]:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    lines = [line for page in pages for line in page.read_text().splitlines()]
+    lines = [line for page in pages for line in page.read_text().replace("\\\n", "").splitlines()]
     return [shlex.split(line) for line in lines if line.startswith("airflow cdc ")]
 
 
@@ -58,8 +58,10 @@ def test_every_command_leads_to_a_function() -> None:
     assert list(found) == [
         "cdc events",
         "cdc rows",
+        "cdc plan-move",
         "cdc check",
         "cdc schema",
+        "cdc create-topics",
         "cdc lag",
         "cdc status",
         "cdc signal",
@@ -69,13 +71,15 @@ def test_every_command_leads_to_a_function() -> None:
         "cdc offsets reset",
         "cdc offsets forget",
         "cdc offsets adopt",
+        "cdc offsets publish",
         "cdc offsets export",
         "cdc offsets import",
     ]
-    from airflow_cdc_provider.cli import live_commands, offline_commands
+    from airflow_cdc_provider.cli import live_commands, moving, offline_commands
 
+    modules = {"cdc events": offline_commands, "cdc rows": offline_commands, "cdc plan-move": moving}
     for name, one in found.items():
-        module = offline_commands if name in ("cdc events", "cdc rows") else live_commands
+        module = modules.get(name, live_commands)
         assert callable(getattr(module, one.func.__name__))
 
 

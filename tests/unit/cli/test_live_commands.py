@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.cli import debezium_offsets, live_commands, offline_commands
-from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, TableStatus
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, PublishResult, TableStatus
 from airflow_cdc_provider.jobs.stream import StreamState
+from airflow_cdc_provider.operators import spark_process
 from airflow_cdc_provider.sources.base import Finding
 
 OFFSET = {"stream": {"v": 1, "token": "82"}}
@@ -56,6 +58,20 @@ def test_show_and_lag_print_what_the_stage_reports(
     assert [(s.stage, s.options) for s in recorded.specs] == [("offsets", {"action": "show"})] * 2
 
 
+def test_where_publishing_stands_goes_to_stderr_and_it_may_go_on_elsewhere(
+    connector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = PublishResult(7, pending_batches=2, lag_seconds=1.5)
+    recorded = application(monkeypatch, JobResult(ok=True, offset=OFFSET, published=told))
+    live_commands.show_offset(Namespace(connector=connector))
+    live_commands.publish_from(Namespace(connector=connector, batch=8))
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == OFFSET
+    line = "published through batch 7, 2 batches wait, the oldest for 1.5 s"
+    assert shown.err.splitlines() == [line, line]
+    assert [s.options for s in recorded.specs] == [{"action": "show"}, {"action": "publish", "batch": 8}]
+
+
 def test_status_prints_a_line_per_table(
     connector: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +90,7 @@ def test_set_and_import_store_the_same_offset(
     file = tmp_path / "offset.json"
     live_commands.export_offset(Namespace(connector=connector, file=str(file), to="file", moved_from=""))
     live_commands.import_offset(
-        Namespace(connector=connector, file=str(file), allow_offset_invalidation=False)
+        Namespace(connector=connector, file=str(file), allow_offset_invalidation=False, host_id="")
     )
     live_commands.set_offset(Namespace(connector=connector, offset=json.dumps(OFFSET)))
     assert [s.options for s in recorded.specs[1:]] == [{"action": "set", "offset": OFFSET}] * 2
@@ -95,7 +111,7 @@ def test_an_offset_of_debezium_is_imported(
         ]
         file.write_text(json.dumps({"offsets": [{"partition": p, "offset": offset} for p in partitions]}))
         live_commands.import_offset(
-            Namespace(connector=connector, file=str(file), allow_offset_invalidation=allow)
+            Namespace(connector=connector, file=str(file), allow_offset_invalidation=allow, host_id="")
         )
 
     store("")
@@ -147,7 +163,9 @@ def test_offsets_of_debezium_for_vitess_go_in_and_out(
     entry = {"partition": {"server": "pre"}, "offset": {"vgtid": json.dumps(vgtid)}}
     file.write_text(json.dumps({"offsets": [entry]}))
 
-    live_commands.import_offset(Namespace(connector=tasks, file=str(file), allow_offset_invalidation=False))
+    live_commands.import_offset(
+        Namespace(connector=tasks, file=str(file), allow_offset_invalidation=False, host_id="")
+    )
     assert recorded.specs[-1].options == {"action": "set", "offset": SHARDS}
     assert "copy of shard shop/80- was not finished (orders)" in capsys.readouterr().err
 
@@ -160,7 +178,7 @@ def test_offsets_of_debezium_for_vitess_go_in_and_out(
     places = [vgtid[0], {**vgtid[1], "table_p_ks": []}]
     assert exported() == {"": places, "task0_2_1": places[:1], "task1_2_1": places[1:]}
     live_commands.import_offset(
-        Namespace(connector=tasks, file=str(written), allow_offset_invalidation=False)
+        Namespace(connector=tasks, file=str(written), allow_offset_invalidation=False, host_id="")
     )
     assert recorded.specs[-1].options == {"action": "set", "offset": SHARDS}
     assert exported(moved_from=str(file)) == {"task0_2_1": [vgtid[0]], "task1_2_1": [vgtid[1]]}
@@ -174,7 +192,7 @@ def test_debeziums_form_is_not_written_for_others(
         live_commands.export_offset(
             Namespace(connector=connector, file=str(tmp_path / "o.json"), to="debezium", moved_from="")
         )
-    assert "Debezium's connector for Vitess alone" in capsys.readouterr().err
+    assert "for connectors of Vitess and ScyllaDB alone" in capsys.readouterr().err
 
 
 @pytest.mark.covers("CAS-FAULT-09")
@@ -292,3 +310,18 @@ def test_metrics_are_those_that_the_continuous_application_told(
     live_commands.metrics(asked)
 
     assert json.loads(capsys.readouterr().out) == {"status": "running", "told_at": now, **told}
+
+
+def test_an_application_starts_without_what_only_pays_in_a_long_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "spark-submit"
+    program.write_text('#!/bin/sh\necho "$JDK_JAVA_OPTIONS"\necho "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(spark_process, "search_path", lambda: os.environ["PATH"])
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xmx1g")
+    options, arguments = live_commands._submit(tmp_path / "spec.json").splitlines()
+    assert options == "-XX:TieredStopAtLevel=1 -Xmx1g", "what the environment says wins"
+    assert "--conf spark.ui.enabled=false" in arguments
+    assert arguments.endswith(str(tmp_path / "spec.json"))

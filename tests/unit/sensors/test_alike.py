@@ -67,9 +67,14 @@ def wait_deferred(make: Make, context: TaskContext, later: Callable[[], None]) -
         return kept["offset"] if kept else None
 
     monkeypatch = pytest.MonkeyPatch()
+
+    async def as_told(connector: str) -> Any:
+        return state.get("batches") if state else None
+
     for own in {sys.modules[kind.__module__] for kind in type(trigger).__mro__}:
-        if hasattr(own, "stored_offset_async"):
-            monkeypatch.setattr(own, "stored_offset_async", as_stored)
+        for name, stored in (("stored_offset_async", as_stored), ("stored_batches_async", as_told)):
+            if hasattr(own, name):
+                monkeypatch.setattr(own, name, stored)
     later()
 
     async def first_event() -> Any:

@@ -15,10 +15,13 @@ from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, Tr
 from airflow_cdc_provider.triggers.cdc_raw import CdcRawNewSegmentsTrigger, CdcRawSpaceTrigger
 from airflow_cdc_provider.triggers.mongodb import MongodbLagTrigger, MongodbNewsTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation, ObservingTrigger
+from airflow_cdc_provider.triggers.scylla import ScyllaGenerationTrigger, ScyllaLagTrigger
 from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
 from airflow_cdc_provider.triggers.vitess import VitessLagTrigger, VitessNewsTrigger
 
 FEED = {"scope": "database", "target": "shop", "tables": ["shop\\.a"], "exclude_tables": []}
+
+LOGS = {"tables": ["shop\\.a"], "system_keyspace": "system"}
 
 SHARDS = {"keyspace": "shop", "shards": ["-80"], "tables": ["shop\\.a"]}
 
@@ -39,6 +42,8 @@ SHARDS = {"keyspace": "shop", "shards": ["-80"], "tables": ["shop\\.a"]}
         ),
         MongodbNewsTrigger(source_conn_id="m", connector="shop", feed=FEED, poll_seconds=3),
         MongodbLagTrigger(source_conn_id="m", connector="shop", feed=FEED, max_lag_seconds=4, poll_seconds=3),
+        ScyllaLagTrigger(source_conn_id="s", connector="shop", feed=LOGS, max_lag_seconds=60, poll_seconds=3),
+        ScyllaGenerationTrigger(source_conn_id="s", connector="shop", feed=LOGS, poll_seconds=3),
         VitessNewsTrigger(source_conn_id="v", connector="shop", feed=SHARDS, poll_seconds=3),
         VitessLagTrigger(
             source_conn_id="v", connector="shop", feed=SHARDS, max_lag_seconds=4, poll_seconds=3

@@ -1,0 +1,88 @@
+"""Hook of clusters whose topics hold Debezium's events: takes Airflow's stock connection type ``kafka``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_cdc_provider.hooks.registry import registry_values
+from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.sources.debezium.options import SOURCE_REGISTRY
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+_CALL_SECONDS = 5.0
+
+
+class DebeziumCdcHook(CdcHook):
+    """A Kafka cluster.
+
+    Args:
+        kafka_conn_id: The connection; its extra has librdkafka's settings: ``bootstrap.servers``, login, TLS.
+
+    Example::
+
+        DebeziumCdcHook("kafka_shop").get_conn().list_topics()
+    """
+
+    conn_name_attr = "kafka_conn_id"
+    default_conn_name = "kafka_default"
+    conn_type = "kafka"
+    hook_name = "Apache Kafka"
+    accepted_types = ("kafka",)
+
+    def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.kafka_conn_id = kafka_conn_id
+
+    @property
+    def source_conn_id(self) -> str:
+        """Id of the connection."""
+        return self.kafka_conn_id
+
+    def get_conn(self) -> AdminClient:
+        """Return a client for administrators."""
+        return self._client()[0]
+
+    def connection_values(self) -> dict[str, Any]:
+        """Return the connection's values, and those of the registry's connection if there is one.
+
+        The asynchronous sibling leaves the registry out: triggers read no messages.
+        """
+        values = super().connection_values()
+        if not self.registry_conn_id:
+            return values
+        found = registry_values(self.registry_conn_id, "source.registry.connection")
+        return {**values, SOURCE_REGISTRY: found}
+
+    def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values as they are: all that counts stands in the extra."""
+        return values
+
+    def describe_server(self) -> str:
+        """Name the cluster's brokers.
+
+        Raises:
+            CdcError: It doesn't answer, or refuses the login.
+        """
+        from confluent_kafka import KafkaException
+
+        from airflow_cdc_provider.kafka.errors import error_of
+
+        client, last = self._client()
+        try:
+            told = client.list_topics(timeout=_CALL_SECONDS)
+        except KafkaException as error:
+            raise error_of(error.args[0], "asking for the brokers", last.error) from None
+        return f"Kafka, {len(told.brokers)} brokers, {len(told.topics)} topics"
+
+    def _client(self) -> tuple[AdminClient, Any]:
+        from confluent_kafka.admin import AdminClient
+
+        from airflow_cdc_provider.kafka.errors import LastError, client_of, require_library
+        from airflow_cdc_provider.kafka.settings import ClientSettings
+
+        require_library()
+        last = LastError()
+        settings = ClientSettings(self.connection_values()["extra"]).of_admin()
+        return client_of(AdminClient, settings, last), last

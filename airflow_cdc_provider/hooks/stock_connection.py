@@ -1,0 +1,54 @@
+"""Connections of Airflow's stock types that a declaration names: found, and of the type that is meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.common.compat.connection import get_async_connection
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+
+def stock_connection(conn_id: str, conn_type: str, *, option: str, example: str) -> Any:
+    """Return a connection.
+
+    Args:
+        conn_id: Its id.
+        conn_type: The type that it must have.
+        option: Option of the declaration that names it.
+        example: Arguments of ``airflow connections add`` behind the type.
+
+    Raises:
+        ConfigurationError: There is no such connection, or it has another type.
+    """
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise _missing(conn_id, conn_type, option, example) from error
+    return _of_type(connection, conn_id, conn_type)
+
+
+async def stock_connection_async(conn_id: str, conn_type: str, *, option: str, example: str) -> Any:
+    """Do as :func:`stock_connection`, for triggers."""
+    try:
+        connection = await get_async_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise _missing(conn_id, conn_type, option, example) from error
+    return _of_type(connection, conn_id, conn_type)
+
+
+def _missing(conn_id: str, conn_type: str, option: str, example: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"there is no connection {conn_id}",
+        expected=f"one of type {conn_type}, as {option}",
+        remedy=f"airflow connections add {conn_id} --conn-type {conn_type} {example}",
+    )
+
+
+def _of_type(connection: Any, conn_id: str, conn_type: str) -> Any:
+    if connection.conn_type != conn_type:
+        raise ConfigurationError(
+            f"connection {conn_id} has the wrong type", expected=conn_type, found=str(connection.conn_type)
+        )
+    return connection

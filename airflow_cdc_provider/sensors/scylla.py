@@ -1,0 +1,123 @@
+"""Sensors on how far a ScyllaDB cluster's logs are read, and on their streams. No look reads a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sensors.feed import FeedSensor
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.triggers.scylla import ScyllaGenerationTrigger, ScyllaLagTrigger
+
+
+class _LogSensor(FeedSensor):
+    """Looks at the cluster's logs beside the connector's stored offset."""
+
+    template_fields: Sequence[str] = ("connector", "scylla_conn_id")
+    source_type = "scylla"
+    feed_name = "log of ScyllaDB"
+    goes_on_after_loss = True
+
+    def __init__(self, *, scylla_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scylla_conn_id = scylla_conn_id
+
+    @property
+    def own_conn_id(self) -> str | None:
+        """Connection in place of the declared one."""
+        return self.scylla_conn_id
+
+    @property
+    def options(self) -> ScyllaOptions:
+        """The source's options."""
+        options = self.own_connector().source
+        assert isinstance(options, ScyllaOptions)
+        return options
+
+    def feed(self, connector: Connector) -> dict[str, Any]:
+        """Return what is looked at."""
+        advanced = self.options.advanced
+        names = ("distributed_keyspace", "system_keyspace", "schema_keyspace")
+        return {name: getattr(advanced, name) for name in names}
+
+
+class ScyllaLagSensor(_LogSensor):
+    """Waits until each group of streams of each table is read to at most some seconds behind the clock.
+
+    The group that is the furthest behind decides; the clock is that of the node whose clock is the slowest.
+
+    XCom: ``lag_seconds`` (of that group; null before the first capture), ``table`` (its table), ``tables``
+    (by table ``seconds`` of its furthest group; ``group``, its name, empty where all stand alike; ``ahead``,
+    seconds of the groups that stand further ahead; ``generation``, from when the streams work that are read,
+    ms since 1970), ``lost`` (tables whose logs have expired behind the offset; the sensor fails then, unless
+    the connector's runs make it good by themselves).
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        max_lag_seconds: The most seconds allowed, more than ``source.confidence_window_seconds``.
+        scylla_conn_id: Connection in place of the declared one (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    def __init__(self, *, max_lag_seconds: float, poke_interval: float = 30.0, **kwargs: Any) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.max_lag_seconds = max_lag_seconds
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag, and that of each table."""
+        super().seen(value)
+        tags = self.own_connector().tags
+        for table, lag in value["tables"].items():
+            Stats.gauge("cdc.table_lag_seconds", lag["seconds"], tags={**tags, "table": table})
+
+    def trigger(self, context: Context) -> ScyllaLagTrigger:
+        """Return the trigger.
+
+        Raises:
+            ConfigurationError: No capture can come so near.
+        """
+        from airflow_cdc_provider.triggers.scylla import ScyllaLagTrigger
+
+        least = self.options.confidence_window_seconds
+        if self.max_lag_seconds <= least:
+            raise ConfigurationError(
+                "max_lag_seconds is too small",
+                expected=f"more than source.confidence_window_seconds, {least:g}: no log is read nearer to "
+                "the clock",
+                found=f"{self.max_lag_seconds:g}",
+            )
+        return ScyllaLagTrigger(max_lag_seconds=self.max_lag_seconds, **self.question())
+
+
+class ScyllaGenerationSensor(_LogSensor):
+    """Waits until there are streams that the capture hasn't gone over to.
+
+    With vnodes that is a new generation, because a node has joined or gone; with tablets a new stream set of
+    a table, because its tablets were split or merged. It may be announced before it begins. Runs go over by
+    themselves. Before the first capture there is nothing to go over from: the sensor waits.
+
+    XCom: ``changed`` (the tables with such streams), ``tables`` (by table ``generation``, from when the
+    streams work that are read, and ``newest``, from when the newest ones do, ms since 1970).
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        scylla_conn_id: Connection in place of the declared one (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    def __init__(self, *, poke_interval: float = 30.0, **kwargs: Any) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+
+    def trigger(self, context: Context) -> ScyllaGenerationTrigger:
+        """Return the trigger."""
+        from airflow_cdc_provider.triggers.scylla import ScyllaGenerationTrigger
+
+        return ScyllaGenerationTrigger(**self.question())

@@ -1,0 +1,200 @@
+"""Sensors on topics: how far publishing is behind capture, and a consumer group behind the topics' ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.kafka import kafka_values
+from airflow_cdc_provider.hooks.parameters import to_number, to_tables
+from airflow_cdc_provider.hooks.source import ConnectorLike, to_connector
+from airflow_cdc_provider.hooks.state import stored_batches
+from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.sensors.observing import ObservingSensor, with_state
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.triggers.observing import Given
+    from airflow_cdc_provider.triggers.topics import ConsumerLagTrigger, PublishLagTrigger
+
+
+class _TopicSensor(ObservingSensor):
+    """Asks the brokers of a connector.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        kafka_conn_id: Connection in place of the declared one (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields_renderers: ClassVar[dict[str, str]] = {"connector": "json"}
+    operator_extra_links = (ConnectorAssetsLink(),)
+
+    def __init__(
+        self,
+        *,
+        connector: ConnectorLike,
+        kafka_conn_id: str | None = None,
+        poke_interval: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **with_state(connector, kwargs))
+        self.connector = connector
+        self.kafka_conn_id = kafka_conn_id
+
+    def given(self, context: Context) -> Given:
+        """Look up the connection."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        return Given(kafka_values(self._conn_id(to_connector(self.connector))))
+
+    def question(self, connector: Connector) -> dict[str, Any]:
+        """Return the arguments that triggers on topics share."""
+        return {
+            "kafka_conn_id": self._conn_id(connector),
+            "consumer": dict(connector.publish.kafka.consumer),
+            "poll_seconds": self.poke_interval,
+        }
+
+    def _conn_id(self, connector: Connector) -> str:
+        conn_id = self.kafka_conn_id or connector.publish.kafka.connection
+        if not conn_id:
+            raise ConfigurationError(
+                f"connector {connector.name} publishes nothing",
+                expected="publish.kafka.connection with the id of an Airflow connection of type kafka",
+            )
+        return conn_id
+
+
+class CdcPublishLagSensor(_TopicSensor):
+    """Waits until what is captured is published, but for so many batches or seconds.
+
+    What is captured is known from the connector's runs, where publishing stands from the topic of positions.
+    A continuous application publishes what it captures itself; its runs tell nothing before they end.
+
+    XCom: ``batch`` (all up to this one are published), ``newest_batch``, ``pending_batches``,
+    ``lag_seconds`` (how long ago the oldest of these was committed; 0 for none). The last three are null
+    before the first capture; the sensor waits then.
+
+    Args:
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        max_batches: The most batches that may wait; default 0, or any number with ``max_lag_seconds``.
+        max_lag_seconds: The greatest age of the oldest of them; default: any. Both given, both must hold.
+        kafka_conn_id: Connection in place of the declared one (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields: Sequence[str] = ("connector", "kafka_conn_id")
+
+    def __init__(
+        self, *, max_batches: int | None = None, max_lag_seconds: float | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_batches = max_batches
+        self.max_lag_seconds = max_lag_seconds
+
+    def given(self, context: Context) -> Given:
+        """Look up the connection, and the batches that runs told."""
+        from airflow_cdc_provider.triggers.observing import Given
+
+        found = super().given(context)
+        return Given(found.connection, batches=stored_batches(context, to_connector(self.connector)))
+
+    def trigger(self, context: Context) -> PublishLagTrigger:
+        """Return the trigger."""
+        from airflow_cdc_provider.triggers.topics import PublishLagTrigger
+
+        connector = to_connector(self.connector)
+        most = 0 if self.max_batches is None and self.max_lag_seconds is None else self.max_batches
+        kafka = connector.publish.kafka
+        return PublishLagTrigger(
+            connector=connector.name,
+            positions_topic=kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions",
+            max_batches=most,
+            max_lag_seconds=self.max_lag_seconds,
+            **self.question(connector),
+        )
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag."""
+        tags = to_connector(self.connector).tags
+        for name in ("batch", "pending_batches", "lag_seconds"):
+            if value[name] is not None:
+                Stats.gauge(f"cdc.publish.{name}", value[name], tags=tags)
+
+
+class CdcConsumerLagSensor(_TopicSensor):
+    """Waits until a consumer group has at most so many messages to read in a connector's topics.
+
+    Messages are counted that are committed (``read_committed``).
+
+    XCom: ``lag`` (messages; null while the group has committed nothing), ``topics`` (the same by topic).
+
+    Args:
+        group_id: The group's ``group.id`` (templated).
+        connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
+        max_lag: The most messages that may wait (templated).
+        topics: Anchored regular expressions of topics, all of which count (templated). Default: those with
+            the connector's prefix of which the group has committed something.
+        wait_for_begin: Whether a group that has committed no offset yet is waited for, and topics that aren't
+            there fail the task; False: nothing is to be read then. A gate before what publishes needs False:
+            it would wait for a group that waits for it.
+        kafka_conn_id: Connection in place of the declared one (templated).
+        kwargs: As for :class:`~airflow_cdc_provider.sensors.observing.ObservingSensor`.
+    """
+
+    template_fields: Sequence[str] = ("connector", "kafka_conn_id", "group_id", "topics", "max_lag")
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        max_lag: int | str = 0,
+        topics: Sequence[str] | str = (),
+        wait_for_begin: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.group_id = group_id
+        self.max_lag = max_lag
+        self.topics = topics
+        self.wait_for_begin = wait_for_begin
+
+    def trigger(self, context: Context) -> ConsumerLagTrigger:
+        """Return the trigger.
+
+        Raises:
+            ConfigurationError: The connector's topics can't be told by their prefix, or an argument is wrong.
+        """
+        from airflow_cdc_provider.hooks.topic_lag import topics_of_prefix
+        from airflow_cdc_provider.triggers.topics import ConsumerLagTrigger
+
+        connector = to_connector(self.connector)
+        publish = connector.publish
+        chosen = to_tables(self.topics)
+        if not chosen and (publish.topic_pattern or publish.topic_naming):
+            raise ConfigurationError(
+                f"the topics of connector {connector.name} don't all begin with its prefix",
+                expected="topics, expressions of their names",
+            )
+        own = publish.kafka.positions_topic or f"{connector.topic_prefix}.cdc-positions"
+        return ConsumerLagTrigger(
+            group_id=self.group_id,
+            topics=chosen or (topics_of_prefix(connector.topic_prefix, publish.topic_delimiter),),
+            every_topic=bool(chosen),
+            without=() if chosen else (own,),
+            max_lag=int(to_number("max_lag", self.max_lag) or 0),
+            wait_for_begin=self.wait_for_begin,
+            **self.question(connector),
+        )
+
+    def seen(self, value: Mapping[str, Any]) -> None:
+        """Emit the lag."""
+        tags = {**to_connector(self.connector).tags, "group": self.group_id}
+        for topic, lag in value["topics"].items():
+            Stats.gauge("cdc.consumer.lag_messages", lag, tags={**tags, "topic": topic})

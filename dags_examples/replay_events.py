@@ -1,0 +1,41 @@
+"""Events of some hours once more, to topics of their own, from the Trigger button; then a look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.sdk import DAG, Param
+
+from airflow_cdc_provider.operators.topics import CdcCompareTopicsOperator, CdcReplayOperator
+
+EVENTS = str(Path(__file__).with_name("shop_events.yaml"))
+
+with DAG(
+    "replay_events",
+    schedule=None,
+    max_active_runs=1,
+    params={
+        "since": Param("", type="string", description="From when on, ISO 8601; empty: all that is kept"),
+        "until": Param("", type="string", description="Up to when; empty: the newest"),
+        "topic_prefix": Param(
+            "again.store",
+            type="string",
+            description="Topics begin with this; another one for each replay",
+        ),
+    },
+    tags=["cdc"],
+    doc_md=__doc__,
+):
+    replay = CdcReplayOperator(
+        task_id="replay",
+        connector=EVENTS,
+        since="{{ params.since }}",
+        until="{{ params.until }}",
+        topic_prefix="{{ params.topic_prefix }}",
+    )
+    # Only a replay of all that there ever was has each row.
+    differs = CdcCompareTopicsOperator(
+        task_id="differs", connector=EVENTS, topic_prefix="{{ params.topic_prefix }}", max_differences=None
+    )
+
+    replay >> differs

@@ -1,0 +1,208 @@
+"""``airflow cdc plan-move``: what is told of a connector, and the declaration that is written."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_cdc_provider.cli.moving import plan_move
+from airflow_cdc_provider.connector import load_connector
+from airflow_cdc_provider.connector.debezium_review import review
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+MONGODB = r"""
+connector.class=io.debezium.connector.mongodb.MongoDbConnector
+topic.prefix=store
+mongodb.connection.string=mongodb://db1:27017/?replicaSet=rs0
+mongodb.password=dbz-secret
+collection.include.list=store\\.orders
+value.converter=org.apache.kafka.connect.json.JsonConverter
+value.converter.schemas.enable=false
+post.processors=
+max.queue.size=8192
+snapshot.mode=never
+"""
+MONGODB_OFFSETS = {
+    "offsets": [
+        {
+            "partition": {"server_id": "store"},
+            "offset": {"sec": 1795247392, "ord": 3, "resume_token": "8269A1C7E0000000032B0229296E04"},
+        }
+    ]
+}
+VITESS = """
+connector.class=io.debezium.connector.vitess.VitessConnector
+topic.prefix=commerce
+vitess.keyspace=shop
+vitess.shard=-80,80-
+vitess.vtgate.host=vtgate
+vitess.vtgate.user=dbz
+vitess.vtgate.password=dbz-secret
+provide.transaction.metadata=true
+"""
+SETS = {
+    "-80": "MySQL56/11111111-1111-1111-1111-111111111111:1-9",
+    "80-": "MySQL56/22222222-2222-2222-2222-222222222222:1-3",
+}
+VGTID = [{"keyspace": "shop", "shard": shard, "gtid": gtid} for shard, gtid in SETS.items()]
+VITESS_OFFSETS = {"offsets": [{"partition": {"server": "commerce"}, "offset": {"vgtid": json.dumps(VGTID)}}]}
+CASSANDRA = """
+cassandra.hosts=db1
+cassandra.port=9042
+cassandra.password=dbz-secret
+kafka.topic.prefix=nodes
+topic.prefix=nodes
+commit.log.relocation.dir=/var/relocation
+offset.backing.store.dir=/var/offsets
+snapshot.mode=never
+"""
+SCYLLA = """
+connector.class=com.scylladb.cdc.debezium.connector.ScyllaConnector
+topic.prefix=metrics
+scylla.cluster.ip.addresses=db1:9042
+scylla.user=dbz
+scylla.password=dbz-secret
+scylla.table.names=ks.readings
+tasks.max=4
+"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command printed, and how it ended."""
+
+    out: str
+    err: str
+    code: int
+
+
+def run(
+    folder: Path, properties: str, capsys: pytest.CaptureFixture[str], offsets: Any = None, **more: Any
+) -> Told:
+    """Plan the move of a connector."""
+    (folder / "connector.properties").write_text(properties)
+    values: dict[str, Any] = {
+        "connector": str(folder / "connector.properties"),
+        "offsets": "",
+        "host_id": "",
+        "conn_id": "source_shop",
+        "kafka_conn_id": "kafka_shop",
+        "registry_conn_id": "",
+        "output": "",
+        "without_refused": False,
+        "allow_offset_invalidation": False,
+    }
+    if offsets is not None:
+        (folder / "offsets").write_text(offsets if isinstance(offsets, str) else json.dumps(offsets))
+        values["offsets"] = str(folder / "offsets")
+    code = 0
+    try:
+        plan_move(Namespace(**{**values, **more}))
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    shown = capsys.readouterr()
+    assert "dbz-secret" not in shown.out + shown.err
+    return Told(shown.out, shown.err, code)
+
+
+def section(told: Told, title: str) -> list[str]:
+    """Return the lines below a title."""
+    (part,) = [one for one in told.out.split("\n\n") if one.startswith(title)]
+    return [line.strip() for line in part.splitlines()[1:]]
+
+
+def test_mongodbs_connector_is_told_property_by_property_and_goes_on_at_its_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "store.yaml"
+    printed = run(tmp_path, MONGODB, capsys, MONGODB_OFFSETS, output=str(file))
+    lines = section(printed, "Properties that are taken")
+    taken = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    assert taken["topic.prefix"] == "publish.topic_prefix"
+    assert taken["collection.include.list"] == "tables"
+    assert taken["post.processors"] == "it says what is done here anyhow"
+    left = {line.split()[0] for line in section(printed, "Properties that are left out")}
+    assert {"mongodb.connection.string", "mongodb.password"} <= left
+    assert "Properties that can't be followed" not in printed.out
+    assert "topics stay: store.<database>.<collection>" in printed.out
+    goes_on = section(printed, "Where it goes on")
+    assert json.loads(goes_on[0])["stream"]["t"] == 1795247392
+    assert len(goes_on) == 1, "with snapshot.mode never no row comes twice"
+    assert any(f"offsets import --connector {file}" in line for line in section(printed, "Next"))
+
+    written = load_connector(str(file))
+    assert (written.source.conn_id, written.publish.kafka.connection) == ("source_shop", "kafka_shop")
+    assert written == load_connector(str(file))
+    assert written.tables == (r"(?i:store\.orders)",)
+    failed = run(tmp_path, MONGODB, capsys, output=str(file))
+    assert failed.code == 1
+    assert "can't be written: found File exists" in failed.err
+
+
+def test_vitess_connector_keeps_its_positions_shard_by_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run(tmp_path, VITESS, capsys, VITESS_OFFSETS)
+    goes_on = section(printed, "Where it goes on")
+    assert set(json.loads(goes_on[0])) == {"shop/-80", "shop/80-"}
+    assert "publish.skipped_operations: [r]" in goes_on[-1], "rows of the snapshot are known to consumers"
+    assert "transactions stay: commerce.transaction" in printed.out
+    assert "--output FILE.yaml" in section(printed, "Next")[0]
+
+
+def test_cassandras_connector_goes_on_with_the_oldest_segment_of_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offsets = "shop.orders=CommitLog-7-1795247392880.log\\:307939\n"
+    printed = run(tmp_path, CASSANDRA, capsys, offsets, host_id="host-1")
+    goes_on = section(printed, "Where it goes on")
+    assert json.loads(goes_on[0])["host-1"]["floor"] == 1795247392879
+    assert "segment 1795247392880 from its begin" in goes_on[1]
+    assert "--host-id host-1" in "".join(section(printed, "Next"))
+    printed = run(tmp_path, CASSANDRA, capsys, offsets)
+    assert "which node it is of" in section(printed, "Where it goes on")[0]
+
+
+def test_scyllas_connector_is_told_and_its_place_needs_the_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partition = {"keyspace_name": "ks", "table_name": "readings", "vnode_id": "0", "generation_start": "1"}
+    bounds = dict.fromkeys(("window_start", "window_end"), "5a4b2c00-c8a0-11f0-8080-808080808080")
+    offsets = {"offsets": [{"partition": partition, "offset": bounds}]}
+    printed = run(tmp_path, SCYLLA, capsys, offsets)
+    assert "topics stay: metrics.<keyspace>.<table>" in printed.out
+    assert section(printed, "Where it goes on")[0].startswith(
+        "that can't be told: there is no connection source_shop"
+    )
+    assert section(run(tmp_path, SCYLLA, capsys), "Where it goes on")[0].startswith("no offsets are given")
+
+
+def test_what_is_refused_is_told_with_the_remedy_and_left_out_on_demand_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "store.yaml"
+    odd = MONGODB + "post.processors=reselector\nfield.exclude.list=store.orders.card\nmax.batch.sise=1\n"
+    failed = run(tmp_path, odd, capsys, output=str(file))
+    assert failed.code == 1
+    assert "no declaration is written: post.processors, " in failed.err
+    assert not file.exists()
+    printed = run(tmp_path, odd, capsys, output=str(file), without_refused=True)
+    refused = section(printed, "Properties that can't be followed")
+    assert refused[0].startswith("post.processors")
+    assert "Post processors are Java classes" in refused[0]
+    assert any("Did you mean max.batch.size?" in line for line in refused)
+    assert "# Left out, for it can't be followed: post.processors" in file.read_text()
+    assert load_connector(str(file)).topic_prefix == "store"
+
+
+def test_files_of_others_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = run(tmp_path, "topicPrefix=events-\ncdcWorkingDir=/var/cdc\n", capsys)
+    assert failed.code == 1
+    assert "settings of DataStax's agent or connector" in failed.err
+    with pytest.raises(ConfigurationError, match=r"connector\.class is wrong"):
+        review({"connector.class": "io.debezium.connector.mysql.MySqlConnector"})
