@@ -28,7 +28,7 @@ import yaml
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import encode
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
-from airflow_cdc_provider.jobs.events.settings import converters_of, topics_of
+from airflow_cdc_provider.jobs.topics.settings import converters_of, topics_of
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from benchmarks.bench_commit_log import OurReader, write_rows

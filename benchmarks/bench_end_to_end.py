@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]  # comes with Airflow
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.capture import capture
+from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, build_source
-from airflow_cdc_provider.jobs.merge import merge_tables
-from airflow_cdc_provider.jobs.session import build_lake, build_session
+from airflow_cdc_provider.jobs.merging.merge import merge_tables
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from server_kit import CassandraServer, spark_jars

@@ -24,7 +24,7 @@ import numpy as np
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context import JobContext, build_source
-from airflow_cdc_provider.jobs.session import build_lake, build_session
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.lake.changes_table import ChangesTable

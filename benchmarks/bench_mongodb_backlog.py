@@ -37,10 +37,10 @@ from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.capture import capture
+from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.context import JobContext, build_source
-from airflow_cdc_provider.jobs.progress import Progress
-from airflow_cdc_provider.jobs.session import build_lake, build_session
+from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.sources.base import Offset
