@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.kafka.errors import LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import NOT_THERE, LastError, client_of, error_of, require_library
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 Partition = tuple[str, int]
 
 _CALL_SECONDS: Final = 30.0
+_LEADER_SECONDS: Final = 10.0
+"""How long partitions may be without a leader that knows of it: those that were added or moved just now."""
+_NO_LEADER_YET: Final = (*NOT_THERE, "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION")
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,17 @@ class ClusterTopics:
         request = {TopicPartition(topic, number): spec for topic, number in partitions}
         if not request:
             return {}
-        try:
-            asked = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._seconds)
-            return {(one.topic, one.partition): found.result().offset for one, found in asked.items()}
-        except KafkaException as error:
-            raise self._error(error, "asking for offsets") from None
+        deadline = time.monotonic() + _LEADER_SECONDS
+        while True:
+            try:
+                asked = self._admin.list_offsets(
+                    request, isolation_level=level, request_timeout=self._seconds
+                )
+                return {(one.topic, one.partition): found.result().offset for one, found in asked.items()}
+            except KafkaException as error:
+                if error.args[0].name() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                    raise self._error(error, "asking for offsets") from None
+            time.sleep(0.2)
 
     def _error(self, error: Any, doing: str) -> CdcError:
         return error_of(error.args[0], doing, self._last.error)

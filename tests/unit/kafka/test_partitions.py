@@ -1,0 +1,61 @@
+"""What a cluster tells of partitions, also of those whose leader doesn't know of it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.kafka import partitions
+from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.partitions import ClusterTopics
+from airflow_cdc_provider.kafka.settings import ClientSettings
+
+PARTITION = ("orders", 2)
+
+
+class Leader:
+    """An administrator's client that tells errors, then an offset."""
+
+    def __init__(self, *errors: int) -> None:
+        self._errors: Iterator[int] = iter(errors)
+        self.calls = 0
+
+    def list_offsets(self, request: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        self.calls += 1
+        found: Future[Any] = Future()
+        if (code := next(self._errors, None)) is None:
+            found.set_result(SimpleNamespace(offset=7))
+        else:
+            found.set_exception(KafkaException(KafkaError(code, "as the test wants")))
+        return dict.fromkeys(request, found)
+
+
+def cluster(leader: Leader) -> ClusterTopics:
+    made = ClusterTopics(ClientSettings({"bootstrap.servers": "nowhere:1"}))
+    made._admin_made = leader
+    return made
+
+
+def test_a_partition_that_was_added_just_now_is_asked_until_its_leader_knows_of_it() -> None:
+    leader = Leader(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert cluster(leader).ends([PARTITION]) == {PARTITION: 7}
+    assert leader.calls == 3
+
+
+def test_a_leader_that_never_comes_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "_LEADER_SECONDS", 0.3)
+    with pytest.raises(BrokersAway, match="asking for offsets"):
+        cluster(Leader(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 100)).ends([PARTITION])
+
+
+def test_what_waiting_does_not_mend_is_told_at_once() -> None:
+    leader = Leader(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigurationError):
+        cluster(leader).ends([PARTITION])
+    assert leader.calls == 1
