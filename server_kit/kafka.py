@@ -106,7 +106,8 @@ class KafkaServer(Server):
         (self.folder / "log4j2.properties").write_text(_LOG4J)
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
         if not (self.folder / "data" / "meta.properties").exists():
-            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            # An id that began with "-" would be taken for an option.
+            cluster = "K" + urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
             java_tool = [java, "-XX:TieredStopAtLevel=1", "-cp", classpath, logging]
             tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), "--standalone"]
             run_program([*java_tool, *tool], "formatting the broker's folder")

@@ -102,7 +102,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 address=FAR, seed=near, native_port=near.port, settings=settings, properties=at_once
             )
             stack.enter_context(far)
-            session.execute(f"ALTER KEYSPACE system_auth WITH replication = {replicated(near='0', far='1')}")
+            _once_joined(
+                session, f"ALTER KEYSPACE system_auth WITH replication = {replicated(near='0', far='1')}"
+            )
             session.execute(
                 f"CREATE ROLE owner WITH SUPERUSER = true AND LOGIN = true AND PASSWORD = '{SECRET}'"
             )
@@ -117,6 +119,22 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for keyspace in ("secured", names.distributed, names.system, names.schema):
             session.execute(f"GRANT SELECT ON KEYSPACE {keyspace} TO capture")
         yield made
+
+
+def _once_joined(session: Any, statement: str) -> None:
+    """Execute a statement that is refused until the first node has heard that the second one has joined."""
+    from cassandra.protocol import ConfigurationException
+
+    last = time.monotonic() + 60
+    while True:
+        try:
+            session.execute(statement)
+        except ConfigurationException as error:
+            if "not in normal state" not in str(error) or time.monotonic() > last:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 def _patiently(hook: ScyllaCdcHook) -> Any:

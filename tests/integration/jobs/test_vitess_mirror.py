@@ -234,5 +234,5 @@ def test_metrics_bear_debeziums_names(run_stage: RunStage, vitess_server: Vitess
     assert 0 <= found["MilliSecondsSinceLastEvent"] < 60_000
     assert found["Connected"]
     assert found["MaxQueueSizeInBytes"] == VitessAdvanced().read_ahead_bytes
-    assert 0 <= found["CurrentQueueSizeInBytes"] < 1000, "a heartbeat or two"
+    assert 0 <= found["CurrentQueueSizeInBytes"] < 50_000, "heartbeats alone: one each second"
     assert set(found["SourceEventPosition"]) == {"shop/-80", "shop/80-"}
