@@ -1,0 +1,81 @@
+"""Events that are published are made batch by batch: the same sequence whatever comes after a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of, to_lines
+from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
+from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING, Cluster
+from tests.unit.jobs.offline.test_datastax import NOW_NS
+
+FORMS: dict[str, dict[str, Any]] = {
+    "log": {},
+    "write_time": {"cassandra": {"order": "write_time"}},
+    "before": {"cassandra": {"before": True}},
+    "reread": {"envelope": "datastax", "cassandra": {"reread": True}},
+    "whole rows": {"envelope": "datastax"},
+}
+
+
+def batches(through: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut a recording into batches of seven records, numbered from 1."""
+    source = _source(Connector.from_dict({"name": "p", "source": {"type": "cassandra"}}), RECORDING)
+    table = pa.Table.from_batches(_records(source, RECORDING, Damage(strict=True)))
+    for number in range(1, through + 1):
+        for batch in table.slice(7 * (number - 1), 7).combine_chunks().to_batches():
+            yield number, batch
+
+
+def made(form: str, through: int) -> dict[int, list[str]]:
+    """Return the lines of each batch, if batches up to one are there."""
+    connector = Connector.from_dict(
+        {"name": "p", "source": {"type": "cassandra"}, "publish": {"topic_prefix": "p", **FORMS[form]}}
+    )
+    source = _source(connector, RECORDING)
+    cluster = Cluster()
+    cluster.schemas = dict(source.schemas.tables)
+    settings = EventSettings(connector, source, "c", NOW_NS, read_again=cluster.read_again, by_batch=True)
+    lines: dict[int, list[str]] = {}
+    numbers = []
+    for one in made_of_records(settings, batches(through), Damage(strict=False)):
+        numbers.append(one.batch)
+        text = text_of(to_lines(one.records, ())).decode()
+        lines.setdefault(one.batch, []).extend(text.splitlines())
+    assert numbers == sorted(numbers), "batch after batch"
+    return lines
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_batch_has_the_same_events_whatever_follows_it(form: str) -> None:
+    few, many = made(form, 3), made(form, 6)
+    assert len(many) > 3
+    assert {number: many.get(number) for number in few} == few
+
+
+def test_write_times_order_the_events_of_a_batch() -> None:
+    for lines in made("write_time", 6).values():
+        times = [json.loads(json.loads(line)["value"] or "null") for line in lines]
+        of_batch = [value["source"]["ts_us"] for value in times if value]
+        assert of_batch == sorted(of_batch)
+    by_log, by_time = made("log", 6), made("write_time", 6)
+    assert {n: sorted(lines) for n, lines in by_log.items()} == {
+        n: sorted(lines) for n, lines in by_time.items()
+    }
+
+
+def test_rows_that_are_read_again_are_told_once_per_batch() -> None:
+    logged = made("whole rows", 6)
+    for number, lines in made("reread", 6).items():
+        keys = [(event["topic"], event["key"]) for event in map(json.loads, lines)]
+        assert len(keys) == len(set(keys))
+        assert set(keys) == {(event["topic"], event["key"]) for event in map(json.loads, logged[number])}

@@ -1,0 +1,109 @@
+"""Whole rows of events that are read again at the source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.encoder import text_of, to_lines
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
+from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
+from airflow_cdc_provider.jobs.offline.recordings import Recording, event_lines
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from tests.unit.jobs.offline.test_datastax import FOLDER, NOW_NS, by_table, printed
+from tests.unit.sources.cassandra.select_pages import select_row, snapshot_records
+
+RECORDING = Recording(FOLDER / "cdc_raw", str(FOLDER / "schema.cql"), NOW_NS)
+TABLE = "shop_e.clustered"
+CONNECTOR = Connector.from_dict(
+    {
+        "name": "p",
+        "source": {"type": "cassandra"},
+        "publish": {"envelope": "datastax", "cassandra": {"reread": True}},
+    }
+)
+
+
+class Cluster:
+    """Has one row of one table, and keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, list[bytes]] = {}
+        self.away = False
+        self.schemas: dict[str, TableSchema] = {}
+
+    def read_again(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        if self.away:
+            raise TransientError("the cluster doesn't answer")
+        assert table not in self.asked, "each table once"
+        self.asked[table] = list(keys)
+        if table == TABLE:
+            numbers = {"p2": 1, "c1": 0, "st": 7}
+            raw = {name: number.to_bytes(4, "big") for name, number in numbers.items()}
+            raw |= {"p1": b"p", "c2": b"x", "v": b"now"}
+            times = {"v": NOW_NS // 1000, "st": NOW_NS // 1000}
+            read = snapshot_records(self.schemas[table], [select_row(self.schemas[table], raw, times, {})])
+            yield read.filter(pc.is_in(read["key"], value_set=pa.array(keys, pa.binary())))
+
+
+def read_again(cluster: Cluster) -> list[dict[str, Any]]:
+    source = _source(CONNECTOR, RECORDING)
+    cluster.schemas = dict(source.schemas.tables)
+    damage = Damage(strict=True)
+    settings = EventSettings(CONNECTOR, source, "c", NOW_NS, read_again=cluster.read_again)
+    batches = ((0, batch) for batch in _records(source, RECORDING, damage))
+    lines = [to_lines(made.records, ()) for made in made_of_records(settings, batches, damage)]
+    return [json.loads(line) for line in b"".join(map(text_of, lines)).splitlines()]
+
+
+def test_each_changed_row_is_told_once_as_the_source_has_it_now() -> None:
+    cluster = Cluster()
+    now, logged = by_table(read_again(cluster)), by_table(printed())
+
+    assert set(now) == set(logged)
+    for table, events in now.items():
+        keys = [event["key"] for event in events]
+        assert len(keys) == len(set(keys)), "once, however often it changed"
+        last = {event["key"]: n for n, event in enumerate(logged[table])}
+        assert keys == sorted(last, key=last.__getitem__), "where it changed last"
+        assert all(len(asked) == len(set(asked)) for asked in cluster.asked.values())
+    assert sum(map(len, now.values())) < sum(map(len, logged.values()))
+
+    there = {"p1": "p", "p2": 1, "c1": 0, "c2": "x"}
+    for event in (event for events in now.values() for event in events):
+        key = json.loads(event["key"])
+        if key == there:
+            assert json.loads(event["value"]) == {"v": "now", "w": None, "st": 7}
+        elif key == {**there, "c1": None, "c2": None}:
+            assert json.loads(event["value"]) == {"st": 7}, "a change of statics tells them alone"
+        else:
+            assert event["value"] is None, "what isn't there any more is deleted"
+    assert there in [json.loads(event["key"]) for event in now[TABLE]]
+
+
+def test_a_cluster_that_is_away_fails_the_command() -> None:
+    cluster = Cluster()
+    cluster.away = True
+    with pytest.raises(TransientError, match="doesn't answer"):
+        read_again(cluster)
+
+
+def test_a_recording_can_not_be_read_again() -> None:
+    with pytest.raises(ConfigurationError, match="a recording can't be read again"):
+        list(event_lines(CONNECTOR, RECORDING, Damage(strict=True)))
+
+
+@pytest.mark.parametrize("envelope", ["debezium", "datastax-cells"])
+def test_other_forms_tell_what_was_logged_and_refuse_the_option(envelope: str) -> None:
+    publish = {"envelope": envelope, "cassandra": {"reread": True}}
+    with pytest.raises(ConfigurationError, match=r"publish\.cassandra\.reread says nothing in envelope"):
+        Connector.from_dict({"name": "p", "source": {"type": "cassandra"}, "publish": publish})
