@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.jobs.events.captured import CassandraSlice
+from airflow_cdc_provider.jobs.events.cassandra.lake import CassandraSlice
 from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted

@@ -16,8 +16,8 @@ from google.protobuf.message import Message
 
 from tests.unit.events.test_protobuf_converter import message_class
 from tests.unit.jobs.events.mongodb.test_events import UPDATE, change, shown
-from tests.unit.jobs.events.test_scylla_events import DELETE, INSERT, logged, made
-from tests.unit.jobs.events.test_scylla_events import UPDATE as SCYLLA_UPDATE
+from tests.unit.jobs.events.scylla.test_events import DELETE, INSERT, logged, made
+from tests.unit.jobs.events.scylla.test_events import UPDATE as SCYLLA_UPDATE
 from tests.unit.jobs.offline.test_choices import printed
 from tests.unit.jobs.offline.test_vitess import FIXTURES, declared
 from tests.unit.jobs.offline.test_vitess import records as recorded

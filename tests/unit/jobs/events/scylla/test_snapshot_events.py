@@ -22,7 +22,7 @@ from airflow_cdc_provider.changes.cells import (
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.scylla import ScyllaRecords
+from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas

@@ -11,7 +11,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.scylla import ScyllaRecords
+from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
 from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update

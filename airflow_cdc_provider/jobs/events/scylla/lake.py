@@ -1,0 +1,105 @@
+"""What a changes table holds of ScyllaDB to events.
+
+Batch after batch; in each the rows of a snapshot, then each group of streams in the order of its log. Groups
+come one after the other: a row's changes are in one group, so they stay in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.jobs.events.sliced import Sliced, runs_of_batches
+from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
+
+_ROWS_AT_ONCE = 10_000
+
+
+def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Iterator[Made]:
+    """Make the records of batches, oldest first.
+
+    Args:
+        context: The job; with tables in its spec only theirs.
+        wanted: Which.
+        damage: Collects what is left out.
+
+    Yields:
+        Some thousands of events' at a time.
+
+    Raises:
+        CorruptInput: A record can't be decoded and ``damage`` is strict.
+    """
+    after, through = wanted.after, wanted.through
+    maker = ScyllaRecords(
+        context.connector, wanted.now_ns, schemas_of(context, through), damage, wanted.registrar
+    )
+    tables = context.tables() if context.spec.tables else None
+    rows = context.changes.pending(after, through, tables=tables, kinds=record.DATA_KINDS)
+    parts = rows.select("batch", "kind").distinct().collect()
+    for number, kind in sorted(((row["batch"], row["kind"]) for row in parts), key=_snapshots_first):
+        chosen = rows.where((rows["batch"] == number) & (rows["kind"] == kind))
+        ordered = chosen.orderBy("source_table", "origin", "position")
+        found = ordered.select(*record.CHANGE_SCHEMA.names).toArrow().cast(record.CHANGE_SCHEMA)
+        for batch in found.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            yield Made(number, maker.made(batch))
+
+
+@dataclass(frozen=True)
+class ScyllaSlice:
+    """Makes the events of a slice of ScyllaDB's records.
+
+    Args:
+        connector: The declaration.
+        schemas: The logs' schemas.
+    """
+
+    connector: Connector
+    schemas: LogSchemas
+
+    def __call__(self, rows: Iterator[pa.RecordBatch], wanted: Wanted, damage: Damage) -> Iterator[Made]:
+        """Make them; see :class:`~.sliced.SliceMaker`."""
+        maker = ScyllaRecords(self.connector, wanted.now_ns, self.schemas, damage, wanted.registrar)
+        for batch in rows:
+            for number, run in runs_of_batches(batch):
+                yield Made(number, maker.made(run.drop_columns(["batch"])))
+
+
+def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
+    """Part records by their table.
+
+    A change may be of several keys, and the group of streams that tells of a row changes with the cluster's
+    topology; rows of snapshots are in none.
+    """
+    from pyspark.sql import functions as f
+
+    rows = context.changes.pending(after, through, kinds=record.DATA_KINDS)
+    order = [f.col("batch"), f.col("kind") != record.SNAPSHOT]
+    return Sliced(
+        rows.select(*record.TABLE_SCHEMA.names),
+        f.encode("source_table", "utf-8"),
+        [*order, f.col("source_table"), f.col("origin"), f.col("position")],
+        ScyllaSlice(context.connector, schemas_of(context, through)),
+    )
+
+
+def schemas_of(context: JobContext, through: int) -> LogSchemas:
+    """Return the logs' schemas as they were recorded."""
+    rows = context.changes.pending(0, through, kinds=(record.SCHEMA,))
+    told = rows.select("source_table", "position", "payload").collect()
+    return LogSchemas(
+        (row["source_table"], int.from_bytes(row["position"][-8:], "big"), bytes(row["payload"]))
+        for row in told
+    )
+
+
+def _snapshots_first(part: tuple[int, str]) -> tuple[int, bool]:
+    number, kind = part
+    return number, kind != record.SNAPSHOT
