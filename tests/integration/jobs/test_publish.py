@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -230,7 +231,8 @@ def test_heartbeats_come_at_their_interval_and_the_position_moves_where_nothing_
     assert not any(m.headers() for m in beats)
     moments = [json.loads(m.value())["ts_ms"] for m in beats[1:]]
     assert len(moments) >= 4
-    assert all(later - earlier <= 1500 for earlier, later in pairwise(moments)), moments
+    # Most come on time; a busy machine may hold one back.
+    assert median(later - earlier for earlier, later in pairwise(moments)) <= 1000, moments
     # By the clock: one that comes late doesn't move the next, so a step may be short.
     assert len(moments) <= (moments[-1] - moments[0]) / 500 + 2
 
