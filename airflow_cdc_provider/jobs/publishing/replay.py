@@ -29,7 +29,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.publish import (
     client_settings,
     form_of,
@@ -59,7 +59,7 @@ def replay(context: JobContext) -> JobResult:
     Raises:
         ConfigurationError: Batches of the range are gone, not there yet or not published yet; or as for
             publishing.
-        TransientError: The brokers didn't answer for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers, or the registry, didn't answer for ``publish.kafka.retry_seconds``.
         CommitConflict: Another replay of this connector runs.
         CorruptInput: A record can't be decoded and the source is strict.
     """
@@ -72,7 +72,7 @@ def replay(context: JobContext) -> JobResult:
     run = _Replay(context, settings, prefix, through, Damage(strict=is_strict(context.connector)))
     began = time.monotonic()
     kafka, name = context.connector.publish.kafka, context.connector.name
-    wait_for_brokers(run.send, lambda: run.transactions, kafka, context.stopping, name)
+    wait_for_servers(run.send, lambda: run.transactions, kafka, context.stopping, name)
     sent = run.range
     result = ReplayResult(
         sent.first,
