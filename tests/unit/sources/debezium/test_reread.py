@@ -11,7 +11,7 @@ import pytest
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.kafka.consumer import MessageRange
-from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
@@ -172,4 +172,5 @@ def test_only_sources_with_a_registry_wait_for_schemas() -> None:
     assert not source().may_land("UNKNOWN-SCHEMA")
     reader = pickle.loads(pickle.dumps(framed_source.quarantine_reader()))
     assert isinstance(reader, AwaitingReader)
+    assert isinstance(reader.reader.registry, Registry)
     assert reader.reader.registry.patience.unknown_seconds == 0
