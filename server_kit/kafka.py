@@ -57,7 +57,7 @@ class KafkaServer(Server):
         create_topics: bool = False,
         settings: Mapping[str, object] | None = None,
         heap_mib: int = 384,
-        start_timeout_seconds: float = 60,
+        start_timeout_seconds: float = 120,
     ) -> None:
         super().__init__("Kafka", folder, host="127.0.0.1", port=port or free_port(), log="broker.log")
         self.controller_port = free_port()

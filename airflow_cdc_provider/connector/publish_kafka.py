@@ -67,8 +67,8 @@ class KafkaOptions:
         "The longest time from one try to reach the brokers to the next", 1.0, minimum=0.01
     )
     retry_seconds: float = option(
-        "How long a run waits for brokers that don't answer before it fails, to be run again; nothing is "
-        "lost",
+        "How long a run waits for brokers, or a registry, that don't answer before it fails, to be run "
+        "again; nothing is lost",
         300.0,
         minimum=0,
     )

@@ -21,7 +21,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.comparing.topics import compare_topics
 from airflow_cdc_provider.jobs.comparing.verify import verify
-from airflow_cdc_provider.jobs.context import JobContext, job_context, log
+from airflow_cdc_provider.jobs.context import JobContext, do_afterwards, job_context, log
 from airflow_cdc_provider.jobs.events.stage import events
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
@@ -145,6 +145,8 @@ def run(spec: JobSpec) -> JobResult:
     seconds = {**outcome.seconds, "all": round(time.monotonic() - started, 3)}
     outcome = JobResult(**{**vars(outcome), "seconds": seconds})
     outcome.write(spec.result_path)
+    if context is not None and outcome.ok:
+        do_afterwards(context)
     return outcome
 
 

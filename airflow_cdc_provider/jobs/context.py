@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
 from airflow_cdc_provider.jobs.channels.notification_table import TableChannel
 from airflow_cdc_provider.jobs.channels.notification_topic import topic_of_notifications
@@ -93,6 +93,7 @@ class JobContext:
         registry: Values of the schema registry's connection; shown nowhere.
         signals_kafka: Librdkafka's settings of the connection that signals come by; shown nowhere.
         notifications_kafka: Likewise of the one that notifications go by.
+        afterwards: What is to be done when the job's result is written; it can't fail the job.
     """
 
     spec: JobSpec
@@ -113,6 +114,7 @@ class JobContext:
     notifications_kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     signals: SignalsMemory = field(default_factory=SignalsMemory, init=False)
     heartbeats: Heartbeats | None = field(default=None, init=False, repr=False)
+    afterwards: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False)
     _channels: list[Channel] | None = field(default=None, init=False, repr=False)
     _learned_through: int = field(default=-1, init=False, repr=False)
 
@@ -297,6 +299,15 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
     # The patterns themselves, not a function, so that the server can filter by them.
     selection = Selection(connector.tables, connector.exclude_tables, connector.signals.collection)
     return MongodbSource(connector.source, connection, selection)
+
+
+def do_afterwards(context: JobContext) -> None:
+    """Do what waits for the job's result to be written; what fails is logged."""
+    for work in context.afterwards:
+        try:
+            work()
+        except CdcError as error:
+            log.warning("after the job: %s", error)
 
 
 @contextmanager

@@ -12,14 +12,18 @@ Nothing of it is ever shown, nor goes into the declaration.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+
+log = logging.getLogger(__name__)
 
 Subjects = Literal["topic", "record", "topic_record"]
 """What a subject is named by: ``<topic>-value``, ``<record>`` or ``<topic>-<record>``."""
@@ -31,10 +35,11 @@ _UNPROCESSABLE: Final = 422
 _NOT_FOUND: Final = 404
 _NO_SUCH_SCHEMA: Final = (40401, 40402, 40403)
 """Codes of the subject, version or schema that isn't there, told from an address that isn't a registry's."""
-_WAITS_SECONDS: Final = (0.2, 0.5, 1, 2, 2)
-"""How long to wait before an id that isn't there is asked for again: copies of a registry come later."""
-_MOST_WAITED_SECONDS: Final = 30
-"""For all ids together: whatever messages name, reading goes on."""
+_FIRST_WAITS_SECONDS: Final = (0.2, 0.5, 1.0)
+_WAIT_SECONDS: Final = 2.0
+"""How long to wait at first, and then each time, before a registry is asked again."""
+_MOST_WAITED_SECONDS: Final = 30.0
+"""For all ids together that aren't there: whatever messages name, reading goes on."""
 _MOST_REFERENCES: Final = 200
 _NO_SUCH_RIGHT: Final = (401, 403)
 _LATER: Final = frozenset({408, 425, 429})
@@ -154,6 +159,23 @@ class Wanted:
         return f"schema {self.id}"
 
 
+class RegistryAway(TransientError):
+    """The registry doesn't answer, or has trouble of its own."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a registry is asked again for the schemas of ids.
+
+    Args:
+        unknown_seconds: An id that it doesn't have: a copy that only reads may hear of it later.
+        away_seconds: When it doesn't answer.
+    """
+
+    unknown_seconds: float = 6.0
+    away_seconds: float = 0.0
+
+
 class Registry:
     """Gives schemas their ids, by registering them or looking them up; and ids their schemas.
 
@@ -162,10 +184,17 @@ class Registry:
     Args:
         settings: Where it is, and how it is used.
         sleep: Waits for so many seconds.
+        patience: How long it is asked again.
     """
 
-    def __init__(self, settings: RegistrySettings, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        sleep: Callable[[float], None] = time.sleep,
+        patience: Patience = Patience(),
+    ) -> None:
         self.settings = settings
+        self.patience = patience
         self._sleep = sleep
         self._waited = 0.0
         self._client: Any = None
@@ -181,7 +210,7 @@ class Registry:
         Raises:
             ConfigurationError: The registry refuses it, as incompatible or wrong; or doesn't have it and
                 ``auto_register`` is off; or refuses us. Its own words are shown.
-            TransientError: It doesn't answer, or has trouble of its own.
+            RegistryAway: It doesn't answer, or has trouble of its own.
         """
         subject = self.subject(schema)
         name = (subject, schema.type, schema.text)
@@ -192,8 +221,8 @@ class Registry:
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema that an id was given to; the registry is asked once for each id that it has.
 
-        One that it doesn't have is asked for again within a few seconds: a copy that only reads may not have
-        heard of it yet.
+        One that it doesn't have is asked for again for a while: a copy that only reads may not have heard of
+        it yet.
 
         Args:
             schema_id: As it stands before a message's bytes.
@@ -203,18 +232,32 @@ class Registry:
 
         Raises:
             ConfigurationError: The registry refuses us, or answers otherwise than it should.
-            TransientError: It doesn't answer, or has trouble of its own.
+            RegistryAway: It didn't answer for as long as it is waited for, or had trouble of its own.
         """
         if schema_id not in self._schemas:
-            found = self._look_up(schema_id)
-            for wait in _WAITS_SECONDS:
-                if found is not None or self._waited >= _MOST_WAITED_SECONDS:
+            found = self._answered(schema_id)
+            most = max(_MOST_WAITED_SECONDS, self.patience.unknown_seconds)
+            for wait in _waits(self.patience.unknown_seconds):
+                if found is not None or self._waited >= most:
                     break
                 self._sleep(wait)
                 self._waited += wait
-                found = self._look_up(schema_id)
+                found = self._answered(schema_id)
             self._schemas[schema_id] = found
         return self._schemas[schema_id]
+
+    def _answered(self, schema_id: int) -> RegisteredSchema | None:
+        """Look an id up, again while the registry doesn't answer."""
+        waits = _waits(self.patience.away_seconds)
+        while True:
+            try:
+                return self._look_up(schema_id)
+            except RegistryAway as error:
+                wait = next(waits, None)
+                if wait is None:
+                    raise
+                log.warning("the registry is waited for: %s", error)
+                self._sleep(wait)
 
     def _look_up(self, schema_id: int) -> RegisteredSchema | None:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -302,14 +345,14 @@ class Registry:
         except SchemaRegistryError as error:
             raise _of_status(error, where, subject, schema) from error
         except httpx.TransportError as error:
-            raise TransientError(
+            raise RegistryAway(
                 f"{where} doesn't answer",
                 found=f"{type(error).__name__}: {error}",
                 remedy="nothing is lost; see whether it runs, and whether the connection has its address",
             ) from error
         except OAuthTokenError as error:
             refused = error.status_code is not None and error.status_code < 500
-            kind: Callable[..., Exception] = ConfigurationError if refused else TransientError
+            kind: Callable[..., Exception] = ConfigurationError if refused else RegistryAway
             raise kind(f"no token was given for {where}", found=f"HTTP {error.status_code}") from None
         except (
             ValueError,
@@ -330,11 +373,21 @@ class Registry:
         return {**self.__dict__, "_client": None}
 
 
+def _waits(seconds: float) -> Iterator[float]:
+    """Yield how long to wait before each further try, so much in all."""
+    left = seconds
+    for wait in chain(_FIRST_WAITS_SECONDS, repeat(_WAIT_SECONDS)):
+        if left <= 0:
+            return
+        yield min(wait, left)
+        left -= wait
+
+
 def _of_status(error: Any, where: str, subject: str, schema: Described | Wanted) -> Exception:
     status, reason = error.http_status_code, str(error.error_message)
     what = str(schema) if isinstance(schema, Wanted) else f"the {schema.side} of topic {schema.topic}"
     if status >= 500 or status in _LATER:
-        return TransientError(f"{where} has trouble", found=f"HTTP {status}: {reason}")
+        return RegistryAway(f"{where} has trouble", found=f"HTTP {status}: {reason}")
     if status in _NO_SUCH_RIGHT:
         return ConfigurationError(
             f"{where} refuses us",

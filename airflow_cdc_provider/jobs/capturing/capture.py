@@ -250,11 +250,15 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
     work = _Again(source.quarantine_reader())
     again = map_in_arrow(waiting.select(*names), work, record.SPARK_DDL).persist()
     try:
-        landed = again.where(f"kind <> '{record.QUARANTINE}'").count()
-        if landed:
+        kinds = {row["kind"]: row["count"] for row in again.groupBy("kind").count().collect()}
+        left = kinds.pop(record.QUARANTINE, 0)
+        recorded = kinds.pop(record.SCHEMA, 0)
+        landed = sum(kinds.values())
+        if left < count:
             changes.land(again, state)
             log.info("%s: %d changes that were set apart have landed", context.connector.name, landed)
-        left = again.count() - landed
+        if recorded:
+            source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
         if left:
             log.warning("%s: %d records stay in quarantine", context.connector.name, left)
     finally:

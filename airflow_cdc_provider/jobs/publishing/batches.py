@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
+from airflow_cdc_provider.kafka.registry import RegistryAway
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
@@ -171,14 +172,20 @@ class BatchPublisher:
         self.records += len(numbers)
 
 
-def wait_for_brokers(
+WAITED_FOR: Final = (BrokersAway, RegistryAway)
+"""What publishing waits for: servers that don't answer."""
+
+
+def wait_for_servers(
     publish: Callable[[], None],
     sent: Callable[[], int],
     options: KafkaOptions,
     stopping: Callable[[], bool],
     name: str,
 ) -> None:
-    """Publish, again while brokers don't answer, for ``retry_seconds`` from when they were missed.
+    """Publish; again while brokers or the registry don't answer, for at most ``retry_seconds`` at a time.
+
+    What was sent before stays sent: each try begins at the stored position.
 
     Args:
         publish: Publishes from the stored position on; each time with a new producer.
@@ -188,20 +195,21 @@ def wait_for_brokers(
         name: The connector's.
 
     Raises:
-        BrokersAway: They didn't answer for that long.
+        BrokersAway: The brokers didn't answer for that long.
+        RegistryAway: The registry didn't.
         CdcError: As ``publish``.
     """
     waited_since, before = 0.0, -1
     while True:
         try:
             publish()
-        except BrokersAway as error:
+        except WAITED_FOR as error:
             now = time.monotonic()
             if sent() > before:
                 before, waited_since = sent(), now
             if now - waited_since >= options.retry_seconds or stopping():
                 raise
-            log.warning("%s: the brokers are waited for: %s", name, error)
+            log.warning("%s: waits and tries again: %s", name, error)
             time.sleep(options.retry_interval_seconds)
         else:
             return

@@ -6,8 +6,9 @@ there. What makes that exact, and what is not guaranteed: ``docs/publishing.md``
 
 One slice is published here, on the driver; several by tasks of Spark (:mod:`.slices`).
 
-Nothing is open while events are made: a transaction begins when its records are there. Brokers that don't
-answer are waited for (``publish.kafka.retry_seconds``): each try begins as a new run does, with the position.
+Nothing is open while events are made: a transaction begins when its records are there. Brokers and a
+registry that don't answer are waited for (``publish.kafka.retry_seconds``): each try begins as a new run
+does, with the position.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from airflow_cdc_provider.jobs.events.captured import captured_records, is_stric
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
 from airflow_cdc_provider.jobs.publishing.slices import (
     Producers,
@@ -55,7 +56,7 @@ def publish(context: JobContext) -> PublishResult:
     Raises:
         ConfigurationError: Nothing tells where to; a login, right, topic or setting is wrong; the form of
             the events changed in the middle of a batch; or the broker refuses records.
-        TransientError: The brokers didn't answer for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers, or the registry, didn't answer for ``publish.kafka.retry_seconds``.
         CommitConflict: Another run publishes this connector's events.
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
@@ -74,7 +75,7 @@ def publish(context: JobContext) -> PublishResult:
             beats.beat()
 
     name = context.connector.name
-    wait_for_brokers(publish_once, lambda: run.transactions, options, context.stopping, name)
+    wait_for_servers(publish_once, lambda: run.transactions, options, context.stopping, name)
     result = run.result(time.monotonic() - began)
     log.info(
         "%s: published through batch %d: %d records in %d transactions",

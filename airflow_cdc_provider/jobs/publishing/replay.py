@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.publish import (
     client_settings,
     form_of,
@@ -59,7 +59,7 @@ def replay(context: JobContext) -> JobResult:
     Raises:
         ConfigurationError: Batches of the range are gone, not there yet or not published yet; or as for
             publishing.
-        TransientError: The brokers didn't answer for ``publish.kafka.retry_seconds``.
+        TransientError: The brokers, or the registry, didn't answer for ``publish.kafka.retry_seconds``.
         CommitConflict: Another replay of this connector runs.
         CorruptInput: A record can't be decoded and the source is strict.
     """
@@ -72,7 +72,7 @@ def replay(context: JobContext) -> JobResult:
     run = _Replay(context, settings, prefix, through, Damage(strict=is_strict(context.connector)))
     began = time.monotonic()
     kafka, name = context.connector.publish.kafka, context.connector.name
-    wait_for_brokers(run.send, lambda: run.transactions, kafka, context.stopping, name)
+    wait_for_servers(run.send, lambda: run.transactions, kafka, context.stopping, name)
     sent = run.range
     result = ReplayResult(
         sent.first,
@@ -88,6 +88,7 @@ def replay(context: JobContext) -> JobResult:
             remedy="run it again: it goes on there",
         )
     log.info("%s: replayed %s", context.connector.name, result)
+    context.afterwards.append(run.tell_end)
     findings = [f"replaying: {one}" for one in run.damage.told()]
     if not prefix and done is not None and sent.last < _published_now(context, done).batch - 1:
         findings.append(
@@ -108,6 +109,10 @@ def _published_now(context: JobContext, before: PublishPosition) -> PublishPosit
     except BrokersAway as error:
         log.warning("%s: whether batches were published meanwhile isn't known: %s", before.connector, error)
         return before
+
+
+_TOLD: Final = ":told"
+"""Ends the form in the position of a replay that has come to its end."""
 
 
 @dataclass(frozen=True)
@@ -233,17 +238,7 @@ class _Replay:
         kept = kept_batches(self.context)
         connector = self.context.connector
         options = connector.publish.kafka
-        own_id = f"{options.transactional_id or connector.name}.replay"
-        shared = positions_topic(connector, self.settings)
-        shared.make(1)
-        positions = PositionsTopic(self.settings, shared.topic, self._name)
-        transactional_id = own_id if options.delivery == "exactly_once" else ""
-        producer = RecordProducer(
-            self.settings,
-            positions,
-            transactional_id=transactional_id,
-            topics=topic_maker(connector, self.settings),
-        )
+        producer = self._producer()
         try:
             try:
                 stored = producer.take_over()
@@ -267,14 +262,47 @@ class _Replay:
         finally:
             producer.close()
 
+    def tell_end(self) -> None:
+        """Store that this replay has come to its end and somebody was told: the next one is another one.
+
+        A job that is killed before that sends nothing more when it is run again; one that is asked for later
+        sends all.
+
+        Raises:
+            BrokersAway: The brokers don't answer; the next replay of the same request sends nothing then.
+            CommitConflict: Another replay has begun.
+        """
+        last = self.tries[-1].position
+        producer = self._producer()
+        try:
+            if producer.take_over() == last:
+                producer.publish((), (), replace(last, form=f"{last.form}{_TOLD}"))
+        finally:
+            producer.close()
+
+    def _producer(self) -> RecordProducer:
+        connector = self.context.connector
+        options = connector.publish.kafka
+        own_id = f"{options.transactional_id or connector.name}.replay"
+        shared = positions_topic(connector, self.settings)
+        shared.make(1)
+        positions = PositionsTopic(self.settings, shared.topic, self._name)
+        transactional_id = own_id if options.delivery == "exactly_once" else ""
+        return RecordProducer(
+            self.settings,
+            positions,
+            transactional_id=transactional_id,
+            topics=topic_maker(connector, self.settings),
+        )
+
     def _begin(
         self, stored: PublishPosition | None, kept: Mapping[int, datetime]
     ) -> tuple[PublishPosition, BatchRange]:
-        """Return where to begin, and the range: where the same was begun and not ended, its place and range.
+        """Return where to begin, and the range: where the same was begun and nobody told of its end, its own.
 
         What an open range stands for changes with each batch that is published: a replay keeps what it stood
-        for when it began. One that an earlier try of this run has ended stays so: brokers may take the last
-        transaction and go away before they say it.
+        for when it began. One that is sent stays so until that was told (:meth:`tell_end`): a job may be
+        killed, and brokers may go away, when the last transaction is committed.
 
         Args:
             stored: The position of the last replay; None for none.
@@ -293,8 +321,7 @@ class _Replay:
         ]
         digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
         found = re.fullmatch(rf"{digest}:(\d+)-(\d+)", stored.form) if stored is not None else None
-        ours = bool(self.tries) and stored is not None and stored.form == self.tries[-1].form
-        if stored is None or found is None or (stored.batch > int(found[2]) and not ours):
+        if stored is None or found is None:
             chosen = chosen_range(kept, options, self.published_through)
             form = f"{digest}:{chosen.first}-{chosen.last}"
             return PublishPosition(self._name, chosen.first, form=form), chosen

@@ -28,8 +28,7 @@ from airflow_cdc_provider.jobs.events.captured import sliced_records
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.sliced import Sliced, SliceMaker, SliceRows, stretches
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours
-from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.jobs.publishing.batches import WAITED_FOR, BatchPublisher, require_ours
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
@@ -260,6 +259,7 @@ class SlicedRun:
 
         Raises:
             BrokersAway: The brokers don't answer a slice; the others may be whole.
+            RegistryAway: The registry doesn't.
             CdcError: As a slice.
         """
         self._require_no_speculation()
@@ -324,7 +324,7 @@ class SlicedRun:
             self.damage.places += one.damage.places
             self.damage.skipped.update(one.damage.skipped)
         errors = [one.error for one in outcomes if one.error is not None]
-        for error in sorted(errors, key=lambda error: isinstance(error, BrokersAway)):
+        for error in sorted(errors, key=lambda error: isinstance(error, WAITED_FOR)):
             raise error
 
     def _settle(self) -> None:

@@ -92,9 +92,16 @@ class DebeziumAdvanced:
         "__debezium_unavailable_value",
     )
     retry_seconds: float = option(
-        "How long brokers that don't answer are waited for before a run fails, to be run again",
+        "How long brokers, or a registry, that don't answer are waited for before a run fails, to be run "
+        "again",
         60.0,
         minimum=1,
+    )
+    schema_seconds: float = option(
+        "How long a schema's id that the registry doesn't have is asked for again before its messages are "
+        "set apart. Each later run asks once more, and reads them where the registry has it by then",
+        6.0,
+        minimum=0,
     )
     consumer: Mapping[str, Any] = option(
         "Settings of librdkafka for consumers, passed on as they are: fetch.message.max.bytes, "

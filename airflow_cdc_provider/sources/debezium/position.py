@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.spans import fixed_width_binary
+from airflow_cdc_provider.changes.spans import binary_buffer, fixed_width_binary
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Offset
 
@@ -107,6 +107,18 @@ def positions(epoch: int, offsets: npt.NDArray[np.int64]) -> pa.Array:
     out[:, :4] = np.frombuffer(epoch.to_bytes(4, "big"), np.uint8)
     out[:, 4:] = offsets.astype(">u8").view(np.uint8).reshape(-1, 8)
     return fixed_width_binary(out)
+
+
+def epoch_of(written: bytes) -> int:
+    """Return the epoch of a position."""
+    return int.from_bytes(written[:4], "big")
+
+
+def offsets_of(written: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the offsets of messages by their positions."""
+    data, starts, _ = binary_buffer(written)
+    low = data[starts[:, None] + np.arange(4, POSITION_BYTES)]
+    return low.view(">u8").astype(np.int64).ravel()
 
 
 def position(epoch: int, offset: int) -> bytes:

@@ -77,13 +77,14 @@ class SliceReader:
 
     def read_counting(self, part: TopicSlice, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
         """Read one slice; add what becomes no record."""
-        feed = self._feed(part)
+        feed = self.feed(part)
         seen: set[tuple[str, str]] = set()
         found = read_range(self.settings, part.range, self.options.isolation, self.build)
         for some in _portions(message for messages in found for message in messages):
-            yield from _read_parted(_columns(some), feed, seen, passed_over)
+            yield from read_parted(_columns(some), feed, seen, passed_over)
 
-    def _feed(self, part: TopicSlice) -> Feed:
+    def feed(self, part: TopicSlice) -> Feed:
+        """Tell what is to be made of a slice's messages."""
         return Feed(
             part.range.topic,
             part.range.partition,
@@ -108,10 +109,20 @@ class SliceReader:
         return FramedConverter(RegisteredSchemas(self.registry, name))
 
 
-def _read_parted(
+def read_parted(
     messages: Messages, feed: Feed, seen: set[tuple[str, str]], passed_over: PassedOver
 ) -> Iterator[pa.RecordBatch]:
-    """Read messages, in parts where all together are too much for one Arrow batch."""
+    """Read messages, in parts where all together are too much for one Arrow batch.
+
+    Args:
+        messages: In the order of their offsets.
+        feed: What they are of.
+        seen: As for :func:`~.records.read_messages`.
+        passed_over: Likewise.
+
+    Yields:
+        Batches of ``CHANGE_SCHEMA``.
+    """
     try:
         records = read_messages(messages, feed, seen, passed_over)
     except OverflowError:
@@ -119,7 +130,7 @@ def _read_parted(
         if not half:
             raise
         for part in (messages.slice(0, half), messages.slice(half)):
-            yield from _read_parted(part, feed, seen, passed_over)
+            yield from read_parted(part, feed, seen, passed_over)
         return
     if records.num_rows:
         yield records

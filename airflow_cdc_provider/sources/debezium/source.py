@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_patterns
-from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, client_settings
+from airflow_cdc_provider.kafka.registry import Patience, Registry, RegistrySettings, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.base import Codec, Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan
 from airflow_cdc_provider.sources.debezium.check import check_topics
@@ -33,6 +33,7 @@ from airflow_cdc_provider.sources.debezium.position import (
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
+from airflow_cdc_provider.sources.debezium.reread import AWAITED, AwaitingReader
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.debezium.tables import TableRows
 
@@ -62,6 +63,7 @@ class DebeziumSource:
         self._cluster_made: ClusterTopics | None = None
         self._records: list[dict[str, Any]] = []
         self._start: dict[str, Place] = {}
+        self._counts: dict[str, int] = {}
 
     @property
     def _settings(self) -> ClientSettings:
@@ -72,14 +74,13 @@ class DebeziumSource:
             retry_seconds=advanced.retry_seconds,
         )
 
-    @property
-    def _registry(self) -> Registry | None:
-        """What has the schemas of messages, where converters keep them in a registry."""
+    def _registry_for(self, patience: Patience) -> Registry | None:
+        """Return what has the schemas of messages, where converters keep them in a registry."""
         where = self._options.registry
         if not where.enabled:
             return None
         known = self._connection.get(SOURCE_REGISTRY, {})
-        return Registry(RegistrySettings(client_settings(known, where.url)))
+        return Registry(RegistrySettings(client_settings(known, where.url)), patience=patience)
 
     @property
     def _cluster(self) -> ClusterTopics:
@@ -95,7 +96,8 @@ class DebeziumSource:
 
     def check(self) -> list[Finding]:
         """Look at the brokers, the topics and the last message of each partition."""
-        reader = SliceReader(self._settings, self._options, self._selects, registry=self._registry)
+        registry = self._registry_for(Patience())
+        reader = SliceReader(self._settings, self._options, self._selects, registry=registry)
         return check_topics(self._settings, self._options, reader)
 
     def tables(self) -> list[str]:
@@ -121,13 +123,14 @@ class DebeziumSource:
         return []
 
     def may_land(self, reason: str) -> bool:
-        """Tell whether a record in quarantine may be read by a better schema: each has its own."""
-        del reason
-        return False
+        """Tell whether a record in quarantine may be read later: where the registry learns of its schema."""
+        return reason == AWAITED and self._options.registry.enabled
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return what reads records of kind ``quarantine`` again: as they are."""
-        return _as_they_are
+        """Return what reads records of kind ``quarantine`` again, which asks once for each schema."""
+        if not self._options.registry.enabled:
+            return _as_they_are
+        return AwaitingReader(self._reader(Patience(0, 0)), dict(self._counts))
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a table by all schemas that its rows came with.
@@ -263,8 +266,13 @@ class DebeziumSource:
 
     def reader(self) -> SliceReader:
         """Return the picklable function that reads slices."""
+        advanced = self._options.advanced
+        return self._reader(Patience(advanced.schema_seconds, advanced.retry_seconds))
+
+    def _reader(self, patience: Patience) -> SliceReader:
         known = frozenset((one["source_table"], one["schema_id"] or "") for one in self._records)
-        return SliceReader(self._settings, self._options, self._selects, known, self._registry)
+        registry = self._registry_for(patience)
+        return SliceReader(self._settings, self._options, self._selects, known, registry)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Refuse: topics can't be asked for a table's rows.
@@ -296,6 +304,7 @@ class DebeziumSource:
         if self._options.tables_from == "topic":
             topics = {name: one for name, one in topics.items() if self._selects(table_of(name))}
         require_patterns(self._options.topics, topics, self._settings.servers)
+        self._counts = {name: len(topic.partitions) for name, topic in topics.items()}
         return topics
 
 

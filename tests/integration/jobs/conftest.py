@@ -17,7 +17,7 @@ import pytest
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
-from airflow_cdc_provider.jobs.context import JobContext, build_source
+from airflow_cdc_provider.jobs.context import JobContext, build_source, do_afterwards
 from airflow_cdc_provider.jobs.spark.session import build_lake
 from airflow_cdc_provider.jobs.spec import KAFKA, REGISTRY, ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
@@ -64,7 +64,9 @@ def run_stage(spark: SparkSession) -> RunStage:
             context = JobContext(
                 spec, connector, spark, lake, changes, source, kafka=kafka, registry=registry
             )
-            return STAGES[stage](context)
+            outcome = STAGES[stage](context)
+            do_afterwards(context)
+            return outcome
 
     return run
 

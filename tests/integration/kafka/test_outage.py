@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.slices import Producers, begin_slices
 from airflow_cdc_provider.kafka.errors import BrokersAway
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -73,7 +73,7 @@ class Publishing:
 
     def run(self) -> None:
         try:
-            wait_for_brokers(self.once, self.transactions, self.options, lambda: False, self.name)
+            wait_for_servers(self.once, self.transactions, self.options, lambda: False, self.name)
         except BaseException as error:  # noqa: BLE001  the test raises it
             self.failed.append(error)
 
@@ -133,7 +133,7 @@ def _tries_at(port: int, seconds: float) -> list[float]:
 
 
 @pytest.mark.covers("CAS-FAULT-06", "VIT-FLT-08")
-def test_events_of_cassandra_and_vitess_wait_for_brokers_and_keep_their_place() -> None:
+def test_events_of_cassandra_and_vitess_wait_for_servers_and_keep_their_place() -> None:
     killed = threading.Event()
     with KafkaServer() as server:
         both = [

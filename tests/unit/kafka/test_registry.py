@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.kafka.registry import (
+    Patience,
     RegisteredSchema,
     Registry,
+    RegistryAway,
     RegistrySettings,
     Subjects,
     client_settings,
@@ -152,6 +155,36 @@ def test_ids_that_are_nowhere_are_waited_for_within_bounds() -> None:
         count = len(server.asked)
         assert registry.schema_of(7) is None
         assert len(server.asked) == count
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 1), (1.0, 4), (60.0, 40)])
+def test_ids_that_are_nowhere_are_asked_for_as_long_as_is_wanted(seconds: float, most: int) -> None:
+    waited: list[float] = []
+    with Answering(MISSING) as server:
+        registry = Registry(server.settings, waited.append, Patience(unknown_seconds=seconds))
+        assert registry.schema_of(7) is None
+        assert sum(waited) == pytest.approx(seconds)
+        assert len(server.asked) == len(waited) + 1 <= most
+
+
+TROUBLE: Answer = (503, {}, b"<html>the registry starts</html>")
+
+
+def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
+    waited: list[float] = []
+    with Answering(*[TROUBLE] * 3, MISSING, TROUBLE, FOUND) as server:
+        settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
+        registry = Registry(settings, waited.append, Patience(away_seconds=60))
+        assert registry.schema_of(7) == RegisteredSchema("AVRO", '"string"')
+        assert len(server.asked) == 6
+    with Answering(TROUBLE) as server:
+        settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
+        waited.clear()
+        with pytest.raises(RegistryAway, match="has trouble: found HTTP 503"):
+            Registry(settings, waited.append, Patience(away_seconds=3)).schema_of(7)
+        assert sum(waited) == pytest.approx(3)
+        with pytest.raises(RegistryAway):
+            Registry(settings, waited.append).schema_id(VALUE)
 
 
 @pytest.mark.parametrize(

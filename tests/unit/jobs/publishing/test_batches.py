@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
+from airflow_cdc_provider.kafka.registry import RegistryAway
 
 SCHEMA = Converters().record_schema
 BATCHES = {1: 7, 2: 0, 3: 1, 5: 12, 6: 3}
@@ -204,6 +207,41 @@ def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sen
             except BrokersAway:
                 continue
         assert broker.committed == [value for value in EVERYTHING if value not in broker.forbidden]
+
+
+@pytest.mark.parametrize("away", [BrokersAway("no broker"), RegistryAway("no registry")])
+def test_servers_that_are_away_are_waited_for_from_when_they_were_missed(away: Exception) -> None:
+    tries: list[float] = []
+
+    def publish() -> None:
+        tries.append(time.monotonic())
+        if len(tries) < 4:
+            raise away
+
+    quick = KafkaOptions(retry_interval_seconds=0.01, retry_seconds=30.0)
+    wait_for_servers(publish, lambda: 0, quick, lambda: False, "shop")
+    assert len(tries) == 4
+
+    tries.clear()
+    with pytest.raises(type(away)):
+        wait_for_servers(publish, lambda: 0, replace(quick, retry_seconds=0.0), lambda: False, "shop")
+    assert len(tries) == 1
+    tries.clear()
+    with pytest.raises(type(away)):
+        wait_for_servers(publish, lambda: 0, quick, lambda: True, "shop")
+    assert len(tries) == 1
+
+
+def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
+    tries: list[int] = []
+
+    def publish() -> None:
+        tries.append(1)
+        raise ConfigurationError("the registry refuses us")
+
+    with pytest.raises(ConfigurationError):
+        wait_for_servers(publish, lambda: 0, KafkaOptions(), lambda: False, "shop")
+    assert tries == [1]
 
 
 def test_a_position_is_read_back_as_it_was_written() -> None:

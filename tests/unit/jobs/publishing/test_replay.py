@@ -14,6 +14,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context import do_afterwards
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing import replay as replay_module
 from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
@@ -156,8 +157,8 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     return found
 
 
-def replayed(*, retry_seconds: float = 0, **options: Any) -> JobResult:
-    """Run a replay whose brokers are not waited for, or so long."""
+def replayed(*, retry_seconds: float = 0, told: bool = True, **options: Any) -> JobResult:
+    """Run a replay whose brokers are not waited for, or so long; its job may be killed when it is sent."""
     kafka = {"connection": "k", "retry_seconds": retry_seconds, "records_at_once": 1}
     kafka["retry_interval_seconds"] = 0.01
     declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
@@ -167,8 +168,12 @@ def replayed(*, retry_seconds: float = 0, **options: Any) -> JobResult:
         kafka={"bootstrap.servers": "k:1"},
         registry={},
         stopping=lambda: False,
+        afterwards=[],
     )
-    return replay(context)
+    outcome = replay(context)
+    if told:
+        do_afterwards(context)
+    return outcome
 
 
 def test_a_replay_of_an_open_range_goes_on_where_it_was_ended_though_more_was_published(lake: Lake) -> None:
@@ -207,6 +212,24 @@ def test_each_event_is_sent_once_whether_brokers_go_away_before_or_after_they_to
     assert lake.sent == ["1a", "1b", "2a", "2b", "3a", "3b"]
     assert result is not None
     assert (result.first_batch, result.last_batch) == (1, 3)
+
+
+def test_a_replay_that_is_killed_when_it_is_sent_sends_nothing_more_until_it_was_told(lake: Lake) -> None:
+    replayed(request="run 1", told=False)
+    sent = list(lake.sent)
+    lake.published = 7
+    again = replayed(request="run 1").replayed
+    assert lake.sent == sent
+    assert again is not None
+    assert (again.first_batch, again.last_batch, again.records) == (1, 5, 0)
+    assert replayed(request="run 1").ok
+    assert lake.sent[len(sent) :][0] == "1a", "a task that is cleared sends all again"
+
+
+def test_a_replay_whose_end_cannot_be_told_is_well_all_the_same(lake: Lake) -> None:
+    lake.fails_at = 8
+    assert replayed(last_batch=3).ok
+    assert len(lake.sent) == 6
 
 
 def test_a_replay_whose_position_is_of_a_later_version_begins_at_its_begin(lake: Lake) -> None:

@@ -27,7 +27,7 @@ from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium import avro_json, converters, json_writing
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import LARGE, SOUND, FramedConverter
-from airflow_cdc_provider.sources.debezium.reader import _read_parted
+from airflow_cdc_provider.sources.debezium.reader import read_parted
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from tests.unit.sources.debezium.made import FEED, PLACEHOLDER, Table, column, event, framed, messages, text
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro, head, to_avro
@@ -532,7 +532,7 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     pairs = [(b'{"id":1}', shown)] * 5 + [(b'{"id":1}', large)] + [(b'{"id":1}', shown)] * 2
     feed = replace(FEED, value_converter=own)
     table = Table(feed=feed)
-    found = list(_read_parted(messages(pairs), feed, set(), table.passed_over))
+    found = list(read_parted(messages(pairs), feed, set(), table.passed_over))
     kinds = pa.concat_arrays([one.column("kind") for one in found]).to_pylist()
     assert kinds.count("change") == 7
     assert kinds.count("quarantine") == 1
@@ -561,7 +561,7 @@ def test_a_large_value_is_sound_up_to_the_limit_and_told_beyond_it(monkeypatch: 
     assert faults.tolist() == [LARGE]
     pairs = [(framed_key(1), head(of_text) + b"\xc0\xa9\x07" + quotes)]
     feed = replace(FEED, value_converter=converter(registry))
-    (found,) = _read_parted(messages(pairs), feed, set(), Counter())
+    (found,) = read_parted(messages(pairs), feed, set(), Counter())
     assert found.column("kind").to_pylist() == ["quarantine"]
     assert found.column("schema_id")[0].as_py().startswith("TOO-LARGE: ")
 
@@ -594,7 +594,7 @@ def test_messages_of_many_schemas_are_read_in_parts_where_they_are_too_much(
     feed = replace(FEED, key_converter=converter(registry))
     with pytest.raises(OverflowError):
         feed.key_converter.keys(pa.array([key for key, _ in pairs]))
-    assert list(_read_parted(messages(pairs), feed, set(), Table(feed=feed).passed_over))
+    assert list(read_parted(messages(pairs), feed, set(), Table(feed=feed).passed_over))
 
 
 def test_a_connect_schema_without_name_is_a_record_all_the_same() -> None:

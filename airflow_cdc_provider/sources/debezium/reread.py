@@ -1,0 +1,130 @@
+"""Reading messages again that were set apart because the registry had no schema of their id.
+
+Such a record has all that the message had: its place, its time, the value as it was written, and the key, as
+it was written or, where that could be read, as JSON. So it becomes what it would have become, at the same
+place in its partition's order: what came of later messages stays newer. One whose id is still unknown stays
+as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up no run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.spans import Ints
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.sources.debezium.converters import Converter, Values
+from airflow_cdc_provider.sources.debezium.position import epoch_of, offsets_of, partition_of
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
+from airflow_cdc_provider.sources.debezium.records import Messages
+from airflow_cdc_provider.sources.debezium.registered import Registered
+
+log = logging.getLogger(__name__)
+
+AWAITED: Final = "UNKNOWN-SCHEMA"
+"""Code of the reason for which records wait to be read again."""
+
+
+@dataclass(frozen=True)
+class AwaitingReader:
+    """Reads records of kind ``quarantine`` again. Picklable.
+
+    Args:
+        reader: Reads messages; its registry is asked once for each id.
+        partitions: How many partitions topics have.
+    """
+
+    reader: SliceReader
+    partitions: Mapping[str, int]
+
+    def __call__(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what they hold by the schemas that the registry has now; others as they are."""
+        waits = pc.starts_with(records["schema_id"], f"{AWAITED}:").fill_null(False)
+        others = records.filter(pc.invert(waits))
+        if others.num_rows:
+            yield others
+        if others.num_rows == records.num_rows:
+            return
+        reader = self.reader
+        if reader.registry is not None:
+            reader = replace(reader, registry=_AsFarAsItAnswers(reader.registry))
+        awaited = pa.Table.from_batches([records.filter(waits)])
+        awaited = awaited.append_column("epoch", pc.binary_slice(awaited["position"], 0, 4))
+        awaited = awaited.append_column("captured_us", awaited["captured_at"].cast(pa.int64()))
+        seen: set[tuple[str, str]] = set()
+        for feed in awaited.group_by(["origin", "epoch", "captured_us"]).aggregate([]).to_pylist():
+            some = awaited
+            for name, value in feed.items():
+                some = some.filter(pc.equal(some[name], pa.scalar(value, some[name].type)))
+            some = some.sort_by("position").combine_chunks()
+            yield from self._read(reader, some.to_batches()[0], seen)
+
+    def _read(
+        self, reader: SliceReader, records: pa.RecordBatch, seen: set[tuple[str, str]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read what was captured of one partition at one time, in its order."""
+        topic, partition = partition_of(records["origin"][0].as_py())
+        offsets = offsets_of(records["position"])
+        table = table_of(topic) if reader.options.tables_from == "topic" else ""
+        part = TopicSlice(
+            MessageRange(topic, partition, int(offsets[0]), int(offsets[-1]) + 1),
+            epoch_of(records["position"][0].as_py()),
+            self.partitions.get(topic, 0),
+            table,
+            records["captured_us"][0].as_py(),
+        )
+        feed = reader.feed(part)
+        feed = replace(feed, strict=False, key_converter=_KeysLeft(feed.key_converter))
+        times_ms = pc.divide(records["committed_at"].cast(pa.int64()), 1000).fill_null(-1)
+        messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy())
+        yield from read_parted(messages, feed, seen, Counter())
+
+
+@dataclass(frozen=True)
+class _KeysLeft:
+    """Reads the keys that could not be read; those that were are JSON, which never begins with a zero.
+
+    Args:
+        converter: Reads them; what keys of text begin with says nothing to it.
+    """
+
+    converter: Converter
+
+    def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
+        left = pc.equal(pc.binary_slice(written, 0, 1), pa.scalar(b"\0")).fill_null(False)
+        made, faults = self.converter.keys(pc.if_else(left, written, pa.scalar(None, pa.binary())))
+        return pc.if_else(left, made, written), faults
+
+    def values(self, written: pa.Array, *, unwrapped: bool) -> Values:
+        return self.converter.values(written, unwrapped=unwrapped)
+
+
+class _AsFarAsItAnswers:
+    """A registry that has no schema more as soon as it fails.
+
+    Args:
+        registry: The registry.
+    """
+
+    def __init__(self, registry: Registered) -> None:
+        self._registry = registry
+        self._failed = False
+
+    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
+        """Return a schema, None if there is none, or it can't be told."""
+        if self._failed:
+            return None
+        try:
+            return self._registry.schema_of(schema_id)
+        except CdcError as error:
+            log.warning("messages whose schemas were unknown wait on: %s", error)
+            self._failed = True
+            return None

@@ -1,0 +1,176 @@
+"""Messages whose schemas the registry learns of later become what they would have become at once."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
+from airflow_cdc_provider.sources.debezium.reread import AwaitingReader
+from airflow_cdc_provider.sources.debezium.source import DebeziumSource
+from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
+from tests.unit.sources.debezium.made import column, event, everything, framed, text
+from tests.unit.sources.debezium.registry_writers import Registered, as_avro
+
+TOPIC = "server.shop.orders"
+FIELDS = [column("id", "int64"), column("name", "string")]
+KEY = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "id"}], "name": "s.Key"}
+
+
+class Late(Registered):
+    """A registry that answers for an id when it has heard of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: set[int] = set()
+        self.error: CdcError | None = None
+
+    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
+        if self.error is not None:
+            self.asked[schema_id] += 1
+            raise self.error
+        found = super().schema_of(schema_id)
+        return found if schema_id in self.heard else None
+
+
+def with_op(content: Any) -> Any:
+    """Write an envelope whose schema has the operation, too."""
+    found = framed(content, FIELDS)
+    found["schema"]["fields"].append({"type": "string", "optional": False, "field": "op"})
+    return found
+
+
+def messages(registry: Registered, key_converter: str) -> list[FakeMessage]:
+    """Some rows, a tombstone, and a value that has no id."""
+    found = []
+    events = [
+        (1, event("c", None, {"id": 1, "name": "é"})),
+        (2, event("r", None, {"id": 2, "name": None})),
+        (1, event("u", None, {"id": 1, "name": "b"})),
+        (2, None),
+        (3, event("d", {"id": 3, "name": "c"}, None)),
+    ]
+    for number, (row, content) in enumerate(events):
+        key: Any = {"schema": KEY, "payload": {"id": row}}
+        value = None if content is None else as_avro(text(with_op(content)), registry)
+        shown = as_avro(text(key), registry) if key_converter == "avro" else text(key)
+        found.append(FakeMessage(100 + number, value, shown))
+    found.append(FakeMessage(105, b"\1rubbish", found[0].name))
+    return found
+
+
+def reader_of(registry: Registered, key_converter: str, strict: bool = False) -> SliceReader:
+    options = {
+        "topics": [r"server\..*"],
+        "key_converter": key_converter,
+        "value_converter": "avro",
+        "registry": {"url": "http://r"},
+        "advanced": {"strict": strict},
+    }
+    some = messages(registry, key_converter)
+    return SliceReader(
+        ClientSettings({"bootstrap.servers": "localhost:1"}),
+        parse(DebeziumOptions, options, "source"),
+        everything,
+        registry=registry,
+        build=FakeConsumer([[*some, end_at(106)]]),
+    )
+
+
+PART = TopicSlice(MessageRange(TOPIC, 2, 100, 106), 7, 3, "shop.orders", 1_700_000_000_000_123)
+
+
+def read(registry: Registered, key_converter: str) -> pa.Table:
+    return pa.Table.from_batches(reader_of(registry, key_converter)(PART))
+
+
+def again(registry: Registered, key_converter: str, records: pa.Table, strict: bool = False) -> pa.Table:
+    reader = AwaitingReader(reader_of(registry, key_converter, strict), {TOPIC: 3})
+    return pa.Table.from_batches(
+        [made for some in records.to_batches(max_chunksize=4) for made in reader(some)]
+    )
+
+
+def in_order(records: pa.Table) -> list[dict[str, Any]]:
+    """Sort records; several may tell of the same schema."""
+    rows = {(row["position"], row["kind"]): row for row in records.to_pylist()}
+    seen: set[str] = set()
+    found = []
+    for place in sorted(rows):
+        row = rows[place]
+        if row["kind"] == "schema":
+            if row["schema_id"] in seen:
+                continue
+            seen.add(row["schema_id"])
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("key_converter", ["avro", "json"])
+def test_messages_of_unknown_schemas_become_later_what_they_would_have_been_at_once(
+    key_converter: str,
+) -> None:
+    known = Late()
+    known.heard = {1, 2}
+    expected = read(known, key_converter)
+    kinds = expected["kind"].to_pylist()
+    assert (kinds.count("change"), kinds.count("quarantine"), kinds.count("schema")) == (5, 1, 1)
+
+    late = Late()
+    apart = read(late, key_converter).filter(pc.equal(read(late, key_converter)["kind"], "quarantine"))
+    at_once = read(late, key_converter).filter(pc.equal(read(late, key_converter)["kind"], "change"))
+    assert apart.num_rows == (6 if key_converter == "avro" else 5), (
+        "a tombstone needs no schema but its key's"
+    )
+    assert in_order(again(late, key_converter, apart)) == in_order(apart), "nothing is known yet"
+
+    late.heard = {1, 2}
+    landed = pa.concat_tables([again(late, key_converter, apart), at_once])
+    assert in_order(landed) == in_order(expected)
+
+
+def test_what_was_set_apart_for_another_reason_and_strictness_of_today_end_nothing() -> None:
+    late = Late()
+    late.heard = {2}  # that of keys
+    some = read(late, "avro")
+    apart = some.filter(pc.equal(some["kind"], "quarantine"))
+    found = again(late, "avro", apart, strict=True)
+    assert in_order(found) == in_order(apart)
+    reasons = {row["schema_id"].partition(":")[0] for row in apart.to_pylist()}
+    assert reasons == {"UNKNOWN-SCHEMA", "NOT-FRAMED"}
+
+
+@pytest.mark.parametrize("error", [TransientError("it doesn't answer"), ConfigurationError("it refuses us")])
+def test_a_registry_that_fails_is_asked_once_and_leaves_what_waits(error: CdcError) -> None:
+    late = Late()
+    apart = read(late, "avro")
+    late.error = error
+    late.asked.clear()
+    reader = AwaitingReader(reader_of(late, "avro"), {})
+    assert in_order(pa.Table.from_batches(reader(apart.combine_chunks().to_batches()[0]))) == in_order(apart)
+    assert sum(late.asked.values()) == 1
+
+
+def test_only_sources_with_a_registry_wait_for_schemas() -> None:
+    def source(**more: Any) -> DebeziumSource:
+        options = parse(DebeziumOptions, {"topics": ["t"], **more}, "source")
+        return DebeziumSource(options, {"extra": {"bootstrap.servers": "localhost:1"}}, everything)
+
+    framed_source = source(value_converter="avro", registry={"url": "http://r"})
+    assert framed_source.may_land("UNKNOWN-SCHEMA")
+    assert not framed_source.may_land("MALFORMED")
+    assert not source().may_land("UNKNOWN-SCHEMA")
+    reader = pickle.loads(pickle.dumps(framed_source.quarantine_reader()))
+    assert isinstance(reader, AwaitingReader)
+    assert isinstance(reader.reader.registry, Registry)
+    assert reader.reader.registry.patience.unknown_seconds == 0
