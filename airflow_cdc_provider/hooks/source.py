@@ -82,10 +82,11 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 
 
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
-    """Look at everything that capture needs, and at how many tables there are if that is limited."""
+    """Look at all that capture needs, at topics of signals and notifications, at the number of tables."""
+    from airflow_cdc_provider.hooks.channel_topics import channel_findings
     from airflow_cdc_provider.sources.base import Finding
 
-    findings = source.check()
+    findings = [*source.check(), *channel_findings(connector)]
     if not connector.guardrail.max_tables or any(finding.level == "error" for finding in findings):
         return findings
     if text := connector.beyond_guardrail(source.tables()):

@@ -30,6 +30,8 @@ class Comparison:
         only_right: Likewise the right side.
         different: Rows on both sides that differ.
         samples: Some of the differences: ``key`` (hexadecimal where binary), and ``only`` or ``columns``.
+        untold: Rows on both sides that are the same as far as one side tells them, which doesn't tell all.
+        not_compared: Rows of which one side doesn't tell what became of them.
     """
 
     equal: int
@@ -37,6 +39,8 @@ class Comparison:
     only_right: int
     different: int
     samples: tuple[dict[str, Any], ...]
+    untold: int = 0
+    not_compared: int = 0
 
 
 def compare_tables(left: pa.Table, right: pa.Table, key: str) -> Comparison:

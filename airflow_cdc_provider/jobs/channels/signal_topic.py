@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.topics.own import signals_topic
 from airflow_cdc_provider.kafka.settings import SERVERS, ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
 
@@ -24,8 +25,11 @@ def topic_of_signals(connector: Connector, broker: Mapping[str, Any]) -> TopicCh
     if options.bootstrap_servers:
         broker = {SERVERS: options.bootstrap_servers}
     client = ClientSettings(broker, consumer=options.consumer)
-    topic = options.topic or f"{connector.topic_prefix}-signal"
     wanted = SignalTopic(
-        client, topic, connector.topic_prefix, options.group_id, options.poll_timeout_seconds
+        client,
+        signals_topic(connector),
+        connector.topic_prefix,
+        options.group_id,
+        options.poll_timeout_seconds,
     )
     return TopicChannel(wanted)

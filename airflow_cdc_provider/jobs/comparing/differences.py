@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from airflow_cdc_provider.lake.compare import Comparison
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_COUNTS: Final = ("equal", "only_left", "only_right", "different")
+_COUNTS: Final = ("equal", "only_left", "only_right", "different", "untold", "not_compared")
 _SAMPLES: Final = 20
 OUTCOME_DDL: Final = ", ".join(f"{name} bigint" for name in _COUNTS) + ", samples array<string>"
 
@@ -55,7 +55,14 @@ def total(outcomes: DataFrame) -> Comparison:
 
 
 def table_result(
-    table: str, found: Comparison, sides: Sides, *, merged_through: int, mirror_rows: int, seconds: float
+    table: str,
+    found: Comparison,
+    sides: Sides,
+    *,
+    merged_through: int,
+    mirror_rows: int,
+    seconds: float,
+    columns_left_out: Sequence[str] = (),
 ) -> TableResult:
     """Log what was found of a table, and tell it as the job's result does.
 
@@ -66,6 +73,7 @@ def table_result(
         merged_through: Of the mirror.
         mirror_rows: How many rows it has.
         seconds: How long it took.
+        columns_left_out: Columns that weren't compared.
     """
     words = {"left": sides.left, "right": sides.right}
     for sample in found.samples:
@@ -88,6 +96,13 @@ def table_result(
         f"only_{sides.right}": found.only_right,
         "different": found.different,
     }
+    left_out: dict[str, Any] = {
+        name: count for name in ("untold", "not_compared") if (count := getattr(found, name))
+    }
+    if columns_left_out:
+        left_out["columns_not_compared"] = list(columns_left_out)
+    if left_out:
+        log.warning("%s: not all was compared: %s", table, json.dumps(left_out))
     differences = found.only_left + found.only_right + found.different
     return TableResult(
         table,
@@ -95,7 +110,7 @@ def table_result(
         mirror_rows=mirror_rows,
         differences=differences,
         seconds=round(seconds, 3),
-        note=json.dumps(counts) if differences else "equal",
+        note=json.dumps({**counts, **left_out}) if differences or left_out else "equal",
     )
 
 

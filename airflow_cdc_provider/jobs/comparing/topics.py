@@ -1,8 +1,9 @@
-"""The stage compare_topics: the last event of each key in a table's topics against the mirror's rows.
+"""The stage compare_topics: what a table's topics tell of each key against the mirror's rows.
 
 Topics are read as source ``debezium`` reads them, from their begin to what is committed now, compacted or
 not; of each key the last event counts, a delete or tombstone for no row. The other side are the events that
-the mirror's rows would be published as (:mod:`.events.mirrored`). Rows are compared member by member.
+the mirror's rows would be published as (:mod:`.events.mirrored`). Rows are compared member by member. Events
+of CQL databases tell rows in parts: :mod:`.cql_topics`.
 
 What is captured and not merged, or merged and not published, differs: compare after a sync.
 """
@@ -13,7 +14,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.jobs.comparing.cql_topics import compared_rows, is_cql, require_cells, row_form
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
@@ -34,6 +36,7 @@ from airflow_cdc_provider.jobs.comparing.differences import (
     table_result,
     total,
 )
+from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.mirrored import mirror_events
 from airflow_cdc_provider.jobs.publishing.publish import client_settings, published, registrar_of
@@ -47,6 +50,7 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
 from airflow_cdc_provider.lake.reconcile.rows import reconcile_rows
+from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.debezium.contributions import Form, decode
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
@@ -61,11 +65,8 @@ from airflow_cdc_provider.sources.debezium.states import read_states
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
-if TYPE_CHECKING:
-    pass
-
 _SIDES: Final = Sides("topic", "mirror")
-_READ: Final = ("json", "avro")
+_READ: Final = ("json", *FRAMED)
 """Converters whose bytes are read."""
 _SLICE_MESSAGES: Final = 50_000
 _ROWS_PER_PARTITION: Final = 50_000
@@ -104,23 +105,28 @@ def require_comparable(connector: Connector) -> None:
         ConfigurationError: Says why.
     """
     publish = connector.publish
-    if not isinstance(connector.source, (MongodbOptions, VitessOptions)):
+    cql = is_cql(connector)
+    if not cql and not isinstance(connector.source, (MongodbOptions, VitessOptions)):
         raise ConfigurationError(
             f"events of source {connector.type} can't be compared with mirrors",
-            expected="source.type mongodb or vitess",
-            remedy="events of Cassandra and ScyllaDB have what a statement wrote, not whole rows, and source "
-            "debezium makes its mirrors of topics: CdcVerifyOperator compares mirrors with databases",
+            expected="source.type cassandra, scylla, mongodb or vitess",
+            remedy="source debezium makes its mirrors of topics: CdcVerifyOperator compares mirrors with "
+            "databases",
         )
-    if publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
+    if cql:
+        require_cells(connector)
+    elif publish.outbox.enabled or publish.envelope not in ("debezium", "document"):
         raise ConfigurationError(
             "events of this form don't tell rows",
             expected="publish.envelope debezium or document, and no publish.outbox",
             found="an outbox" if publish.outbox.enabled else publish.envelope,
         )
-    if publish.value not in _READ or publish.key not in (*_READ, "string"):
+    texts = () if cql else ("string",)
+    if publish.value not in _READ or publish.key not in (*_READ, *texts):
         raise ConfigurationError(
-            "topics in this form can't be compared yet",
-            expected=f"publish.value {' or '.join(_READ)}, and publish.key likewise or string",
+            "topics in this form can't be compared",
+            expected=f"publish.value {' or '.join(_READ)}, and publish.key likewise"
+            + (" or string" if texts else ""),
             found=f"{publish.value} and {publish.key}",
         )
 
@@ -134,7 +140,8 @@ def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:
     )
     return DebeziumOptions(
         topics=tuple(re.escape(name) for name in names),
-        envelope="unwrapped" if _is_unwrapped(connector) else "debezium",
+        # What cells and whole rows of CQL tell is read here, not by the source.
+        envelope="unwrapped" if is_cql(connector) or _is_unwrapped(connector) else "debezium",
         key_converter=publish.key,  # type: ignore[arg-type]  # require_comparable has looked
         value_converter=publish.value,  # type: ignore[arg-type]
         registry=place,
@@ -160,36 +167,39 @@ def _compare_table(
     context: JobContext, table: str, settings: ClientSettings, may_be_missing: bool
 ) -> TableResult:
     started = time.monotonic()
-    mirror = context.mirror(table)
-    if not mirror.table.exists():
-        raise ConfigurationError(
-            f"{table} has no mirror",
-            expected=f"the lake table {mirror.name}",
-            remedy="run sync, or capture and merge, first",
-        )
+    mirror = existing_mirror(context, table)
     state = mirror.state()
     _tell_places(context, table, state.merged_through)
     connector = context.connector
-    form = Form(_is_unwrapped(connector))
     names = topics_of_table(connector, table, context.spec.options)
     slices = _slices(settings, names, table, may_be_missing)
     reader = SliceReader(settings, _options(connector, names), _everything, registry=registrar_of(context))
     records = read_partitions(context.spark, reader, slices)
-    told = map_in_arrow(records, _TopicStates(form), _STATES_DDL)
     rows = mirror.row_count(state)
-    events = mirror_events(context, table, mirror, state)
-    expected = map_in_arrow(events, _MirrorStates(form, connector.publish.key == "string"), _STATES_DDL)
     messages = sum(one.range.end - one.range.start for one in slices)
     partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
-    both = told.unionByName(expected).repartition(partitions, "key")
-    found = total(map_in_arrow(both, _compared, OUTCOME_DDL))
+    events = mirror_events(context, table, mirror, state)
+    left_out: tuple[str, ...] = ()
+    if is_cql(connector):
+        codec = context.source.codec(table, state.memory)
+        assert isinstance(codec, CqlCodec)
+        told_form = row_form(connector, codec.schema)
+        left_out = told_form.left_out
+        outcomes = compared_rows(records, events, told_form, partitions)
+    else:
+        form = Form(_is_unwrapped(connector))
+        told = map_in_arrow(records, _TopicStates(form), _STATES_DDL)
+        expected = map_in_arrow(events, _MirrorStates(form, connector.publish.key == "string"), _STATES_DDL)
+        both = told.unionByName(expected).repartition(partitions, "key")
+        outcomes = map_in_arrow(both, _compared, OUTCOME_DDL)
     return table_result(
         table,
-        found,
+        total(outcomes),
         _SIDES,
         merged_through=state.merged_through,
         mirror_rows=rows,
         seconds=time.monotonic() - started,
+        columns_left_out=left_out,
     )
 
 

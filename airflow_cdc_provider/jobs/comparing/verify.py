@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.spans import without_first_bytes
 from airflow_cdc_provider.changes.worker import map_in_arrow
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
     Sides,
@@ -26,6 +25,7 @@ from airflow_cdc_provider.jobs.comparing.differences import (
     table_result,
     total,
 )
+from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.reporting.report import report
@@ -58,13 +58,7 @@ def verify(context: JobContext) -> JobResult:
 
 def _verify_table(context: JobContext, table: str) -> TableResult:
     started = time.monotonic()
-    mirror = context.mirror(table)
-    if not mirror.table.exists():
-        raise ConfigurationError(
-            f"{table} has no mirror",
-            expected=f"the lake table {mirror.name}",
-            remedy="run sync, or capture and merge, first",
-        )
+    mirror = existing_mirror(context, table)
     state = mirror.state()
     codec = context.source.codec(table, state.memory)
     mirror.require_layout(codec.static_columns, codec.drift.replaced)

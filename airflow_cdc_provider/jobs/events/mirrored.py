@@ -1,6 +1,7 @@
 """Rows of mirrors as the events that tell them: what the last event of each key must say.
 
-A mirror keeps what its rows were made of: the Row messages of Vitess, the documents of MongoDB. They go
+A mirror keeps what its rows were made of: the Row messages of Vitess, the documents of MongoDB, the cell rows
+of CQL databases (:mod:`.mirrored_cql`). They go
 through the very decoder, envelope and transforms by which changes are published, as rows of a snapshot do, in
 JSON without schemas whatever the topics hold. So every choice of ``publish`` (masks, names, forms of time) is
 in both sides of a comparison.
@@ -24,13 +25,17 @@ from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.mirrored_cql import cql_mirror_events
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.states import HEAD_BYTES
@@ -56,6 +61,10 @@ def mirror_events(context: JobContext, table: str, mirror: Mirror, state: Mirror
     """
     rows = mirror.table.read(state.head)
     connector = context.connector
+    if isinstance(connector.source, (CassandraOptions, ScyllaOptions)):
+        cql_codec = context.source.codec(table, state.memory)
+        assert isinstance(cql_codec, CqlCodec)
+        return cql_mirror_events(context, mirror, state, cql_codec, as_json(connector), EVENT_DDL)
     plain = as_json(connector).to_dict()
     if isinstance(connector.source, VitessOptions):
         fields = vitess_lake.recorded_schema(context, context.changes.state().batch).fields

@@ -1,4 +1,4 @@
-"""Topics of a connector's records that are not tables': heartbeats, transactions, schema changes."""
+"""Topics of a connector that are not tables': heartbeats, transactions, schema changes, signals."""
 
 from __future__ import annotations
 
@@ -28,3 +28,8 @@ def schema_changes_topic(connector: Connector) -> str:
     if isinstance(connector.source, VitessOptions):
         return topic_name(publish.vitess.schema_changes_topic or connector.topic_prefix)
     return topic_name(connector.topic_prefix, publish.schema_changes_topic, delimiter=publish.topic_delimiter)
+
+
+def signals_topic(connector: Connector) -> str:
+    """Return the topic that signals come by."""
+    return connector.signals.kafka.topic or f"{connector.topic_prefix}-signal"

@@ -10,6 +10,7 @@ repeats what the log has told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ from airflow_cdc_provider.changes.contribution import STATIC
 from airflow_cdc_provider.changes.record import INCREMENTAL
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.project import Projection
+from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 from airflow_cdc_provider.sources.cql.types import freeze
 from airflow_cdc_provider.sources.scylla.decoding.decode import LogDecoder
@@ -61,8 +63,25 @@ class SnapshotEventDecoder:
         undecodable = dict(zip(decoded.undecodable, decoded.reasons, strict=True))
         return TableEvents(events, undecodable, {})
 
+    def of_states(self, states: pa.RecordBatch, schema: TableSchema, *, static: bool) -> pa.RecordBatch:
+        """Show rows that live as the events of a snapshot's rows.
+
+        Args:
+            states: Columns ``key``, ``state`` and ``static_state``: rows alone, or statics alone.
+            schema: The table with the columns' ids that the states name.
+            static: Whether they are statics.
+
+        Returns:
+            The columns of events; those that tell when a change was made tell nothing.
+        """
+        count = states.num_rows
+        rows = states.select(["key", "state", "static_state"])
+        whole = Projection(schema, LAKE).project(rows)
+        nothing = pa.array(np.zeros(count, np.int64))
+        shown_as = {"row": pa.array(np.arange(count)), "snapshot": pa.repeat("true", count), "ts_us": nothing}
+        return self._shown(whole, pa.repeat(pa.scalar(static), count), shown_as)
+
     def _events(self, rows: pa.RecordBatch, found: pa.RecordBatch, places: Any) -> pa.RecordBatch:
-        count = len(places)
         static = pc.equal(found["scope"], STATIC)
         whole = Projection(self.table.schema, LAKE).project(
             pa.RecordBatch.from_pydict(
@@ -73,17 +92,26 @@ class SnapshotEventDecoder:
                 }
             )
         )
+        incremental = pc.starts_with(rows["transaction"].fill_null(""), INCREMENTAL)
+        shown_as = {
+            "row": pa.array(places, pa.int64()),
+            "snapshot": pc.if_else(incremental, "incremental", "true"),
+            "ts_us": pa.array(_written(found["state"], rows["captured_at"]), pa.int64()),
+        }
+        return self._shown(whole, static, shown_as)
+
+    def _shown(
+        self, whole: pa.RecordBatch, static: pa.Array, shown_as: Mapping[str, pa.Array]
+    ) -> pa.RecordBatch:
+        """Make events of rows that are projected."""
+        count = whole.num_rows
         cells = self.table.cells
         of_statics = static.to_numpy(zero_copy_only=False)
         told = [of_statics == (column.name in self.table.log.static) for column in cells]
         own = {
-            "row": pa.array(places, pa.int64()),
+            **shown_as,
             "op": pa.repeat("r", count),
             "static": static,
-            "snapshot": pc.if_else(
-                pc.starts_with(rows["transaction"].fill_null(""), INCREMENTAL), "incremental", "true"
-            ),
-            "ts_us": pa.array(_written(found["state"], rows["captured_at"]), pa.int64()),
             "by_service": pa.array(np.zeros(count, np.bool_)),
             "key": self._struct(whole, self.table.key),
             "set": self._struct(whole, cells),

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import in_order
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
@@ -38,6 +39,7 @@ from airflow_cdc_provider.jobs.events.order import EVENT_BITS, event_order
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
+from airflow_cdc_provider.sources.cql.schema import TableSchema
 
 
 def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
@@ -69,20 +71,13 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
     for schema in settings.tables():
         ours = pc.equal(table_ids, bytes.fromhex(schema.id)).fill_null(False)
         codec = source.codec_of(schema)
-        left_out = _whole_columns(excluded_of(schema, excluded, former=schema.id in former))
+        left_out = whole_columns(excluded_of(schema, excluded, former=schema.id in former))
         states, places = _states(settings, codec, records, ours, damage)
         if connector.publish.cassandra.reread:
             gone = schema.id in former
             once = numbers if settings.by_batch else np.zeros_like(numbers)
             states, places = _states_now(settings, codec, states, places, once, gone=gone)
-        options = datastax_envelope.EnvelopeOptions(
-            topics_of(connector),
-            json=connector.publish.value == "json",
-            key_in_value=connector.publish.cassandra.key_in_value,
-            excluded=left_out,
-            static=[c.name for c in codec.schema.static],
-            index=connector.publish.event_index,
-        )
+        options = envelope_options(connector, codec.schema, left_out)
         decoder = RowDecoder(codec.schema, key_in_value=options.key_in_value)
         for of_partition in (False, True):
             chosen = pc.and_(states["captured"], pc.equal(states["of_partition"], of_partition))
@@ -99,6 +94,20 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
         of_batch = numbers[np.sort(np.concatenate(rows)) >> EVENT_BITS]
         for start, end in runs_of(of_batch):
             yield Made(int(of_batch[start]), in_turn.slice(start, end - start))
+
+
+def envelope_options(
+    connector: Connector, schema: TableSchema, left_out: Sequence[str]
+) -> datastax_envelope.EnvelopeOptions:
+    """Return what a connector's envelopes of a table's whole rows look like; some columns are left out."""
+    return datastax_envelope.EnvelopeOptions(
+        topics_of(connector),
+        json=connector.publish.value == "json",
+        key_in_value=connector.publish.cassandra.key_in_value,
+        excluded=left_out,
+        static=[column.name for column in schema.static],
+        index=connector.publish.event_index,
+    )
 
 
 def _states(
@@ -198,7 +207,12 @@ def copies_of(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) 
     return copies
 
 
-def _whole_columns(paths: Sequence[tuple[str, ...]]) -> list[str]:
+def whole_columns(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the columns that are to be left out.
+
+    Raises:
+        ConfigurationError: A field of one is, which this envelope can't.
+    """
     for path in paths:
         if len(path) > 1:
             raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.text_kernels import join
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Envelope, in_order
 from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
 from airflow_cdc_provider.events.envelopes import cloud_events
@@ -89,19 +90,7 @@ def _cells_of_rows(
         bytes.fromhex(schema.id): excluded_of(schema, excluded, former=schema.id in former)
         for schema in captured
     }
-    as_datastax = publish.envelope == "datastax-cells"
-    options = cassandra_envelope.EnvelopeOptions(
-        topics_of(connector),
-        publish.version,
-        settings.cluster,
-        publish.tombstones,
-        settings.now_ns,
-        namespace=cassandra_envelope.DATASTAX if as_datastax else cassandra_envelope.DEBEZIUM,
-        source="documented" if as_datastax else choices.source,
-        common_operations=as_datastax or choices.operations == "common",
-        index=publish.event_index,
-        deletion_in_key=as_datastax,
-    )
+    options = envelope_options(connector, settings.cluster, settings.now_ns)
     together: Together | None = None
     if choices.before or choices.order == "write_time":
         together = Together(settings, batches, earlier, types, converters)
@@ -144,6 +133,34 @@ def _cells_of_rows(
                 made.append(records)
         if made:
             yield Made(number, in_order(made, np.concatenate(rows)))
+
+
+def envelope_options(
+    connector: Connector, cluster: str, now_ns: int, excluded: Sequence[tuple[str, ...]] = ()
+) -> cassandra_envelope.EnvelopeOptions:
+    """Return what a connector's envelopes of cells look like.
+
+    Args:
+        connector: The declaration.
+        cluster: The cluster's name.
+        now_ns: When events are built, ns since 1970.
+        excluded: Columns to leave out of values, each as the path to it.
+    """
+    publish, choices = connector.publish, connector.publish.cassandra
+    as_datastax = publish.envelope == "datastax-cells"
+    return cassandra_envelope.EnvelopeOptions(
+        topics_of(connector),
+        publish.version,
+        cluster,
+        publish.tombstones,
+        now_ns,
+        namespace=cassandra_envelope.DATASTAX if as_datastax else cassandra_envelope.DEBEZIUM,
+        source="documented" if as_datastax else choices.source,
+        common_operations=as_datastax or choices.operations == "common",
+        excluded=excluded,
+        index=publish.event_index,
+        deletion_in_key=as_datastax,
+    )
 
 
 def _cloud_events(envelope: Envelope, events: pa.RecordBatch, *, schemas: bool) -> Envelope:

@@ -25,6 +25,7 @@ from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.order import event_order
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of, without_skipped
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
+from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
 from airflow_cdc_provider.sources.scylla.event_tables import EventTable, LogSchemas
 from airflow_cdc_provider.sources.scylla.events import EventDecoder
@@ -109,6 +110,24 @@ class ScyllaRecords:
                 key = part["key"][row].as_py()
                 self.damage.add(f"{table.full_name}, snapshot, key {key.hex()}", reason)
             yield from self._enveloped(table, found.events, places[chosen])
+
+    def of_rows(self, table: EventTable, states: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+        """Make the records of rows that live: those of a mirror, as of a snapshot.
+
+        Args:
+            table: The table and its log.
+            states: Columns ``key``, ``state`` and ``static_state``; where ``state`` is null, of statics.
+            schema: The table with the columns' ids that the states name.
+        """
+        decoder = SnapshotEventDecoder(table, self._lead(table))
+        statics = states["state"].is_null()
+        pieces: list[Piece] = []
+        for static, chosen in ((False, pc.invert(statics)), (True, statics)):
+            part = states.filter(chosen)
+            if part.num_rows:
+                events = decoder.of_states(part, schema, static=static)
+                pieces += self._enveloped(table, events, np.flatnonzero(chosen))
+        return encoded(self.connector, pieces, self.registrar)
 
     def _lead(self, table: EventTable) -> str:
         return scylla_envelope.schema_lead(self.connector.topic_prefix, table.log.keyspace, table.log.table)

@@ -293,6 +293,41 @@ class EventDecoder:
         fields = [pa.field(c.name, a.type) for c, a in zip((*keys, *self._cells), arrays, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~lives))
 
+    def inserts_of(self, rows: pa.RecordBatch, *, static: bool) -> pa.RecordBatch:
+        """Show rows that live as the events of a snapshot's rows, with the cells that they have.
+
+        Args:
+            rows: As in :meth:`whole_rows`, rows alone or statics alone.
+            static: Whether they are statics.
+
+        Returns:
+            Columns as :class:`CassandraEvents` describes them. They have been in no file, and at no time.
+        """
+        count = rows.num_rows
+        whole = self.whole_rows(rows)
+        # What lives was decided before: nothing is masked here.
+        after = pa.StructArray.from_arrays(
+            [whole.field(i) for i in range(whole.type.num_fields)], fields=list(whole.type)
+        )
+        keys = (*self._shown.partition_key, *self._shown.clustering)
+        key = [after.field(at).field("value") for at in range(len(keys))]
+        numbers = pa.array(np.arange(count))
+        nothing = pa.array(np.zeros(count, np.int64))
+        columns = {
+            "row": numbers,
+            "ordinal": nothing,
+            "op": pa.repeat("u" if static else "i", count),
+            "snapshot": pa.repeat(pa.scalar(True), count),
+            "file": pa.repeat("", count),
+            "pos": nothing,
+            "ts_us": nothing,
+            "key": pa.StructArray.from_arrays(key, fields=[self._field(c.name, c) for c in keys]),
+            "after": after,
+            "range_start": pa.nulls(count, BOUND_TYPE),
+            "range_end": pa.nulls(count, BOUND_TYPE),
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
     def _value(self, whole: pa.RecordBatch, column: Column) -> tuple[pa.Array, pa.Field]:
         values = self._types.array(whole.column(column.name), column.type)
         converter = self._converters.get(column.name)

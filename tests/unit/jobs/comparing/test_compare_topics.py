@@ -62,15 +62,20 @@ def connector(source: dict[str, Any], **publish: Any) -> Connector:
 
 MONGODB = {"type": "mongodb"}
 VITESS = {"type": "vitess", "keyspace": "shop"}
+SCYLLA = {"type": "scylla"}
 
 
 @pytest.mark.parametrize(
     ("source", "publish", "told"),
     [
-        ({"type": "cassandra"}, {}, "events of source cassandra can't be compared"),
+        ({"type": "cassandra"}, {"envelope": "cloudevents"}, "events of this form don't tell rows"),
+        ({"type": "cassandra"}, {"key": "string"}, "topics in this form can't be compared"),
+        (SCYLLA, {"scylla": {"format": "advanced"}}, "don't tell a null from a column that wasn't touched"),
+        (SCYLLA, {"scylla": {"flatten_columns": True}}, "don't tell a null from a column"),
+        (SCYLLA, {"unwrap": {"enabled": True}}, "events of this form don't tell rows"),
         ({"type": "debezium", "topics": "a"}, {}, "events of source debezium can't be compared"),
         (MONGODB, {"envelope": "cloudevents"}, "events of this form don't tell rows"),
-        (MONGODB, {"value": "protobuf"}, "topics in this form can't be compared yet"),
+        (MONGODB, {"value": "bytes"}, "topics in this form can't be compared"),
     ],
 )
 def test_events_that_do_not_tell_rows_are_refused(

@@ -1,0 +1,166 @@
+"""Topics of Cassandra and ScyllaDB against mirrors: which events tell enough, and how tasks compare them.
+
+:mod:`.told` says what an event tells, :mod:`.told_rows` what all of them tell of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.changes.spans import binary_buffer
+from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.names import adjusted_field
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.comparing.differences import OUTCOME_DDL, outcome_of
+from airflow_cdc_provider.jobs.comparing.told import TOLD_DDL, RowForm, told_by
+from airflow_cdc_provider.jobs.comparing.told_rows import compare_told
+from airflow_cdc_provider.jobs.topics.settings import converters_of
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.debezium.json_members import read_values
+from airflow_cdc_provider.sources.debezium.json_texts import compact
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OFFSET_AT = 4
+_OFFSET_BYTES = 8
+"""Where a record's position has its offset in the topic."""
+
+
+def is_cql(connector: Connector) -> bool:
+    """Tell whether events have cells of rows, or rows of CQL."""
+    return isinstance(connector.source, (CassandraOptions, ScyllaOptions))
+
+
+def require_cells(connector: Connector) -> None:
+    """Refuse events of a CQL database that don't tell what a change set.
+
+    Raises:
+        ConfigurationError: Says why.
+    """
+    publish = connector.publish
+    if publish.envelope not in ("debezium", "datastax", "datastax-cells") or publish.unwrap.enabled:
+        raise ConfigurationError(
+            "events of this form don't tell rows",
+            expected="publish.envelope debezium, datastax or datastax-cells, and no publish.unwrap",
+            found="publish.unwrap" if publish.unwrap.enabled else publish.envelope,
+        )
+    if not isinstance(connector.source, ScyllaOptions):
+        return
+    own = publish.scylla
+    in_cells = own.format == "legacy" and not own.flatten_columns
+    if not in_cells and own.after != "full":
+        raise ConfigurationError(
+            "events of this form don't tell a null from a column that wasn't touched",
+            expected="publish.scylla.format legacy without flatten_columns, or advanced with after: full",
+            found=f"{own.format}, " + ("flatten_columns" if own.flatten_columns else f"after: {own.after}"),
+        )
+    if own.format == "advanced" and "kafka-key" not in own.key_placement:
+        raise ConfigurationError(
+            "events without a key don't tell which row they are of",
+            expected="kafka-key in publish.scylla.key_placement",
+            found=", ".join(own.key_placement),
+        )
+
+
+def row_form(connector: Connector, schema: TableSchema) -> RowForm:
+    """Return how a connector's events tell the rows of a table."""
+    publish = connector.publish
+    _, adjustment = converters_of(connector).adjustments()
+    enveloped = publish.envelope != "datastax"
+    legacy = publish.scylla.format == "legacy"
+    in_cells = enveloped and (isinstance(connector.source, CassandraOptions) or legacy)
+    shows_nested = isinstance(connector.source, CassandraOptions) or publish.scylla.all_types
+    excluded = {path.removeprefix(f"{schema.full_name}.") for path in publish.exclude_columns}
+
+    def names(columns: tuple[Column, ...]) -> tuple[str, ...]:
+        return tuple(adjusted_field(column.name, adjustment) for column in columns)
+
+    left_out = [
+        column
+        for column in (*schema.regular, *schema.static)
+        if column.name in excluded
+        or (in_cells and (column.type.multi_cell or column.type.name == "counter"))
+        or (in_cells and column.type.parameters and not shows_nested)
+    ]
+    return RowForm(
+        "cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
+        names(schema.partition_key),
+        names(schema.clustering),
+        names(schema.static),
+        names(tuple(left_out)),
+        enveloped,
+        in_cells,
+    )
+
+
+def compared_rows(topic: DataFrame, mirror: DataFrame, form: RowForm, partitions: int) -> DataFrame:
+    """Compare records of topics with events of a mirror's rows.
+
+    Args:
+        topic: Columns of ``CHANGE_SCHEMA``; the payload is the whole value.
+        mirror: Columns ``key`` and ``value``, JSON.
+        form: How events tell rows.
+        partitions: How many tasks compare.
+    """
+    told = map_in_arrow(topic, _TopicTells(form), TOLD_DDL)
+    expected = map_in_arrow(mirror, _MirrorTells(form), TOLD_DDL)
+    both = told.unionByName(expected).repartition(partitions, "partition")
+    return map_in_arrow(both, _Compared(form, time.time_ns() // 1000), OUTCOME_DDL)
+
+
+@dataclass(frozen=True)
+class _TopicTells:
+    """Tells what records say that were read from topics. Picklable."""
+
+    form: RowForm
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            changes = batch.filter(pc.equal(batch["kind"], record.CHANGE))
+            if changes.num_rows:
+                offsets = _offsets(changes["position"])
+                yield told_by(changes["key"], changes["payload"], offsets, self.form, of_mirror=False)
+
+
+@dataclass(frozen=True)
+class _MirrorTells:
+    """Tells what events of a mirror's rows say. Picklable."""
+
+    form: RowForm
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = compact(*read_values(batch["key"]))
+            yield told_by(keys, batch["value"], np.zeros(len(keys), np.int64), self.form, of_mirror=True)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Compares all that is told of some partitions. Picklable."""
+
+    form: RowForm
+    now_us: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [batch for batch in batches if batch.num_rows]
+        if found:
+            yield outcome_of(compare_told(pa.Table.from_batches(found), self.form, self.now_us))
+
+
+def _offsets(positions: pa.Array) -> np.ndarray:
+    """Read the offsets in positions of records."""
+    data, starts, _ = binary_buffer(positions)
+    places = starts[:, np.newaxis] + _OFFSET_AT + np.arange(_OFFSET_BYTES)
+    return np.ascontiguousarray(data[places]).view(">i8").ravel().astype(np.int64)

@@ -1,0 +1,23 @@
+"""The mirrors that comparisons are with."""
+
+from __future__ import annotations
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.lake.mirror import Mirror
+
+
+def existing_mirror(context: JobContext, table: str) -> Mirror:
+    """Return the mirror of a source table.
+
+    Raises:
+        ConfigurationError: There is none yet.
+    """
+    mirror = context.mirror(table)
+    if not mirror.table.exists():
+        raise ConfigurationError(
+            f"{table} has no mirror",
+            expected=f"the lake table {mirror.name}",
+            remedy="run sync, or capture and merge, first",
+        )
+    return mirror

@@ -1,0 +1,182 @@
+"""What each event of a CQL database's topic tells: of which row, when, and whether of cells or of their end.
+
+Debezium's and ScyllaDB's events have what a statement wrote: cells of a row, or its deletion. So what a topic
+tells of a row are the cells of its events, each by its last event, and what is older than a deletion is gone.
+When an event counts as later than another one:
+
+===================  =====================================================================================
+Cassandra's cells    by the write times that events tell, whichever node told them; a deletion wins a tie
+ScyllaDB's cells     by the time of the change, then by their order in the topic
+rows of ``datastax``  by their order in the topic: each tells all of the row
+===================  =====================================================================================
+
+:mod:`.told_rows` puts together what was told of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.spans import span_column
+from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.debezium.contributions import operations_of
+from airflow_cdc_provider.sources.debezium.json_members import OBJECT, Members, members_of, read_values
+from airflow_cdc_provider.sources.debezium.json_texts import compact
+from airflow_cdc_provider.sources.debezium.values import show_plain
+
+INSERT: Final = 0
+"""Tells cells of a row that lives by itself."""
+UPDATE: Final = 1
+"""Tells cells of a row."""
+DELETE: Final = 2
+DELETE_PARTITION: Final = 3
+DELETE_RANGE: Final = 4
+
+_NOTHING: Final = -1
+_OPERATIONS: Final = {
+    "cassandra": {"i": INSERT, "c": INSERT, "u": UPDATE, "d": DELETE, "r": DELETE_RANGE, "t": DELETE_RANGE},
+    "scylla": {"c": INSERT, "r": INSERT, "u": UPDATE, "d": DELETE},
+}
+_MOST_LETTERS: Final = 128
+
+TOLD_DDL: Final = (
+    "partition binary, key binary, of_mirror boolean, static boolean, what tinyint, time bigint, "
+    "wins_ties boolean, place bigint, cells binary"
+)
+"""What events tell: the partition's key and the row's, as JSON; whether that is the partition itself, of
+which statics are told; one of the constants above; when it counts as written (us, or 0), whether behind
+others of that time, and its place in the topic; the object that has its cells."""
+TOLD_SCHEMA: Final = pa.schema(
+    [
+        ("partition", pa.binary()),
+        ("key", pa.binary()),
+        ("of_mirror", pa.bool_()),
+        ("static", pa.bool_()),
+        ("what", pa.int8()),
+        ("time", pa.int64()),
+        ("wins_ties", pa.bool_()),
+        ("place", pa.int64()),
+        ("cells", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """How events tell rows.
+
+    Args:
+        source: ``cassandra`` or ``scylla``.
+        partition: Names of the columns of the partition key, as events name them.
+        clustering: Likewise, of the clustering columns.
+        statics: Likewise, of the static columns.
+        left_out: Columns that events don't tell whole.
+        enveloped: Whether values are envelopes with ``op`` and ``after``; else they are whole rows.
+        in_cells: Whether values stand in objects with a member ``value``, and what has none isn't told.
+    """
+
+    source: str
+    partition: tuple[str, ...]
+    clustering: tuple[str, ...]
+    statics: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    enveloped: bool = True
+    in_cells: bool = True
+
+
+def told_by(
+    keys: pa.Array, values: pa.Array, places: np.ndarray, form: RowForm, *, of_mirror: bool
+) -> pa.RecordBatch:
+    """Tell what events say.
+
+    Args:
+        keys: JSON texts, written in one way.
+        values: JSON texts, null for tombstones.
+        places: Where each event stands in the topic.
+        form: How they tell rows.
+        of_mirror: They are made of a mirror's rows.
+
+    Raises:
+        CorruptInput: An event has no key, or isn't of that form.
+    """
+    partitions, static = _named(keys, form)
+    data, objects = read_values(values)
+    members = members_of(data, objects)
+    if form.enveloped:
+        what = _operations(members, form.source)
+        what[~(objects.kinds == OBJECT)] = _NOTHING  # tombstones: the delete stands before them
+        (after,) = members.find("after")
+    else:
+        count = np.bincount(members.owners, minlength=members.count) if len(members.owners) else 0
+        what = np.where((objects.kinds == OBJECT) & (count > 0), INSERT, DELETE)
+        after = objects
+    times, wins = _times(members, what, form)
+    if form.source == "cassandra" and form.enveloped:
+        what[(what == DELETE) & static] = DELETE_PARTITION
+    cells = after.only(OBJECT)
+    told = pa.RecordBatch.from_arrays(
+        [
+            partitions,
+            keys,
+            pa.repeat(pa.scalar(of_mirror), len(keys)),
+            pa.array(static),
+            pa.array(what.astype(np.int8)),
+            pa.array(times),
+            pa.array(wins),
+            pa.array(places),
+            span_column(pa.binary(), data, cells.starts, cells.ends),
+        ],
+        schema=TOLD_SCHEMA,
+    )
+    return told.filter(pa.array(what != _NOTHING))
+
+
+def _named(keys: pa.Array, form: RowForm) -> tuple[pa.Array, np.ndarray]:
+    """Return the partition of each key, and which keys are of partitions themselves."""
+    data, objects = read_values(keys)
+    if (objects.kinds != OBJECT).any():
+        raise CorruptInput("a message has no key that names a row", expected="a key with the row's columns")
+    if not form.clustering:
+        return keys, np.zeros(len(keys), np.bool_)
+    found = members_of(data, objects).find(*form.partition, *form.clustering)
+    own = [compact(data, one).fill_null(b"") for one in found[: len(form.partition)]]
+    joined = pc.binary_join_element_wise(*own, pa.scalar(b",", pa.binary()))
+    return joined, ~np.logical_or.reduce([one.present for one in found[len(form.partition) :]])
+
+
+def _operations(members: Members, source: str) -> np.ndarray:
+    letters = operations_of(members)
+    known = np.full(256, _NOTHING, np.int64)
+    for letter, what in _OPERATIONS[source].items():
+        known[ord(letter)] = what
+    found: np.ndarray = known[letters]
+    there = np.bincount(members.owners, minlength=members.count) > 0 if len(members.owners) else letters > 0
+    if (there & (found == _NOTHING)).any():
+        raise CorruptInput("an event's op isn't known", expected=f"one of {', '.join(_OPERATIONS[source])}")
+    return found
+
+
+def _times(members: Members, what: np.ndarray, form: RowForm) -> tuple[np.ndarray, np.ndarray]:
+    """Return when events count as written, and which come behind others of that time."""
+    nobody = np.zeros(members.count, np.bool_)
+    if not form.enveloped:
+        return np.zeros(members.count, np.int64), nobody
+    source, after = members.find("source", "after")
+    ts_us, ts_ms = members_of(members.data, source).find("ts_us", "ts_ms")
+    # The source block of the documents has microseconds in ts_ms.
+    micros, millis = (show_plain(members.data, one, "int64")[0] for one in (ts_us, ts_ms))
+    times = pc.coalesce(micros, millis).fill_null(0).to_numpy(zero_copy_only=False)
+    if form.source != "cassandra" or not (what == DELETE).any():
+        return times, nobody
+    cells = members_of(members.data, after)
+    (ended,) = members_of(members.data, cells.values).find("deletion_ts")
+    ends = show_plain(members.data, ended, "int64")[0].fill_null(-1).to_numpy(zero_copy_only=False)
+    latest = np.full(members.count, -1, np.int64)
+    np.maximum.at(latest, cells.owners, ends)
+    exact = (what == DELETE) & (latest >= 0)
+    return np.where(exact, latest, times), exact
