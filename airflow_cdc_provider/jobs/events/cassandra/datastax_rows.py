@@ -69,7 +69,7 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
     for schema in settings.tables():
         ours = pc.equal(table_ids, bytes.fromhex(schema.id)).fill_null(False)
         codec = source.codec_of(schema)
-        left_out = _whole_columns(excluded_of(schema, excluded, former=schema.id in former))
+        left_out = whole_columns(excluded_of(schema, excluded, former=schema.id in former))
         states, places = _states(settings, codec, records, ours, damage)
         if connector.publish.cassandra.reread:
             gone = schema.id in former
@@ -198,7 +198,12 @@ def copies_of(contributions: pa.RecordBatch, of_change: np.ndarray, count: int) 
     return copies
 
 
-def _whole_columns(paths: Sequence[tuple[str, ...]]) -> list[str]:
+def whole_columns(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the columns that are left out.
+
+    Raises:
+        ConfigurationError: Only a field of one is to be.
+    """
     for path in paths:
         if len(path) > 1:
             raise ConfigurationError(
