@@ -52,6 +52,7 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 )
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.table import Head
+from airflow_cdc_provider.sources.abilities import RenamesTables
 
 
 def publish_merged(context: JobContext) -> PublishResult:
@@ -207,7 +208,7 @@ class _Merged:
                 self._require_form(publisher)
                 self._require_kept(self.known, self.known.step)
                 self._follow(publisher)
-            for table in self.context.tables():
+            for table in self._tables():
                 if self.context.stopping() or self.known.step is not None:
                     break
                 self._publish_table(publisher, table)
@@ -229,6 +230,14 @@ class _Merged:
             seconds=round(seconds, 3),
             findings=tuple(self.damage.told()),
         )
+
+    def _tables(self) -> list[str]:
+        """List the tables whose mirrors may have changed: also those that are gone, as their mirrors empty."""
+        tables = self.context.tables()
+        if not isinstance(self.context.source, RenamesTables):
+            return tables
+        selects = self.context.connector.selects
+        return [*tables, *sorted(t for t in self.known.tables if t not in tables and selects(t))]
 
     def _publish_table(self, publisher: BatchPublisher, table: str) -> None:
         """Publish what became of one mirror's rows, if anything did."""

@@ -133,6 +133,10 @@ def test_the_first_run_may_begin_with_what_is_merged_from_now_on(
     assert run(run_stage, "sync", declared, both) == 2
     assert told(read(kafka_server, [topic])) == [('"a"', "u")]
     assert told(read(kafka_server, [topic_of(database, "customers")])) == [('"c"', "r")]
+    database.customers.drop()
+    assert run(run_stage, "sync", declared, both) == 2
+    gone = told(read(kafka_server, [topic_of(database, "customers")]))
+    assert gone[1:] == [('"c"', "d"), ('"c"', None)], "rows of a collection that is gone are gone"
 
 
 def test_a_mirror_that_was_made_anew_is_told_and_published_anew_on_request(
