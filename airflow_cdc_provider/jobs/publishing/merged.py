@@ -232,7 +232,7 @@ class _Merged:
         )
 
     def _tables(self) -> list[str]:
-        """List the tables whose mirrors may have changed: also those that are gone, as their mirrors empty."""
+        """List the tables whose mirrors may have changed: also gone ones, whose mirrors empty."""
         tables = self.context.tables()
         if not isinstance(self.context.source, RenamesTables):
             return tables
