@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.notify import NotificationOptions
 from airflow_cdc_provider.connector.publish import PublishOptions, refuse_what_clashes
+from airflow_cdc_provider.connector.publish_merged import refuse_statics_apart
 from airflow_cdc_provider.connector.signal_options import (
     SignalOptions,
     refuse_signal_topic,
@@ -222,6 +223,7 @@ class Connector:
         if problems:
             raise joined(problems)
         refuse_what_clashes(kind, top.publish)
+        refuse_statics_apart(top.publish, top.lake.statics)
         if kind != "cassandra":
             _refuse_statics(kind, top.lake)
         if isinstance(options, MongodbOptions):

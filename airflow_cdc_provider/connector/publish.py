@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions, refuse_clashing_kafka
+from airflow_cdc_provider.connector.publish_merged import refuse_clashing_merged
 from airflow_cdc_provider.connector.publish_mongodb import (
     MongodbPublishOptions,
     OutboxOptions,
@@ -266,6 +267,7 @@ def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
     _refuse_clashing_forms(publish)
     _refuse_other_envelopes(publish)
     refuse_clashing_kafka(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
+    refuse_clashing_merged(kind, publish)
     refuse_clashing_slices(publish)
     refuse_impossible(publish.transforms, _shape(kind, publish))
 

@@ -29,9 +29,14 @@ class KafkaOptions:
         "sends some records again",
         "exactly_once",
     )
+    what: Literal["changes", "after_merge"] = option(
+        "changes: each change; after_merge: the rows that merges changed, whole and as they are in the "
+        "mirror then, once per run",
+        "changes",
+    )
     start: Literal["earliest", "latest"] = option(
-        "What the first run publishes: earliest: all batches that the changes table has; latest: those "
-        "that are captured from now on",
+        "What the first run publishes: earliest: all batches that the changes table has, after merges all "
+        "rows of the mirrors; latest: what is captured, after merges what is merged, from now on",
         "earliest",
     )
     refused: Literal["fail", "quarantine"] = option(
@@ -84,6 +89,11 @@ class KafkaOptions:
         """Whether events are published."""
         return bool(self.connection)
 
+    @property
+    def after_merge(self) -> bool:
+        """Whether rows of mirrors are published, not changes."""
+        return self.what == "after_merge"
+
 
 def refuse_clashing_kafka(kafka: KafkaOptions, *, envelope: str, reread: bool) -> None:
     """Refuse what can't be published batch after batch.
@@ -101,9 +111,9 @@ def refuse_clashing_kafka(kafka: KafkaOptions, *, envelope: str, reread: bool) -
             raise ConfigurationError(f"option publish.kafka.{name} is wrong", expected=expected)
     if not kafka.enabled:
         return
-    if envelope == "datastax" and not reread:
+    if envelope == "datastax" and not reread and not kafka.after_merge:
         raise ConfigurationError(
             "envelope datastax needs all changes that there ever were, and batches are let go",
             expected="publish.cassandra.reread: true, which reads each changed row at the source",
-            remedy="or another publish.envelope",
+            remedy="or publish.kafka.what: after_merge; or another publish.envelope",
         )

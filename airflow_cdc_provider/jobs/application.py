@@ -26,8 +26,8 @@ from airflow_cdc_provider.jobs.events.stage import events
 from airflow_cdc_provider.jobs.maintain import maintain
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
 from airflow_cdc_provider.jobs.offsets import offsets
-from airflow_cdc_provider.jobs.publishing.publish import publish
 from airflow_cdc_provider.jobs.publishing.replay import replay
+from airflow_cdc_provider.jobs.publishing.stage import publish_events
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.resuming.identity import require_own
 from airflow_cdc_provider.jobs.resuming.progress import Progress
@@ -66,7 +66,7 @@ def _merge(context: JobContext) -> JobResult:
 
 
 def _publish(context: JobContext) -> JobResult:
-    return report(context, published=publish(context))
+    return report(context, published=publish_events(context))
 
 
 def _stream(context: JobContext) -> JobResult:

@@ -13,12 +13,15 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
+from airflow_cdc_provider.jobs.publishing.merged import published_merged
 from airflow_cdc_provider.jobs.publishing.publish import published
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersAway
+from airflow_cdc_provider.kafka.merged_position import MergedPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.lake.mirror import MirrorState
+from airflow_cdc_provider.lake.iceberg_difference import release
+from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 
 
 class MaintainContext(Protocol):
@@ -54,6 +57,8 @@ def maintain(context: JobContext) -> JobResult:
                 log.info("%s: doubts that are settled are forgotten", mirror.name)
         except CommitConflict:
             log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
+    if context.connector.publish.kafka.enabled:
+        _let_go_of_pins(context, mirrors)
     for table in [context.changes.table, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)
@@ -67,9 +72,29 @@ def maintain(context: JobContext) -> JobResult:
     return report(context)
 
 
+def _let_go_of_pins(context: JobContext, mirrors: Mapping[str, Mirror]) -> None:
+    """Let go of the snapshots of mirrors that publishing after merges doesn't need any more.
+
+    All of them where each change is published: then a connector that had chosen otherwise before has changed.
+    """
+    after_merge = context.connector.publish.kafka.after_merge
+    try:
+        known = published_merged(context) if after_merge else MergedPosition()
+    except BrokersAway as error:
+        log.warning("%s: no snapshot of a mirror is let go: %s", context.connector.name, error)
+        return
+    if known is None:
+        return
+    for table, mirror in mirrors.items():
+        place = known.tables.get(table)
+        if place is not None or not after_merge:
+            release(context.lake.table(mirror.name), place.snapshot if place else None)
+
+
 def _last_published(context: JobContext, through: int) -> int:
     """Return the last batch whose events nobody waits for; all of them, if nothing is published."""
-    if not context.connector.publish.kafka.enabled:
+    options = context.connector.publish.kafka
+    if not options.enabled or options.after_merge:  # rows of mirrors are published, whatever they came of
         return through
     try:
         position = published(context)
@@ -77,7 +102,7 @@ def _last_published(context: JobContext, through: int) -> int:
         log.warning("%s: no batch is let go: %s", context.changes.name, error)
         return -1
     if position is None:
-        return -1 if context.connector.publish.kafka.start == "earliest" else through
+        return -1 if options.start == "earliest" else through
     return position.batch - 1
 
 

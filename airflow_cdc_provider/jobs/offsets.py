@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.publishing.publish import publish_from, published, publishing_lag
+from airflow_cdc_provider.jobs.publishing.publish import publishing_lag
+from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status
 from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
@@ -27,7 +28,8 @@ def offsets(context: JobContext) -> JobResult:
     ``forget`` takes the option ``origin`` out of the position: a node that will never come back, whose last
     segments can't be had. What was not captured of it is lost, unless other nodes have copies.
     ``publish`` lets publishing go on with the option ``batch`` of the changes table, whatever was published;
-    ``next`` is the one that the next capture makes.
+    ``next`` is the one that the next capture makes. After merges 1 is all rows anew, ``next`` what is merged
+    from now on, and others are refused.
     ``adopt`` makes what is stored this connector's, under another connection, scope or topic prefix.
 
     Raises:
@@ -93,12 +95,11 @@ def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
     if not context.connector.publish.kafka.enabled:
         return outcome
     try:
-        position = published(context)
+        batch = published_through(context)
     except BrokersAway as error:
         return replace(outcome, findings=(*outcome.findings, f"where publishing stands isn't known: {error}"))
-    if position is None:
+    if batch is None:
         return replace(outcome, findings=(*outcome.findings, "nothing was published yet"))
-    batch = position.batch - 1
     told = PublishResult(
         batch,
         pending_batches=context.changes.state().batch - batch,

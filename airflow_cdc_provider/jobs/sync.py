@@ -10,7 +10,7 @@ from airflow_cdc_provider.jobs.capturing.capture import capture
 from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.merge import merge_tables
-from airflow_cdc_provider.jobs.publishing.publish import publish
+from airflow_cdc_provider.jobs.publishing.stage import publish_events
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.signals import follow
@@ -67,7 +67,7 @@ def sync(context: JobContext) -> JobResult:
     published, failure = None, None
     if context.connector.publish.kafka.enabled and not context.stopping():
         try:
-            published = publish(context)
+            published = publish_events(context)
         except CdcError as error:  # what was captured and merged is told all the same
             failure = error
     outcome = report(

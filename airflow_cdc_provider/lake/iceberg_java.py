@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JJavaError
+from py4j.java_gateway import JavaClass, JavaMember
+from py4j.protocol import STATIC_PREFIX, Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,12 @@ def java_class(spark: SparkSession, name: str) -> Any:
     through all of Spark's jars then.
     """
     return JavaClass(name, spark._jvm._gateway_client)
+
+
+def call_static(spark: SparkSession, class_name: str, method: str, *arguments: Any) -> Any:
+    """Call a static method that shares its name with a method of instances: py4j finds only these by name."""
+    call = JavaMember(method, None, STATIC_PREFIX + class_name, spark._jvm._gateway_client)
+    return call(*arguments)
 
 
 def lineage(table: Any, snapshot: Any) -> Iterator[Any]:

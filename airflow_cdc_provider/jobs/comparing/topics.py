@@ -39,8 +39,9 @@ from airflow_cdc_provider.jobs.comparing.differences import (
 from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.mirrored import mirror_events
-from airflow_cdc_provider.jobs.publishing.publish import client_settings, published, registrar_of
+from airflow_cdc_provider.jobs.publishing.publish import client_settings, registrar_of
 from airflow_cdc_provider.jobs.publishing.replay import other_topic
+from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
@@ -223,12 +224,12 @@ def topics_of_table(connector: Connector, table: str, options: Mapping[str, Any]
 
 def _tell_places(context: JobContext, table: str, merged_through: int) -> None:
     """Log where both stand: changes in between differ for no other reason than that they are under way."""
-    position = published(context)
+    through = published_through(context)
     log.info(
         "%s: the mirror has merged changes of batches through %d, published are batches through %d",
         table,
         merged_through,
-        position.batch - 1 if position else 0,
+        through or 0,
     )
 
 

@@ -173,7 +173,7 @@ class _MongodbEvents:
             if not len(documents):
                 continue
             if pa.types.is_string(documents.type) or pa.types.is_large_string(documents.type):
-                documents = _as_bson(documents)
+                documents = as_bson(documents)
             form = maker.form(database, collection)
             decoded = mongodb_events.decode_snapshot(documents, database, collection, form)
             records, reasons = maker.records(decoded.events)
@@ -204,7 +204,7 @@ def _everything(keyspace: str, table: str) -> bool:
     return True
 
 
-def _as_bson(texts: pa.Array) -> pa.Array:
+def as_bson(texts: pa.Array) -> pa.Array:
     """Read documents that a mirror keeps as text alone; one after the other, as the driver reads them."""
     import bson
     from bson import json_util

@@ -64,6 +64,13 @@ def replay(context: JobContext) -> JobResult:
         CorruptInput: A record can't be decoded and the source is strict.
     """
     settings = client_settings(context)
+    if context.connector.publish.kafka.after_merge:
+        raise ConfigurationError(
+            "batches of changes can't be replayed by a connector that publishes after merges",
+            expected="publish.kafka.what: changes",
+            found="after_merge",
+            remedy="airflow cdc offsets publish --batch 1 publishes all rows as they are, anew",
+        )
     prefix = str(context.spec.options.get("topic_prefix") or "")
     if prefix == context.connector.topic_prefix:
         prefix = ""

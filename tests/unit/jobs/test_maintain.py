@@ -72,3 +72,10 @@ def test_changes_that_no_mirror_has_stay_whatever_tables_the_job_is_for(
     assert let_go(monkeypatch, {"s.a": merged, "s.b": behind}, pending, job) == 4
     assert let_go(monkeypatch, {"s.a": merged, "s.b": NEVER}, pending, job) == -1
     assert let_go(monkeypatch, {"s.a": merged, "s.b": NEVER}, {}, job) == 9
+
+
+def test_batches_do_not_wait_for_what_is_published_after_merges() -> None:
+    kafka = {"connection": "kafka", "what": "after_merge"}
+    declared = {"name": "shop", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
+    context: Any = SimpleNamespace(connector=Connector.from_dict(declared))
+    assert stage._last_published(context, 7) == 7

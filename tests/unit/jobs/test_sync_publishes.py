@@ -42,7 +42,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, outcome: JobResult) -> JobResult:
     monkeypatch.setattr(sync_stage, "capture", lambda _: None)
     monkeypatch.setattr(sync_stage, "merge_tables", lambda _, force: [])
     monkeypatch.setattr(sync_stage, "report", lambda *_, **__: outcome)
-    monkeypatch.setattr(sync_stage, "publish", publish)
+    monkeypatch.setattr(sync_stage, "publish_events", publish)
     return sync_stage.sync(asked)
 
 

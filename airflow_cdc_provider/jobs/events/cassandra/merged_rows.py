@@ -1,0 +1,137 @@
+"""Rows of a mirror of Cassandra as DataStax's events: what merges changed, as it is.
+
+A mirror keeps the cells of each row; static cells of its partition stand in the side table. A row is shown
+with the newest of these: a step that is made again may show newer ones than when it was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, STATIC
+from airflow_cdc_provider.changes.fence import newest_generation
+from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_columns
+from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
+from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
+from airflow_cdc_provider.lake.row_changes import DELETE
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.lake.mirror import MirrorState
+
+_NO_STATE = pa.scalar(None, pa.binary())
+
+
+@dataclass(frozen=True)
+class CassandraRows:
+    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+
+    Args:
+        context: The job.
+        table: ``keyspace.table``.
+        codec: The table's, with the column ids of the mirror.
+        state: Of the mirror.
+    """
+
+    context: JobContext
+    table: str
+    codec: CassandraCodec
+    state: MirrorState
+
+    @classmethod
+    def of(cls, context: JobContext, table: str) -> CassandraRows:
+        """Return how events are made of the rows of a table's mirror."""
+        source = context.source
+        assert isinstance(source, CassandraSource)
+        context.learn()
+        state = context.mirror(table).state()
+        return cls(context, table, source.codec(table, state.memory), state)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The static columns: they may change where no cell of the row does."""
+        return tuple(column.name for column in self.codec.schema.static)
+
+    def maker(
+        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Return what makes records of rows."""
+        del damage  # what a merge could not decode isn't in the mirror
+        connector, source = self.context.connector, self.context.source
+        assert isinstance(source, CassandraSource)
+        schema, choices = self.codec.schema, connector.publish.cassandra
+        options = datastax_envelope.EnvelopeOptions(
+            topics_of(connector),
+            json=connector.publish.value == "json",
+            key_in_value=choices.key_in_value,
+            excluded=whole_columns(excluded_columns(connector, source)[self.table]),
+            static=self.columns,
+        )
+        decoder = RowDecoder(schema, key_in_value=options.key_in_value)
+
+        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+            states = self._states(rows, now_ns)
+            pieces = []
+            for of_partition in (False, True):
+                chosen = pc.equal(states["of_partition"], of_partition)
+                part = decoder.decode(states.filter(chosen))
+                if part.num_rows:
+                    envelope = datastax_envelope.build(part, schema.keyspace, schema.name, options)
+                    pieces.append(Piece(envelope, np.flatnonzero(chosen)))
+            return encoded(connector, pieces, registrar)
+
+        return make
+
+    def _states(self, rows: pa.RecordBatch, now_ns: int) -> pa.RecordBatch:
+        """Return rows in the columns that the decoder reads, and those that the envelope does."""
+        keys, cells = rows["key"].cast(pa.binary()), rows["state"].cast(pa.binary())
+        deletes = pc.equal(rows["op"], DELETE)
+        of_partition = cells.is_null()  # only static cells live there
+        statics = self._statics(keys, now_ns // 1_000_000_000)
+        written = np.full(len(keys), now_ns // 1000)
+        # When a row went isn't known: it has the moment at which that is told.
+        known = np.flatnonzero(pc.and_(cells.is_valid(), pc.invert(deletes)))
+        written[known] = latest_times(cells.take(pa.array(known)))
+        gone = pc.and_(deletes, pc.invert(of_partition))
+        return pa.RecordBatch.from_pydict(
+            {
+                "key": keys,
+                "key_state": cells,
+                "state": pc.if_else(deletes, _NO_STATE, cells),
+                "static_state": pc.if_else(gone, _NO_STATE, statics),
+                "lives": pc.if_else(of_partition, statics.is_valid(), pc.invert(deletes)),
+                "written_at": pa.array(written),
+                "of_partition": of_partition,
+            }
+        )
+
+    def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
+        """Return the static cells of partitions, null for none."""
+        from pyspark.sql import functions as f
+
+        if not self.columns or not len(keys):
+            return pa.nulls(len(keys), pa.binary())
+        spark, names = self.context.spark, CONTRIBUTION_SCHEMA.names
+        wanted = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
+        remembered = self.context.mirror(self.table).remembered()
+        fence = newest_generation(self.state.fences)
+        own = remembered.where(f"scope = {STATIC} AND generation >= {fence}").select(*names)
+        found = own.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
+        partitions = found["key"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+        told = row_states(found, partitions, now_seconds, self.codec.rules)
+        return told["static_state"].take(pc.index_in(keys, value_set=told["key"]))

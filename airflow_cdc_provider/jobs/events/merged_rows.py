@@ -1,0 +1,133 @@
+"""Rows of mirrors that merges changed, as events: whole, and as they are.
+
+A mirror keeps what its rows were made of, which goes through the very decoder, envelope and transforms by
+which changes are published. Each source's way is one of :data:`RowMaker`: rows in the columns of
+:func:`~airflow_cdc_provider.lake.row_changes.changed_rows` in, records in their order out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.cassandra.merged_rows import CassandraRows
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.mirrored import as_bson
+from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.lake.row_changes import DELETE
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.mongodb import events as mongodb_events
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+
+RowMaker = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Makes the records of some rows, in their order."""
+
+_DOCUMENT = "document"
+
+
+class RowEvents(Protocol):
+    """How events are made of the rows of one mirror."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the mirror that it needs besides what is kept of each row."""
+        ...
+
+    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowMaker:
+        """Return what makes them.
+
+        Args:
+            now_ns: When they are made, ns since 1970.
+            registrar: Gives schemas their ids; None for none.
+            damage: Collects what is left out.
+        """
+        ...
+
+
+def row_events(context: JobContext, table: str) -> RowEvents:
+    """Return how events are made of the rows of a table's mirror.
+
+    Raises:
+        ConfigurationError: The mirror keeps nothing that events can be made of.
+    """
+    source = context.connector.source
+    if isinstance(source, CassandraOptions):
+        return CassandraRows.of(context, table)
+    assert isinstance(source, MongodbOptions)
+    return _of_mongodb(context, source, table)
+
+
+def _of_mongodb(context: JobContext, source: MongodbOptions, table: str) -> RowEvents:
+    codec = context.source.codec(table, context.mirror(table).state().memory)
+    if getattr(codec, "keeps_state", False):
+        return MongodbRows(context, table, ())
+    if source.document_column != "extended_json":
+        raise ConfigurationError(
+            f"the mirror of {table} doesn't keep its documents in a form that events can be made of",
+            expected="source.document_column: extended_json, or columns inferred by source.infer",
+            found=source.document_column,
+        )
+    return MongodbRows(context, table, (_DOCUMENT,))
+
+
+@dataclass(frozen=True)
+class MongodbRows:
+    """Makes events of documents.
+
+    Args:
+        context: The job.
+        table: ``database.collection``.
+        columns: The column with the documents as text, where they are not kept as they are.
+    """
+
+    context: JobContext
+    table: str
+    columns: tuple[str, ...]
+
+    def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowMaker:
+        """Return what makes them; see :class:`RowEvents`."""
+        maker = MongodbRecords(self.context.connector, now_ns, damage.skipped, registrar=registrar)
+        database, _, collection = self.table.partition(".")
+        form = maker.form(database, collection)
+
+        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+            documents = as_bson(rows[_DOCUMENT]) if self.columns else rows["state"]
+            decoded = mongodb_events.decode_snapshot(documents, database, collection, form, rows["version"])
+            for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
+                damage.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
+            events = with_operations(decoded.events, rows["op"].take(decoded.events["row"]))
+            records, reasons = maker.records(events)
+            for row, reason in sorted(reasons.items()):
+                damage.add(f"{self.table} at {rows['key'][row].as_py().hex()}", reason)
+            return records
+
+        return make
+
+
+def with_operations(events: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
+    """Return decoded documents as what became of them.
+
+    A document that is gone isn't shown; when it went isn't known, since its version is that of its last
+    change.
+
+    Args:
+        events: As they were read.
+        ops: Of each.
+    """
+    deletes = pc.equal(ops, DELETE)
+    unshown = {"after": None, "after_bson": None, "source_ms": None, "ord": np.int32(-1)}
+    columns = []
+    for one in events.schema:
+        values = ops.cast(one.type) if one.name == "op" else events[one.name]
+        if one.name in unshown:
+            values = pc.if_else(deletes, pa.scalar(unshown[one.name], one.type), values)
+        columns.append(values)
+    return pa.RecordBatch.from_arrays(columns, schema=events.schema)

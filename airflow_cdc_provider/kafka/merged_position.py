@@ -1,0 +1,101 @@
+"""Where publishing after merges stands: per mirror the snapshot whose rows are published.
+
+It is the ``state`` of a position (:mod:`.positions`), whose ``batch`` counts the steps: what one mirror's
+rows became from one snapshot to another::
+
+    {"v": 1, "tables": {"db.orders": {"table_id": "...", "snapshot": "42", "batch": 12}},
+     "step": {"table": "db.orders", "until": {...}, "columns": ["document"]}}
+
+``tables`` is what stood before the step, ``step`` the one of which ``records`` of the position were sent,
+null between two steps. A step is the same sequence of records each time it is made: both of its snapshots
+are kept from expiry for as long as a position names them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import OffsetMissing
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is published of one mirror.
+
+    Args:
+        table_id: Names the mirror's table; one that is made anew has another.
+        snapshot: The snapshot that holds the rows.
+        batch: The last batch of the changes table that is merged there.
+    """
+
+    table_id: str
+    snapshot: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is being published.
+
+    Args:
+        table: The source's table.
+        until: Where its mirror's rows are published to then.
+        columns: Columns of the mirror that are compared and published besides what is kept of its rows.
+    """
+
+    table: str
+    until: Place
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MergedPosition:
+    """How far the mirrors of a connector are published; see the module."""
+
+    tables: Mapping[str, Place] = field(default_factory=dict)
+    step: Step | None = None
+
+    def reached(self) -> MergedPosition:
+        """Return the position behind the step."""
+        if self.step is None:
+            return self
+        return MergedPosition({**self.tables, self.step.table: self.step.until})
+
+    def snapshots(self, table: str) -> set[str]:
+        """Return the snapshots of a table's mirror that must not expire."""
+        kept = {self.tables[table].snapshot} if table in self.tables else set()
+        return kept | ({self.step.until.snapshot} if self.step and self.step.table == table else set())
+
+    def to_json(self) -> str:
+        """Write it as the state of a position."""
+        return json.dumps({"v": _VERSION, **asdict(self)}, sort_keys=True, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | None) -> MergedPosition:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            OffsetMissing: It is something else.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text or "")
+            if values["v"] != _VERSION:
+                raise ValueError("another version")
+            tables = {table: Place(**place) for table, place in values["tables"].items()}
+            step = values["step"]
+            if step is not None:
+                step = Step(step["table"], Place(**step["until"]), tuple(step["columns"]))
+            return cls(tables, step)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OffsetMissing(
+                "the stored position of publishing after merges can't be read",
+                expected=f"a position of version {_VERSION}",
+                found=(text or "nothing")[:200],
+                remedy="use the version of this package that wrote it, or publish all rows anew by airflow "
+                "cdc offsets publish --batch 1",
+            ) from error

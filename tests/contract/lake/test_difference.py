@@ -1,0 +1,164 @@
+"""Differences of two snapshots of a mirror: what changed, read from the files that changed, on every lake."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.drift import Drift
+from airflow_cdc_provider.lake.iceberg import IcebergLake, IcebergTable
+from airflow_cdc_provider.lake.iceberg_difference import (
+    difference,
+    has_snapshot,
+    newest_of_same_rows,
+    pin,
+    release,
+)
+from airflow_cdc_provider.lake.mirror import Mirror, mirror_arrow_schema, spark_schema
+from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
+
+pytestmark = pytest.mark.integration
+
+COLUMNS = pa.schema([pa.field("text", pa.string()), pa.field("counts", pa.map_(pa.string(), pa.int32()))])
+Changes = list[tuple[str, bytes, bytes]]
+"""Op, key and state, in order."""
+
+
+@pytest.fixture
+def table(lake: IcebergLake, namespace: str) -> IcebergTable:
+    Mirror(lake, f"{namespace}.t").create(COLUMNS)
+    return lake.table(f"{namespace}.t")
+
+
+def commit(table: IcebergTable, rows: Mapping[int, str], gone: tuple[int, ...] = ()) -> str:
+    """Write rows, in place of those that have their ids, and delete others."""
+    spark = table.spark
+    written = [
+        (f"text {state}", {"n": 1}, (b"%d" % n, b"%d" % n, None, 0, b"v", state.encode(), None))
+        for n, state in rows.items()
+    ]
+    ids = spark.createDataFrame([(b"%d" % n,) for n in (*rows, *gone)], "id binary")
+    head = table.commit(
+        table.head(),
+        append=spark.createDataFrame(written, spark_schema(mirror_arrow_schema(COLUMNS)))
+        if written
+        else None,
+        delete_keys=("_cdc.id", ids),
+        properties={},
+    )
+    assert head.snapshot
+    return head.snapshot
+
+
+def changes(table: IcebergTable, since: str, *columns: str) -> Changes:
+    now = table.head().snapshot
+    assert now
+    with difference(table, since, now) as found:
+        return shown(changed_rows(found, columns))
+
+
+def shown(rows: Any) -> Changes:
+    return [
+        (row["op"], row["key"], row["state"]) for batch in arrow_batches(rows) for row in batch.to_pylist()
+    ]
+
+
+def files(table: IcebergTable, since: str) -> int:
+    now = table.head().snapshot
+    assert now
+    with difference(table, since, now) as found:
+        return found.files
+
+
+def test_what_changed_is_told_once_by_key_in_order(table: IcebergTable) -> None:
+    first = commit(table, dict.fromkeys(range(6), "a"))
+    assert shown(all_rows(table.read(), ())) == [("r", b"%d" % n, b"a") for n in range(6)]
+    commit(table, {1: "b", 7: "a"}, gone=(0,))
+    commit(table, {1: "c", 2: "b", 8: "a"}, gone=(3,))
+    commit(table, {2: "a", 9: "x"}, gone=(8,))
+    commit(table, {}, gone=(9,))
+    assert changes(table, first) == [
+        ("d", b"0", b"a"),
+        ("u", b"1", b"c"),
+        ("d", b"3", b"a"),
+        ("c", b"7", b"a"),
+    ]
+
+
+def test_compaction_and_expiry_between_take_and_add_nothing(table: IcebergTable) -> None:
+    first = commit(table, dict.fromkeys(range(4), "a"))
+    commit(table, {4: "a"})
+    pin(table, first)
+    commit(table, {0: "b"}, gone=(1,))
+    expected = [("u", b"0", b"b"), ("d", b"1", b"a"), ("c", b"4", b"a")]
+    assert changes(table, first) == expected
+    table.maintain(retain_seconds=0)
+    assert newest_of_same_rows(table, first) == first, "rows changed since"
+    assert changes(table, first) == expected
+    commit(table, {5: "a"})
+    assert changes(table, first) == [*expected, ("c", b"5", b"a")]
+    release(table, None)
+    table.maintain(retain_seconds=0)
+    assert not has_snapshot(table, first)
+
+
+def test_a_compaction_alone_costs_nothing(table: IcebergTable) -> None:
+    for n in range(6):
+        last = commit(table, {n: "a", n + 10: "a"}, gone=(n - 1,))
+    table.maintain(retain_seconds=3600)
+    assert changes(table, last) == []
+    moved = newest_of_same_rows(table, last)
+    assert moved != last
+    assert (files(table, moved), newest_of_same_rows(table, moved)) == (0, moved)
+
+
+def test_only_files_that_changed_are_read(table: IcebergTable) -> None:
+    for n in range(5):
+        last = commit(table, {n: "a"})
+    commit(table, {3: "b"})
+    assert files(table, last) == 2
+    assert changes(table, last) == [("u", b"3", b"b")]
+
+
+def test_columns_that_come_and_are_renamed_change_no_row(table: IcebergTable) -> None:
+    first = commit(table, dict.fromkeys(range(3), "a"))
+    wider = pa.schema([pa.field("words", pa.string()), COLUMNS.field("counts"), pa.field("more", pa.int32())])
+    table.evolve(spark_schema(mirror_arrow_schema(wider)), Drift(keys=1))
+    now = table.head().snapshot
+    assert now
+    row = ("text b", {"n": 2}, (b"1", b"1", None, 0, b"v", b"a", None), 7)
+    written = table.spark.createDataFrame([row], table.schema())
+    ids = table.spark.createDataFrame([(b"1",)], "id binary")
+    table.commit(table.head(), append=written, delete_keys=("_cdc.id", ids), properties={})
+    table.maintain(retain_seconds=3600)
+    assert changes(table, first) == [], "what is kept of the row is equal"
+    assert changes(table, first, "words") == changes(table, first, "counts") == [("u", b"1", b"a")]
+
+
+def test_rows_before_and_what_changed_are_the_rows_after(table: IcebergTable) -> None:
+    rng = random.Random(7)
+    states: dict[int, str] = {}
+    known: list[tuple[str, dict[int, str]]] = []
+    for turn in range(6):
+        gone = tuple(n for n in states if rng.random() < 0.2)
+        written = {rng.randrange(30): f"s{turn}" for _ in range(6)}
+        states = {**{n: s for n, s in states.items() if n not in gone}, **written}
+        known.append((commit(table, written, gone), dict(states)))
+        if turn in (2, 4):
+            table.maintain(retain_seconds=3600)
+    for snapshot, then in known[:5:2]:
+        found = changes(table, snapshot)
+        applied = {b"%d" % n: s.encode() for n, s in then.items()}
+        for op, key, state in found:
+            assert (op == "c") == (key not in applied)
+            if op == "d":
+                del applied[key]
+            else:
+                assert applied.get(key) != state
+                applied[key] = state
+        assert applied == {b"%d" % n: s.encode() for n, s in states.items()}
+        assert len({key for _, key, _ in found}) == len(found)

@@ -1,0 +1,268 @@
+"""Publishing after merges on real servers: the last event of each key is the mirror's row, each told once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
+from server_kit import KafkaServer
+from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.publishing import declaration, read, topic_of, with_broker
+from tests.integration.jobs.shop import Shop
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+    from pymongo.database import Database
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+Told = list[tuple[str, str | None]]
+"""Keys and ops of events in the order of their topic; an op of None is a tombstone."""
+
+
+def merged(database: Database, **kafka: Any) -> dict[str, Any]:
+    form = {"json": "extended"}  # as mirrors hold documents
+    return declaration(database, {"what": "after_merge", **kafka}, transactions=False, mongodb=form)
+
+
+def told(messages: list[Message]) -> Told:
+    found = []
+    for message in messages:
+        key, value = message.key(), message.value()
+        assert key is not None
+        found.append((json.loads(key)["id"], json.loads(value)["op"] if value is not None else None))
+    return found
+
+
+def require_equal(messages: list[Message], rows: dict[str, Any]) -> None:
+    """Require that readers hold the mirror's rows, and were told nothing twice on their way there."""
+    held: dict[str, str] = {}
+    for message in messages:
+        key, value = message.key(), message.value()
+        assert key is not None
+        name = json.loads(key)["id"]
+        if value is None:
+            assert name not in held
+            continue
+        event = json.loads(value)
+        assert (event["op"] in "cr") == (name not in held), event
+        if event["op"] == "d":
+            del held[name]
+        else:
+            assert held.get(name) != event["after"], "an event that changes nothing"
+            held[name] = event["after"]
+    assert {name: json.loads(after) for name, after in held.items()} == rows
+
+
+def mirrored(spark: SparkSession, database: Database, name: str) -> dict[str, Any]:
+    """Return the mirror's documents, in canonical Extended JSON, by the text of their keys."""
+    rows = spark.sql(f"SELECT document FROM lake.{database.name}.{name}").collect()
+    documents = [json.loads(row["document"]) for row in rows]
+    return {json.dumps(one["_id"]): one for one in documents}
+
+
+def run(run_stage: RunStage, stage: str, declared: Mapping[str, Any], both: dict[str, Any]) -> int:
+    outcome = run_stage(stage, declared, both)
+    assert outcome.ok, outcome.error
+    return outcome.published.records if outcome.published else 0
+
+
+def test_the_last_event_of_each_key_is_the_row_of_the_mirror(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+) -> None:
+    declared = merged(database, records_at_once=7)
+    declared["lake"]["retention_seconds"] = 0
+    silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
+    topic = topic_of(database, "orders")
+    orders = database.orders
+    orders.insert_many([{"_id": str(n), "n": n} for n in range(20)])
+    assert run(run_stage, "sync", declared, both) == 20
+    assert {op for _, op in told(read(kafka_server, [topic]))} == {"r"}
+
+    orders.insert_one({"_id": "brief"})
+    orders.update_one({"_id": "1"}, {"$set": {"turn": 1}})
+    orders.update_one({"_id": "2"}, {"$set": {"turn": 1}})
+    run(run_stage, "sync", silent, both)
+    orders.update_one({"_id": "1"}, {"$set": {"turn": 2}})
+    orders.update_one({"_id": "2"}, {"$unset": {"turn": 1}})
+    orders.delete_many({"_id": {"$in": ["brief", "3"]}})
+    orders.insert_one({"_id": "new"})
+    run(run_stage, "sync", silent, both)
+    run(run_stage, "maintain", declared, both)
+    before = len(read(kafka_server, [topic]))
+    assert run(run_stage, "sync", declared, both) == 4, "however many merges there were"
+    messages = read(kafka_server, [topic])
+    assert sorted(told(messages)[before:], key=str) == [
+        ('"1"', "u"),
+        ('"3"', "d"),
+        ('"3"', None),
+        ('"new"', "c"),
+    ]
+    require_equal(messages, mirrored(spark, database, "orders"))
+
+    assert run(run_stage, "publish", declared, both) == 0
+    run(run_stage, "maintain", declared, both)
+    assert run(run_stage, "publish", declared, both) == 0, "compaction changes no row"
+    orders.delete_one({"_id": "4"})
+    assert run(run_stage, "sync", declared, both) == 2
+    shown = run_stage("offsets", declared, both, action="show").published
+    assert shown is not None
+    assert (shown.pending_batches, shown.lag_seconds) == (0, 0)
+
+
+def test_the_first_run_may_begin_with_what_is_merged_from_now_on(
+    run_stage: RunStage, database: Database, both: dict[str, Any], kafka_server: KafkaServer
+) -> None:
+    declared = merged(database, start="latest")
+    topic = topic_of(database, "orders")
+    database.orders.insert_many([{"_id": "a"}, {"_id": "b"}])
+    assert run(run_stage, "sync", declared, both) == 0
+    database.orders.update_one({"_id": "a"}, {"$set": {"n": 1}})
+    database.customers.insert_one({"_id": "c"})
+    assert run(run_stage, "sync", declared, both) == 2
+    assert told(read(kafka_server, [topic])) == [('"a"', "u")]
+    assert told(read(kafka_server, [topic_of(database, "customers")])) == [('"c"', "r")]
+    database.customers.drop()
+    assert run(run_stage, "sync", declared, both) == 2
+    gone = told(read(kafka_server, [topic_of(database, "customers")]))
+    assert gone[1:] == [('"c"', "d"), ('"c"', None)], "rows of a collection that is gone are gone"
+
+
+def test_a_mirror_that_was_made_anew_is_told_and_published_anew_on_request(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+) -> None:
+    declared = merged(database)
+    topic = topic_of(database, "orders")
+    database.orders.insert_many([{"_id": "a"}, {"_id": "b"}])
+    assert run(run_stage, "sync", declared, both) == 2
+    spark.sql(f"DROP TABLE lake.{database.name}.orders PURGE")
+    run_stage("snapshot", declared, both)
+    with pytest.raises(OffsetMissing, match="made anew"):
+        run_stage("publish", declared, both)
+    with pytest.raises(ConfigurationError, match="can't go on there"):
+        run_stage("offsets", declared, both, action="publish", batch=2)
+    assert run_stage("offsets", declared, both, action="publish", batch=1).ok
+    assert run(run_stage, "publish", declared, both) == 2
+    assert sorted(told(read(kafka_server, [topic]))) == 2 * [('"a"', "r")] + 2 * [('"b"', "r")]
+
+
+def _with_kills(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    server: KafkaServer,
+    application: Application,
+    kills: int,
+) -> None:
+    declared = merged(database, records_at_once=100, retry_seconds=60)
+    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+    lake = {**declared["lake"], "catalog_options": {"type": "hadoop", "warehouse": warehouse}}
+    silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}
+    rng = random.Random(kills)
+    orders = database.orders
+    orders.insert_many([{"_id": str(n), "n": 0} for n in range(20_000)])
+    run(run_stage, "sync", silent, both)
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
+        own = application.start("publish", {**declared, "lake": lake}, both)
+        if number % 3 == 2:  # the mirror goes on meanwhile
+            orders.update_many({"n": {"$lt": rng.randrange(3)}}, {"$inc": {"n": 1}})
+            orders.delete_many({"_id": {"$in": [str(rng.randrange(20_000)) for _ in range(500)]}})
+            run(run_stage, "sync", silent, both)
+        return own
+
+    application.kill_often(kills, begin)
+    last = application.wait(application.start("publish", {**declared, "lake": lake}, both))
+    assert last.ok, last.error
+    require_equal(read(server, [topic_of(database, "orders")]), mirrored(spark, database, "orders"))
+
+
+def test_killed_jobs_publish_each_row_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    _with_kills(spark, run_stage, database, both, kafka_server, application, kills=1)
+
+
+@pytest.mark.long
+def test_jobs_killed_often_publish_each_row_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    _with_kills(spark, run_stage, database, both, kafka_server, application, kills=20)
+
+
+def test_whole_rows_of_cassandra_are_those_of_the_mirror(shop: Shop, kafka_server: KafkaServer) -> None:
+    columns = "k int, c int, s text static, v text, m map<text, int>, PRIMARY KEY (k, c)"
+    shop.run(f"CREATE TABLE t ({columns}) WITH cdc = true")
+    topic = f"{shop.keyspace}.{shop.keyspace}.t"
+    shop.connection = with_broker(shop.connection, kafka_server)
+    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 3}
+    shop.declare(publish={"topic_prefix": shop.keyspace, "envelope": "datastax", "kafka": kafka})
+    for k, c in ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)):
+        shop.run(f"INSERT INTO t (k, c, v, m) VALUES ({k}, {c}, 'a', {{'x': {c}}})")
+    shop.run("UPDATE t SET s = 'one' WHERE k = 1")
+    published(shop, 5)
+    require_equal_rows(shop, kafka_server.read(topic))
+
+    shop.run("UPDATE t SET v = 'b' WHERE k = 2 AND c = 1")
+    shop.run("UPDATE t SET s = 'two' WHERE k = 1")
+    shop.run("DELETE FROM t WHERE k = 2 AND c = 2")
+    shop.run("DELETE FROM t WHERE k = 3")
+    shop.run("UPDATE t SET s = 'alone' WHERE k = 4")
+    published(shop, 6)
+    messages = kafka_server.read(topic)
+    require_equal_rows(shop, messages)
+    told = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages[5:]]
+    assert ({"k": 4, "c": None}, {"s": "alone"}) in told
+    assert ({"k": 3, "c": 1}, None) in told
+    published(shop, 0)
+    kept = shop.spark._jsparkSession.sharedState().cacheManager()
+    assert kept.isEmpty(), "frames that outlive their merge fail when files are gone that they were made of"
+
+
+def published(shop: Shop, count: int) -> None:
+    outcome = shop.sync()
+    assert outcome.ok, outcome.error
+    assert outcome.published is not None
+    assert outcome.published.records == count
+
+
+def require_equal_rows(shop: Shop, messages: list[Message]) -> None:
+    """Require that the last value of each key is the mirror's row."""
+    held: dict[tuple[int, int | None], Any] = {}
+    for message in messages:
+        key = json.loads(message.key() or b"")
+        held[key["k"], key["c"]] = json.loads(message.value() or b"null")
+    rows = shop.mirror("t").drop("_cdc").collect()
+    assert rows
+    for row in rows:
+        value = held.pop((row["k"], row["c"]))
+        assert value["s"] == row["s"]
+        if row["c"] is not None:
+            assert (value["v"], value["m"]) == (row["v"], row["m"])
+    assert not any(held.values()), "what is left is gone"
