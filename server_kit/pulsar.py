@@ -130,7 +130,7 @@ class PulsarServer(Server):
         Returns:
             What its JSON says, None for nothing.
         """
-        request = urllib.request.Request(  # noqa: S310  # its own address
+        request = urllib.request.Request(  # its own address
             f"http://{self.host}:{self.web_port}/admin/v2/{path}",
             None if body is None else json.dumps(body).encode(),
             {"Content-Type": "application/json"},

@@ -54,7 +54,9 @@ def maintain(context: JobContext) -> JobResult:
                 log.info("%s: doubts that are settled are forgotten", mirror.name)
         except CommitConflict:
             log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
-    for table in [context.changes.table, *(t for m in mirrors.values() for t in m.tables())]:
+    standing = context.lake.table(context.connector.published_table)
+    own = [context.changes.table, *([standing] if standing.exists() else [])]
+    for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)
         log.info(
@@ -69,7 +71,7 @@ def maintain(context: JobContext) -> JobResult:
 
 def _last_published(context: JobContext, through: int) -> int:
     """Return the last batch whose events nobody waits for; all of them, if nothing is published."""
-    if not context.connector.publish.kafka.enabled:
+    if not context.connector.publish.enabled:
         return through
     try:
         position = published(context)
@@ -77,7 +79,7 @@ def _last_published(context: JobContext, through: int) -> int:
         log.warning("%s: no batch is let go: %s", context.changes.name, error)
         return -1
     if position is None:
-        return -1 if context.connector.publish.kafka.start == "earliest" else through
+        return -1 if context.connector.publish.start == "earliest" else through
     return position.batch - 1
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.publishing.publish import publish_from, published, publishing_lag
+from airflow_cdc_provider.jobs.publishing.form import publishing_lag
+from airflow_cdc_provider.jobs.publishing.publish import publish_from, published
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status
 from airflow_cdc_provider.jobs.resuming.identity import identity_of, require_own
@@ -90,7 +91,7 @@ def offsets(context: JobContext) -> JobResult:
 
 def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
     """Add where publishing stands, of a connector that publishes."""
-    if not context.connector.publish.kafka.enabled:
+    if not context.connector.publish.enabled:
         return outcome
     try:
         position = published(context)

@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
+from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
+from airflow_cdc_provider.pulsar.errors import BrokersAway as PulsarBrokersAway
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
@@ -174,7 +176,7 @@ class BatchPublisher:
 def wait_for_brokers(
     publish: Callable[[], None],
     sent: Callable[[], int],
-    options: KafkaOptions,
+    options: KafkaOptions | PulsarOptions,
     stopping: Callable[[], bool],
     name: str,
 ) -> None:
@@ -195,7 +197,7 @@ def wait_for_brokers(
     while True:
         try:
             publish()
-        except BrokersAway as error:
+        except (BrokersAway, PulsarBrokersAway) as error:
             now = time.monotonic()
             if sent() > before:
                 before, waited_since = sent(), now

@@ -4,7 +4,8 @@ Batch after batch of the changes table: its events are made (:mod:`.events.captu
 are sent in a transaction together with the position after them, and a run that was ended anywhere goes on
 there. What makes that exact, and what is not guaranteed: ``docs/publishing.md``.
 
-One slice is published here, on the driver; several by tasks of Spark (:mod:`.slices`).
+Connectors that publish to Pulsar do so by :mod:`.pulsar`. One slice is published here, on the driver;
+several by tasks of Spark (:mod:`.slices`).
 
 Nothing is open while events are made: a transaction begins when its records are there. Brokers that don't
 answer are waited for (``publish.kafka.retry_seconds``): each try begins as a new run does, with the position.
@@ -12,15 +13,12 @@ answer are waited for (``publish.kafka.retry_seconds``): each try begins as a ne
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
@@ -30,6 +28,12 @@ from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag
+from airflow_cdc_provider.jobs.publishing.pulsar import (
+    publish_to_pulsar,
+    publish_to_pulsar_from,
+    published_to_pulsar,
+)
 from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
 from airflow_cdc_provider.jobs.publishing.slices import (
     Producers,
@@ -45,7 +49,6 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 
@@ -60,6 +63,8 @@ def publish(context: JobContext) -> PublishResult:
         CorruptInput: A record can't be decoded and the source is strict.
         OffsetMissing: The stored position is of another changes table.
     """
+    if context.connector.publish.pulsar.enabled:
+        return publish_to_pulsar(context)
     options = context.connector.publish.kafka
     settings = client_settings(context)
     # A job that is for some tables publishes all: a batch's events must be the same each time.
@@ -88,6 +93,8 @@ def publish(context: JobContext) -> PublishResult:
 
 def published(context: JobContext) -> PublishPosition | None:
     """Return the stored position, of several slices the least; None for none. Nobody is fenced."""
+    if context.connector.publish.pulsar.enabled:
+        return published_to_pulsar(context)
     return positions_topic(context.connector, client_settings(context)).least()
 
 
@@ -106,6 +113,9 @@ def publish_from(context: JobContext, batch: int) -> None:
             found=str(batch),
         )
     connector = context.connector
+    if connector.publish.pulsar.enabled:
+        publish_to_pulsar_from(context, batch)
+        return
     settings = client_settings(context)
     topic = positions_topic(connector, settings)
     topic.make(1)
@@ -187,17 +197,6 @@ def positions_topic(connector: Connector, settings: ClientSettings) -> Positions
     if copies == -1:
         copies = connector.publish.topics.replication
     return PositionsTopic(settings, name, connector.name, copies)
-
-
-def form_of(connector: Connector) -> str:
-    """Return a digest of all that decides which records a batch has."""
-    plain = to_plain(connector)
-    elsewhere = ("kafka", "registry", "topics", "heartbeat_interval_seconds")
-    form = {name: value for name, value in plain.get("publish", {}).items() if name not in elsewhere}
-    source = {k: v for k, v in plain.get("source", {}).items() if k not in ("conn_id", "advanced")}
-    tables = {name: plain.get(name) for name in ("name", "type", "tables", "exclude_tables")}
-    text = json.dumps([form, source, tables], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _producers(connector: Connector, settings: ClientSettings) -> Producers:
@@ -329,15 +328,3 @@ class _Publishing:
         """Return where the first run of a connector begins."""
         earliest = self.context.connector.publish.kafka.start == "earliest"
         return PublishPosition(self.context.connector.name, 1 if earliest else through + 1)
-
-
-def publishing_lag(context: JobContext, batch: int) -> float:
-    """Return how long ago the oldest batch was committed that is not published; 0 for none."""
-    from pyspark.sql import functions as f
-
-    state = context.changes.state()
-    if batch >= state.batch:
-        return 0.0
-    rows = context.changes.pending(batch, state.batch, kinds=(record.OFFSET,))
-    (found,) = rows.agg(f.unix_micros(f.min("captured_at"))).collect()
-    return 0.0 if found[0] is None else round(time.time() - found[0] / 1_000_000, 3)
