@@ -153,7 +153,7 @@ def _copy_kafka(folder: Path) -> None:
 
 
 def _copy_pulsar(folder: Path) -> None:
-    """Copy the broker; the repositories that its parts name besides Maven Central have nothing that is needed."""
+    """Copy the broker; what its parts name besides Maven Central has nothing that is needed."""
     coordinates = _coordinates(f"org.apache.pulsar:pulsar-broker:{PULSAR_VERSION}")
     off = "<releases><enabled>false</enabled></releases><snapshots><enabled>false</enabled></snapshots>"
     unused = "".join(

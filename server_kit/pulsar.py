@@ -1,6 +1,6 @@
 """One real Pulsar in one process, from Maven's jars: broker, its storage (a bookie) and its metadata.
 
-Readers of topics are Java's (:meth:`PulsarServer.read`): the client that DataStax's users have, and the only one
+Readers of topics are Java's (:meth:`PulsarServer.read`): the client that DataStax's users have, and the one
 that decodes KeyValue schemas.
 """
 
@@ -141,7 +141,7 @@ class PulsarServer(Server):
         return json.loads(text) if text else None
 
     def read(self, topic: str) -> list[dict[str, Any]]:
-        """Return all messages that a topic has now, as Java's client reads them with ``Schema.AUTO_CONSUME()``.
+        """Return all messages of a topic, as Java's client reads them with ``Schema.AUTO_CONSUME()``.
 
         Args:
             topic: Its full name.
@@ -152,8 +152,7 @@ class PulsarServer(Server):
         """
         command = [find_java(), "-XX:TieredStopAtLevel=1", "-cp", f"{pulsar_jars()}/*", str(_READER)]
         output = run_program([*command, self.service_url, topic], "reading a topic of Pulsar")
-        lines = (output if isinstance(output, str) else output.stdout).splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return [json.loads(line) for line in output.splitlines() if line.startswith('{"key')]
 
     def _properties(self) -> dict[str, Any]:
         return {

@@ -54,8 +54,7 @@ def _config(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_kafka(connector: Connector, stage: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's connection values with those of brokers, of Pulsar too, and registry, as its
-    stage asks them.
+    """Return a job's connection values with those of brokers and registry, as far as its stage asks.
 
     Raises:
         ConfigurationError: There is no such connection, or it has another type; or notifications are to go

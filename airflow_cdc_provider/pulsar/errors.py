@@ -38,8 +38,8 @@ _LASTING: Final = {
     11: "make the topic, or allow its making (allowAutoTopicCreation)",
     15: "the topic was ended; publish to another namespace or prefix",
     17: "correct publish.pulsar.topic_prefix",
-    18: "the topic's schema can't become the table's: alter the namespace's compatibility strategy, or publish "
-    "to another prefix",
+    18: "the topic's schema can't become the table's: alter the namespace's compatibility strategy, or "
+    "publish to another prefix",
     22: "the broker's or namespace's policy forbids it",
 }
 

@@ -1,15 +1,17 @@
 """The producer: records to topics as KeyValue messages, each stored once by its sequence id.
 
-Records come as Arrow batches with the columns ``topic``, ``key``, ``value`` (null for a deletion), ``headers``
-(members of a JSON list of name and JSON text), ``key_schema``, ``value_schema`` (Avro) and ``sequence``.
+Records come as Arrow batches with the columns ``topic``, ``key``, ``value`` (null for a deletion),
+``headers`` (members of a JSON list of name and JSON text), ``key_schema``, ``value_schema`` (Avro) and
+``sequence``.
 
 **Once.** ``sequence`` grows from record to record and is the same whenever a record is made. A broker with
-deduplication keeps, per topic and name of a producer, the highest one that it has stored, and drops what isn't
-higher. All records are sent in their order, so what is stored of a topic is always a beginning of its
-sequence: also when a producer is killed, and when one that was believed dead goes on beside the next. So sending
-again what was sent in part completes it. Messages are not batched: the broker judges a batch as one.
+deduplication keeps, per topic and name of a producer, the highest one that it has stored, and drops what
+isn't higher. All records are sent in their order, so what is stored of a topic is always a beginning of its
+sequence: also when a producer is killed, and when one that was believed dead goes on beside the next. So
+sending again what was sent in part completes it. Messages are not batched: the broker judges a batch as one.
 
-Without deduplication what is sent again is stored again; :attr:`PulsarProducer.undeduplicated` names the topics.
+Without deduplication what is sent again is stored again; :attr:`PulsarProducer.undeduplicated` names the
+topics.
 """
 
 from __future__ import annotations
@@ -139,9 +141,9 @@ class _Session:
             self.finish()
             raise ConfigurationError(
                 f"a record of {size} bytes is too large for topic {topic}",
-                expected=f"at most {producer.connection.max_message_bytes} bytes, with {_METADATA_BYTES} to spare",
-                remedy="raise maxMessageSize of the brokers and nettyMaxFrameSizeBytes of the bookies, or leave "
-                "large columns out by publish.exclude_columns",
+                expected=f"{producer.connection.max_message_bytes} bytes, less {_METADATA_BYTES}, at most",
+                remedy="raise maxMessageSize of brokers and nettyMaxFrameSizeBytes of bookies, or leave large "
+                "columns out by publish.exclude_columns",
             )
         frame = wire.send(producer.number, self._name, producer.schema_version, sent)
         producer.frames.append(frame)
