@@ -54,8 +54,10 @@ def maintain(context: JobContext) -> JobResult:
                 log.info("%s: doubts that are settled are forgotten", mirror.name)
         except CommitConflict:
             log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
-    standing = context.lake.table(context.connector.published_table)
-    own = [context.changes.table, *([standing] if standing.exists() else [])]
+    own = [context.changes.table]
+    if context.connector.publish.pulsar.enabled:
+        standing = context.lake.table(context.connector.published_table)
+        own += [standing] if standing.exists() else []
     for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)

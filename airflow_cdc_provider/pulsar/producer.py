@@ -142,8 +142,8 @@ class _Session:
             raise ConfigurationError(
                 f"a record of {size} bytes is too large for topic {topic}",
                 expected=f"{producer.connection.max_message_bytes} bytes, less {_METADATA_BYTES}, at most",
-                remedy="raise maxMessageSize of brokers and nettyMaxFrameSizeBytes of bookies, or leave large "
-                "columns out by publish.exclude_columns",
+                remedy="raise maxMessageSize of brokers and nettyMaxFrameSizeBytes of bookies, or leave "
+                "large columns out by publish.exclude_columns",
             )
         frame = wire.send(producer.number, self._name, producer.schema_version, sent)
         producer.frames.append(frame)

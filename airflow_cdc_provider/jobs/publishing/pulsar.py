@@ -121,9 +121,9 @@ class Sender:
             raise ConfigurationError(
                 f"the broker doesn't deduplicate topic {min(off)}",
                 expected="deduplication, without which a killed run's records come twice",
-                remedy="set brokerDeduplicationEnabled=true, or pulsar-admin namespaces "
-                "set-deduplication --enable TENANT/NAMESPACE; or choose publish.pulsar.delivery: at_least_once. Nothing is lost "
-                "or doubled: run again",
+                remedy="set brokerDeduplicationEnabled=true, or pulsar-admin namespaces set-deduplication "
+                "--enable TENANT/NAMESPACE; or choose publish.pulsar.delivery: at_least_once. What was sent "
+                "is stored once, and so is its position",
             )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pyarrow as pa
 
 from airflow_cdc_provider.events.avro_converter import to_avro
 from airflow_cdc_provider.events.avro_schema import avro_of_struct
+from airflow_cdc_provider.pulsar.errors import BrokersAway
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
@@ -37,12 +39,24 @@ def records(topic: str, first: int, end: int) -> pa.RecordBatch:
     )
 
 
+def send(producer: PulsarProducer, batch: pa.RecordBatch) -> None:
+    """Send, again while the broker hasn't seen that the one before is dead."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return producer.send([batch])
+        except BrokersAway:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
 def main() -> None:
     """Send numbers from 0 on until killed: service URL, topic, name."""
     url, topic, name = sys.argv[1:]
     producer = PulsarProducer(ClientSettings(url), name, "public/default")
     for first in range(0, 1_000_000, 500):
-        producer.send([records(topic, first, first + 500)])
+        send(producer, records(topic, first, first + 500))
         print(first + 500, flush=True)  # noqa: T201  # the test waits for it
 
 

@@ -16,7 +16,7 @@ from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 from server_kit import PulsarServer
 from server_kit.ports import free_port
-from tests.integration.pulsar.records import KEYS, records
+from tests.integration.pulsar.records import KEYS, records, send
 
 pytestmark = pytest.mark.integration
 LEAD = "persistent://public/default/"
@@ -57,7 +57,7 @@ def test_a_killed_producer_leaves_no_doubles_and_no_gap(pulsar_server: PulsarSer
                 sent = int(process.stdout.readline())
             process.kill()
     last = producer_of(pulsar_server, "killed")
-    last.send([records(topic, 1000, sent + 2000)])
+    send(last, records(topic, 1000, sent + 2000))
     assert not last.undeduplicated
 
     by_key: dict[str, list[int]] = defaultdict(list)
