@@ -72,6 +72,7 @@ class Connection:
             BrokersAway: The connection is gone.
         """
         try:
+            self._socket.settimeout(self._settings.timeout_seconds)
             self._socket.sendall(frames)
         except OSError as error:
             raise BrokersAway(f"broker {self.address} went away", found=str(error)) from None
@@ -94,13 +95,16 @@ class Connection:
             elif kind != wire.PONG:
                 return kind, fields
 
-    def ask(self, kind: int, fields: dict[int, wire.Value], request_field: int, doing: str) -> Command:
-        """Send a command and return what answers it.
+    def ask(
+        self, kind: int, fields: dict[int, wire.Value], request_field: int, wanted: int, doing: str
+    ) -> dict[int, int | bytes]:
+        """Send a command and return what answers it. No message may wait for its receipt.
 
         Args:
             kind: Its type.
             fields: Its fields, but the request's number.
             request_field: The number of the field of that.
+            wanted: The type of its answer.
             doing: What fails if it fails, in words.
 
         Raises:
@@ -111,7 +115,9 @@ class Connection:
         answer, found = self.receive()
         if answer == wire.ERROR:
             raise error_of(_number(found, 2), _text(found, 3), doing)
-        return answer, found
+        if answer != wanted:
+            raise BrokersAway(f"{doing} failed", expected=f"command {wanted}", found=f"command {answer}")
+        return found
 
     def _next(self, deadline: float) -> Command:
         while True:
@@ -180,7 +186,8 @@ class Brokers:
             CdcError: The broker refuses to tell, or doesn't answer.
         """
         doing = f"asking for topic {topic}"
-        _, found = self._to(self._first).ask(wire.PARTITIONS, {1: topic}, 2, doing)
+        first = self._to(self._first)
+        found = first.ask(wire.PARTITIONS, {1: topic}, 2, wire.PARTITIONS_RESPONSE, doing)
         if _number(found, 3) == 1:
             raise error_of(_number(found, 4), _text(found, 5), doing)
         return _number(found, 1)
@@ -194,7 +201,7 @@ class Brokers:
         doing = f"looking for the broker of topic {topic}"
         asked, authoritative = self._to(self._first), 0
         for _ in range(_REDIRECTS):
-            _, found = asked.ask(wire.LOOKUP, {1: topic, 3: authoritative}, 2, doing)
+            found = asked.ask(wire.LOOKUP, {1: topic, 3: authoritative}, 2, wire.LOOKUP_RESPONSE, doing)
             answer = _number(found, 3)
             if answer == 2:
                 raise error_of(_number(found, 6), _text(found, 7), doing)

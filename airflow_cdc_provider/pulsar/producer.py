@@ -130,6 +130,7 @@ class _Session:
     def add(self, topic: str, schema: tuple[str, str], sent: wire.Message) -> None:
         """Take a message; it is sent when enough of them wait."""
         if topic not in self._partitions:
+            self.finish()  # else receipts would come before the answer
             self._partitions[topic] = self._brokers.partitions(topic)
         if count := self._partitions[topic]:
             topic = f"{topic}-partition-{partition_of(sent.key or '', count)}"
@@ -174,10 +175,8 @@ class _Session:
         if producer is not None and producer.schema == schema:
             return producer
         before = -1
+        self.finish()  # else receipts would come before the answer
         if producer is not None:  # the table has another schema from here on
-            self._flush(producer)
-            while producer.unanswered:
-                self._receipt(producer.connection)
             self._end(producer, topic)
             before = producer.sent
         self._open[topic] = self._begin(topic, schema)
@@ -186,12 +185,6 @@ class _Session:
 
     def _begin(self, topic: str, schema: tuple[str, str]) -> _Open:
         connection = self._brokers.of_topic(topic)
-        # Others on the connection may wait for receipts, which would come before the answer.
-        for other in self._open.values():
-            if other.connection is connection:
-                self._flush(other)
-                while other.unanswered:
-                    self._receipt(connection)
         self._opened += 1
         name = json.loads(schema[1] or schema[0] or "{}").get("name", "").rpartition(".")[2]
         fields: dict[int, wire.Value] = {
@@ -202,9 +195,7 @@ class _Session:
             9: 1,
         }
         doing = f"opening a producer on topic {topic}"
-        answer, found = connection.ask(wire.PRODUCER, fields, 3, doing)
-        if answer != wire.PRODUCER_SUCCESS:
-            raise BrokersAway(f"{doing} failed", found=f"answer {answer}")
+        found = connection.ask(wire.PRODUCER, fields, 3, wire.PRODUCER_SUCCESS, doing)
         last, version = found.get(3, (1 << 64) - 1), found.get(4, b"")
         assert isinstance(last, int)
         assert isinstance(version, bytes)
@@ -213,7 +204,7 @@ class _Session:
     @staticmethod
     def _end(producer: _Open, topic: str) -> None:
         doing = f"closing the producer on topic {topic}"
-        producer.connection.ask(wire.CLOSE_PRODUCER, {1: producer.number}, 2, doing)
+        producer.connection.ask(wire.CLOSE_PRODUCER, {1: producer.number}, 2, wire.SUCCESS, doing)
 
     @staticmethod
     def _flush(producer: _Open) -> None:

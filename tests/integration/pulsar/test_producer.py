@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -75,6 +76,23 @@ def test_a_killed_producer_leaves_no_doubles_and_no_gap(pulsar_server: PulsarSer
     assert all(numbers == sorted(numbers) for numbers in by_key.values()), "in order per key"
     assert everything == list(range(len(everything))), "none twice, none missing"
     assert len(everything) >= sent + 2000
+
+
+def test_topics_and_schemas_that_alternate_lose_nothing(pulsar_server: PulsarServer) -> None:
+    batches = [records(f"data-ks.many{n % 3}", n * 40, n * 40 + 40) for n in range(6)]
+    wider = records("data-ks.many0", 240, 250)
+    schema = wider["value_schema"][0].as_py()
+    more = schema.replace('"fields":[', '"fields":[{"name":"more","type":["null","int"],"default":null},')
+    values = [None if value is None else b"\0" + value for value in wider["value"].to_pylist()]
+    for name, column in (("value_schema", [more] * 10), ("value", values)):
+        wider = wider.set_column(wider.schema.get_field_index(name), name, pa.array(column))
+    producer_of(pulsar_server, "many").send([*batches, wider, records("data-ks.many1", 250, 260)])
+    found = [pulsar_server.read(f"{LEAD}data-ks.many{n}") for n in range(3)]
+    assert written(found[0]) == [*range(40), *range(120, 160), *range(240, 250)]
+    assert written(found[1]) == [*range(40, 80), *range(160, 200), *range(250, 260)]
+    assert written(found[2]) == [*range(80, 120), *range(200, 240)]
+    assert [m["value"]["name"] for m in found[0] if m["value"]][-1] == "n248"
+    assert [set(m["value"]) for m in found[0] if m["value"]][-1] == {"more", "name"}
 
 
 def test_a_broker_that_does_not_deduplicate_is_told(pulsar_server: PulsarServer) -> None:
