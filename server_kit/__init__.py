@@ -16,6 +16,7 @@ from server_kit.cassandra import CassandraServer, create_keyspace
 from server_kit.jars import cassandra_jars, spark_jars
 from server_kit.kafka import KafkaServer
 from server_kit.mongodb import MongoReplicaSet, MongoServer
+from server_kit.pulsar import PulsarServer
 from server_kit.quick_spark import quick_spark
 from server_kit.registry import RegistryServer
 from server_kit.s3 import S3Server
@@ -28,6 +29,7 @@ __all__ = [
     "KafkaServer",
     "MongoReplicaSet",
     "MongoServer",
+    "PulsarServer",
     "RegistryServer",
     "S3Server",
     "SshServer",

@@ -17,6 +17,7 @@ DEBEZIUM_VERSION = "3.4.1.Final"
 DEBEZIUM_MONGODB_VERSION = "3.6.1.Final"
 DEBEZIUM_VITESS_VERSION = "3.5.0.Final"
 KAFKA_VERSION = "4.3.1"
+PULSAR_VERSION = "4.0.0"
 REGISTRY_VERSION = "2.6.13.Final"
 ICEBERG_VERSION = "1.12.0"
 LOCAL_FILES_VERSION = "0.1.0"
@@ -64,6 +65,11 @@ def cassandra_jars(version: str = CASSANDRA_VERSION) -> Path:
 def kafka_jars() -> Path:
     """Return the folder with Kafka's broker, and download it first if need be."""
     return cached("kafka", KAFKA_VERSION, _copy_kafka, f"Kafka {KAFKA_VERSION} (44 MB)")
+
+
+def pulsar_jars() -> Path:
+    """Return the folder with Pulsar's broker, and download it first if need be."""
+    return cached("pulsar", PULSAR_VERSION, _copy_pulsar, f"Pulsar {PULSAR_VERSION}")
 
 
 def registry_folder() -> Path:
@@ -141,6 +147,23 @@ def _copy_kafka(folder: Path) -> None:
     _maven(
         "copy-dependencies",
         f"<dependencies>{dependency}</dependencies>",
+        ["-DoutputDirectory=.", "-DincludeScope=runtime"],
+        folder,
+    )
+
+
+def _copy_pulsar(folder: Path) -> None:
+    """Copy the broker; what its parts name besides Maven Central has nothing that is needed."""
+    coordinates = _coordinates(f"org.apache.pulsar:pulsar-broker:{PULSAR_VERSION}")
+    off = "<releases><enabled>false</enabled></releases><snapshots><enabled>false</enabled></snapshots>"
+    unused = "".join(
+        f"<repository><id>{name}</id><url>https://unused.invalid</url>{off}</repository>"
+        for name in ("confluent", "maven.restlet.org")
+    )
+    _maven(
+        "copy-dependencies",
+        f"<repositories>{unused}</repositories>"
+        f"<dependencies><dependency>{coordinates}</dependency></dependencies>",
         ["-DoutputDirectory=.", "-DincludeScope=runtime"],
         folder,
     )

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
     from pyspark.sql import SparkSession
 
-    from server_kit import CassandraServer, KafkaServer, MongoServer, RegistryServer, VitessServer
+    from server_kit import (
+        CassandraServer,
+        KafkaServer,
+        MongoServer,
+        PulsarServer,
+        RegistryServer,
+        VitessServer,
+    )
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,6 +99,15 @@ def kafka_server() -> Iterator[KafkaServer]:
     from server_kit import KafkaServer
 
     with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pulsar_server() -> Iterator[PulsarServer]:
+    """One Pulsar that deduplicates. Use topics and names of producers of your own."""
+    from server_kit import PulsarServer
+
+    with PulsarServer() as server:
         yield server
 
 

@@ -198,7 +198,7 @@ def next_steps(connector: Connector, args: Namespace) -> Iterator[str]:
         yield "write the declaration: the same command with --output FILE.yaml"
     if not args.conn_id:
         yield "name the source's Airflow connection: --conn-id, option source.conn_id"
-    if not connector.publish.kafka.enabled:
+    if not connector.publish.enabled:
         yield "name the brokers' Airflow connection: --kafka-conn-id, option publish.kafka.connection"
     yield f"airflow cdc check --connector {declared}"
     if args.offsets:

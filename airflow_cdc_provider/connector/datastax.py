@@ -101,8 +101,11 @@ def _columns(draft: Draft, name: str, value: str) -> None:
         raise refusal(name, value, "List the columns to leave out in publish.exclude_columns")
 
 
-_PULSAR: Final = left_out("events go to Kafka; the Kafka connection has the like")
-_KAFKA_TLS: Final = left_out("TLS belongs to the Airflow connection of Kafka (`ssl.*`)")
+_PULSAR: Final = left_out(
+    "`service_url` of the Airflow connection that `publish.pulsar.connection` names does it"
+)
+_KAFKA_TLS: Final = left_out("TLS belongs to the Airflow connection of Pulsar (`tls_*`) or Kafka (`ssl.*`)")
+_LOGIN: Final = left_out("the password of the Airflow connection is Pulsar's token; of Kafka's, `sasl.*`")
 _DRIVER: Final = left_out("it belongs into the Airflow connection that source.conn_id names")
 _NO_QUERIES: Final = left_out(
     "rows come from the logged values; `publish.cassandra.reread` asks for queries, and needs no tuning"
@@ -116,17 +119,19 @@ RULES: Final[Mapping[str, Rule]] = {
     "cdcPollIntervalMs": left_out("the sensor's poke interval or the DAG's schedule does it"),
     "errorCommitLogReprocessEnabled": left_out("a segment is read again from the stored offset"),
     "cdcConcurrentProcessors": _SPARK,
-    "maxInflightMessagesPerTask": _PULSAR,
+    "maxInflightMessagesPerTask": left_out("messages in flight are bounded by themselves"),
     "pulsarServiceUrl": _PULSAR,
-    "pulsarBatchDelayInMs": left_out("`linger.ms` of the Kafka connection does it"),
+    "pulsarBatchDelayInMs": left_out(
+        "to Pulsar messages go one by one; to Kafka `linger.ms` of the producer does it"
+    ),
     "pulsarKeyBasedBatcher": left_out("Kafka's batches are of one partition, and keys keep to theirs"),
-    "pulsarMaxPendingMessages": left_out("`queue.buffering.max.messages` of the Kafka connection does it"),
+    "pulsarMaxPendingMessages": left_out("to Kafka `queue.buffering.max.messages` of the producer does it"),
     "pulsarMaxPendingMessagesAcrossPartitions": left_out(
         "`queue.buffering.max.messages` of the Kafka connection does it"
     ),
     "pulsarMemoryLimitBytes": left_out("`queue.buffering.max.kbytes` of the Kafka connection does it"),
-    "pulsarAuthPluginClassName": left_out("`sasl.*` of the Kafka connection does it"),
-    "pulsarAuthParams": left_out("`sasl.*` of the Kafka connection does it"),
+    "pulsarAuthPluginClassName": _LOGIN,
+    "pulsarAuthParams": _LOGIN,
     "sslProvider": _KAFKA_TLS,
     "sslTruststorePath": _KAFKA_TLS,
     "sslTruststorePassword": _KAFKA_TLS,

@@ -290,6 +290,11 @@ class Connector:
         return f"{self._own_tables}_refused"
 
     @property
+    def published_table(self) -> str:
+        """Name of the table that tells how far events are published to Pulsar."""
+        return f"{self._own_tables}_published"
+
+    @property
     def notifications_table(self) -> str:
         """Name of the table of notifications, which channel ``table`` fills."""
         return f"{self._own_tables}_notifications"

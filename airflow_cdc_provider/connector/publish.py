@@ -14,6 +14,7 @@ from airflow_cdc_provider.connector.publish_mongodb import (
     OutboxOptions,
     UnwrapOptions,
 )
+from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions, refuse_clashing_pulsar
 from airflow_cdc_provider.connector.publish_registry import RegistryOptions, refuse_clashing_registry
 from airflow_cdc_provider.connector.publish_scylla import ScyllaPublishOptions, refuse_clashing_scylla
 from airflow_cdc_provider.connector.publish_slices import refuse_clashing_slices
@@ -234,7 +235,18 @@ class PublishOptions:
         read=read_transforms,
     )
     kafka: KafkaOptions = option("Where and how events are published", KafkaOptions)
+    pulsar: PulsarOptions = option("Where and how events are published to Pulsar instead", PulsarOptions)
     topics: TopicsOptions = option("Whether topics are made, and with what", TopicsOptions)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether events are published anywhere."""
+        return self.kafka.enabled or self.pulsar.enabled
+
+    @property
+    def start(self) -> Literal["earliest", "latest"]:
+        """What the first run publishes."""
+        return self.pulsar.start if self.pulsar.enabled else self.kafka.start
 
 
 def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
@@ -269,6 +281,7 @@ def refuse_what_clashes(kind: str, publish: PublishOptions) -> None:
     refuse_clashing_kafka(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
     refuse_clashing_merged(kind, publish)
     refuse_clashing_slices(publish)
+    refuse_clashing_pulsar(publish)
     refuse_impossible(publish.transforms, _shape(kind, publish))
 
 

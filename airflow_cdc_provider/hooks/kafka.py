@@ -13,6 +13,7 @@ from airflow.providers.common.compat.connection import get_async_extra_dejson
 
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.hooks.pulsar import with_pulsar
 from airflow_cdc_provider.hooks.registry import with_registry
 from airflow_cdc_provider.hooks.stock_connection import stock_connection, stock_connection_async
 from airflow_cdc_provider.jobs.spec import (
@@ -53,7 +54,7 @@ def _config(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_kafka(connector: Connector, stage: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's connection values with those of brokers and registry, as far as its stage asks them.
+    """Return a job's connection values with those of brokers and registry, as far as its stage asks.
 
     Raises:
         ConfigurationError: There is no such connection, or it has another type; or notifications are to go
@@ -74,4 +75,4 @@ def with_kafka(connector: Connector, stage: str, values: Mapping[str, Any]) -> d
                 "connection of type kafka",
             )
         found[NOTIFICATIONS_KAFKA] = kafka_values(conn_id, "notifications.connection")
-    return with_registry(connector, found)
+    return with_registry(connector, with_pulsar(connector, stage, found))

@@ -23,6 +23,7 @@ from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
 from airflow_cdc_provider.jobs.spec import (
     KAFKA,
     NOTIFICATIONS_KAFKA,
+    PULSAR,
     REGISTRY,
     SIGNALS_KAFKA,
     IncrementalResult,
@@ -90,6 +91,7 @@ class JobContext:
         signals: What it remembers of signals.
         heartbeats: What has sent heartbeats in this job, None if nothing has.
         kafka: Librdkafka's settings of the connection that events are published by; shown nowhere.
+        pulsar: Values of the connection that events are published to Pulsar by; shown nowhere.
         registry: Values of the schema registry's connection; shown nowhere.
         signals_kafka: Librdkafka's settings of the connection that signals come by; shown nowhere.
         notifications_kafka: Likewise of the one that notifications go by.
@@ -109,6 +111,7 @@ class JobContext:
     last_transactions: dict[str, str] = field(default_factory=dict)
     incremental: IncrementalResult | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    pulsar: Mapping[str, Any] = field(default_factory=dict, repr=False)
     registry: Mapping[str, Any] = field(default_factory=dict, repr=False)
     signals_kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     notifications_kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -247,6 +250,7 @@ class JobContext:
             self.connector.changes_table: f"the changes table of {name}",
             self.connector.quarantine_table: f"the quarantine of {name}",
             self.connector.notifications_table: f"the notifications of {name}",
+            self.connector.published_table: f"where publishing of {name} stands",
             self.connector.refused_table: f"the refused records of {name}",
         }
         for table in tables:
@@ -320,6 +324,7 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
     connector = Connector.from_dict(spec.connector)
     values = spec.connection.resolve()
     kafka, registry = values.pop(KAFKA, {}), values.pop(REGISTRY, {})
+    pulsar = values.pop(PULSAR, {})
     signals_kafka, notifications_kafka = values.pop(SIGNALS_KAFKA, {}), values.pop(NOTIFICATIONS_KAFKA, {})
     source = build_source(connector, values)
     if isinstance(source, HearsStop):
@@ -340,6 +345,7 @@ def job_context(spec: JobSpec, stopping: Callable[[], bool]) -> Iterator[JobCont
                     source,
                     stopping,
                     kafka=kafka,
+                    pulsar=pulsar,
                     registry=registry,
                     signals_kafka=signals_kafka,
                     notifications_kafka=notifications_kafka,

@@ -14,7 +14,7 @@ from airflow_cdc_provider.exceptions import CommitConflict
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.merging.pending import Pending, pending_by_table
 from airflow_cdc_provider.jobs.publishing.merged import published_merged
-from airflow_cdc_provider.jobs.publishing.publish import published
+from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.kafka.errors import BrokersAway
@@ -59,7 +59,11 @@ def maintain(context: JobContext) -> JobResult:
             log.info("%s: a merge is under way; settled doubts are forgotten another time", mirror.name)
     if context.connector.publish.kafka.enabled:
         _let_go_of_pins(context, mirrors)
-    for table in [context.changes.table, *(t for m in mirrors.values() for t in m.tables())]:
+    own = [context.changes.table]
+    if context.connector.publish.pulsar.enabled:
+        standing = context.lake.table(context.connector.published_table)
+        own += [standing] if standing.exists() else []
+    for table in [*own, *(t for m in mirrors.values() for t in m.tables())]:
         started = time.monotonic()
         done = table.maintain(retain_seconds=retain)
         log.info(
@@ -93,17 +97,18 @@ def _let_go_of_pins(context: JobContext, mirrors: Mapping[str, Mirror]) -> None:
 
 def _last_published(context: JobContext, through: int) -> int:
     """Return the last batch whose events nobody waits for; all of them, if nothing is published."""
-    options = context.connector.publish.kafka
-    if not options.enabled or options.after_merge:  # rows of mirrors are published, whatever they came of
+    publish = context.connector.publish
+    # After merges rows of mirrors are published, whatever they came of.
+    if not publish.enabled or publish.kafka.after_merge:
         return through
     try:
-        position = published(context)
+        batch = published_through(context)
     except BrokersAway as error:
         log.warning("%s: no batch is let go: %s", context.changes.name, error)
         return -1
-    if position is None:
-        return -1 if options.start == "earliest" else through
-    return position.batch - 1
+    if batch is None:
+        return -1 if publish.start == "earliest" else through
+    return batch
 
 
 def last_batch_to_go(context: MaintainContext, states: Mapping[str, MirrorState]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.publishing.publish import publishing_lag
+from airflow_cdc_provider.jobs.publishing.form import publishing_lag
 from airflow_cdc_provider.jobs.publishing.stage import publish_from, published_through
 from airflow_cdc_provider.jobs.reporting.report import report
 from airflow_cdc_provider.jobs.reporting.status import signal_status, table_status
@@ -92,7 +92,7 @@ def offsets(context: JobContext) -> JobResult:
 
 def _with_publishing(context: JobContext, outcome: JobResult) -> JobResult:
     """Add where publishing stands, of a connector that publishes."""
-    if not context.connector.publish.kafka.enabled:
+    if not context.connector.publish.enabled:
         return outcome
     try:
         batch = published_through(context)

@@ -65,7 +65,7 @@ def sync(context: JobContext) -> JobResult:
     merged = [] if context.stopping() else merge_tables(context, force=force)
     skipped = context.snapshot is None
     published, failure = None, None
-    if context.connector.publish.kafka.enabled and not context.stopping():
+    if context.connector.publish.enabled and not context.stopping():
         try:
             published = publish_events(context)
         except CdcError as error:  # what was captured and merged is told all the same

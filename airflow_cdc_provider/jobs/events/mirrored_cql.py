@@ -28,7 +28,8 @@ from airflow_cdc_provider.jobs.events.cassandra import datastax_rows
 from airflow_cdc_provider.jobs.events.cassandra import events as cassandra_events
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
 from airflow_cdc_provider.jobs.events.damage import Damage
-from airflow_cdc_provider.jobs.events.scylla import ScyllaRecords, schemas_of
+from airflow_cdc_provider.jobs.events.scylla.lake import schemas_of
+from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
 from airflow_cdc_provider.jobs.topics.settings import encoded
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells

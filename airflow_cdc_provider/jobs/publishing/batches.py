@@ -18,12 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
+from airflow_cdc_provider.connector.publish_pulsar import PulsarOptions
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import RegistryAway
+from airflow_cdc_provider.pulsar.errors import BrokersAway as PulsarBrokersAway
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
@@ -172,14 +174,14 @@ class BatchPublisher:
         self.records += len(numbers)
 
 
-WAITED_FOR: Final = (BrokersAway, RegistryAway)
+WAITED_FOR: Final = (BrokersAway, PulsarBrokersAway, RegistryAway)
 """What publishing waits for: servers that don't answer."""
 
 
 def wait_for_servers(
     publish: Callable[[], None],
     sent: Callable[[], int],
-    options: KafkaOptions,
+    options: KafkaOptions | PulsarOptions,
     stopping: Callable[[], bool],
     name: str,
 ) -> None:

@@ -26,13 +26,12 @@ from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.merged_rows import row_events
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
-from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_brokers
+from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag
 from airflow_cdc_provider.jobs.publishing.publish import (
     client_settings,
-    form_of,
     heartbeats_of,
     positions_topic,
-    publishing_lag,
     registrar_of,
 )
 from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
@@ -77,7 +76,7 @@ def publish_merged(context: JobContext) -> PublishResult:
         if beats is not None:
             beats.beat()
 
-    wait_for_brokers(publish_once, lambda: run.transactions, options, context.stopping, connector.name)
+    wait_for_servers(publish_once, lambda: run.transactions, options, context.stopping, connector.name)
     result = run.result(time.monotonic() - began)
     log.info(
         "%s: published what merges through batch %d changed: %d records in %d transactions",

@@ -13,15 +13,12 @@ does, with the position.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
@@ -31,6 +28,7 @@ from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag, require_batch
 from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
 from airflow_cdc_provider.jobs.publishing.slices import (
     Producers,
@@ -46,7 +44,6 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
-from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 
@@ -100,12 +97,7 @@ def publish_from(context: JobContext, batch: int) -> None:
     Raises:
         ConfigurationError: There can be no such batch.
     """
-    if not 1 <= batch <= context.changes.state().batch + 1:
-        raise ConfigurationError(
-            "publishing can't go on there",
-            expected=f"a batch from 1 to {context.changes.state().batch + 1}, the next one",
-            found=str(batch),
-        )
+    require_batch(context, batch)
     connector = context.connector
     settings = client_settings(context)
     topic = positions_topic(connector, settings)
@@ -188,17 +180,6 @@ def positions_topic(connector: Connector, settings: ClientSettings) -> Positions
     if copies == -1:
         copies = connector.publish.topics.replication
     return PositionsTopic(settings, name, connector.name, copies)
-
-
-def form_of(connector: Connector) -> str:
-    """Return a digest of all that decides which records a batch has."""
-    plain = to_plain(connector)
-    elsewhere = ("kafka", "registry", "topics", "heartbeat_interval_seconds")
-    form = {name: value for name, value in plain.get("publish", {}).items() if name not in elsewhere}
-    source = {k: v for k, v in plain.get("source", {}).items() if k not in ("conn_id", "advanced")}
-    tables = {name: plain.get(name) for name in ("name", "type", "tables", "exclude_tables")}
-    text = json.dumps([form, source, tables], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _producers(connector: Connector, settings: ClientSettings) -> Producers:
@@ -330,15 +311,3 @@ class _Publishing:
         """Return where the first run of a connector begins."""
         earliest = self.context.connector.publish.kafka.start == "earliest"
         return PublishPosition(self.context.connector.name, 1 if earliest else through + 1)
-
-
-def publishing_lag(context: JobContext, batch: int) -> float:
-    """Return how long ago the oldest batch was committed that is not published; 0 for none."""
-    from pyspark.sql import functions as f
-
-    state = context.changes.state()
-    if batch >= state.batch:
-        return 0.0
-    rows = context.changes.pending(batch, state.batch, kinds=(record.OFFSET,))
-    (found,) = rows.agg(f.unix_micros(f.min("captured_at"))).collect()
-    return 0.0 if found[0] is None else round(time.time() - found[0] / 1_000_000, 3)

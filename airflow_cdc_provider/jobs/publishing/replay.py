@@ -30,9 +30,9 @@ from airflow_cdc_provider.jobs.events.captured import captured_records, is_stric
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
+from airflow_cdc_provider.jobs.publishing.form import form_of
 from airflow_cdc_provider.jobs.publishing.publish import (
     client_settings,
-    form_of,
     positions_topic,
     published,
     registrar_of,

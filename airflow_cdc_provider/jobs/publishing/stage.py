@@ -1,9 +1,9 @@
-"""The publish stage as ``publish.kafka.what`` wants it: each change, or what merges changed."""
+"""The publish stage: each change to Kafka or to Pulsar, or what merges changed."""
 
 from __future__ import annotations
 
 from airflow_cdc_provider.jobs.context import JobContext
-from airflow_cdc_provider.jobs.publishing import merged, publish
+from airflow_cdc_provider.jobs.publishing import merged, publish, pulsar
 from airflow_cdc_provider.jobs.spec import PublishResult
 
 
@@ -11,8 +11,11 @@ def publish_events(context: JobContext) -> PublishResult:
     """Publish what isn't published.
 
     Raises:
-        CdcError: As :func:`.publish.publish` and :func:`.merged.publish_merged`.
+        CdcError: As :func:`.publish.publish`, :func:`.merged.publish_merged` and
+            :func:`.pulsar.publish_to_pulsar`.
     """
+    if context.connector.publish.pulsar.enabled:
+        return pulsar.publish_to_pulsar(context)
     if context.connector.publish.kafka.after_merge:
         return merged.publish_merged(context)
     return publish.publish(context)
@@ -28,7 +31,8 @@ def published_through(context: JobContext) -> int | None:
     if context.connector.publish.kafka.after_merge:
         known = merged.published_merged(context)
         return None if known is None else merged.batch_of(context, known)
-    position = publish.published(context)
+    to_pulsar = context.connector.publish.pulsar.enabled
+    position = pulsar.published_to_pulsar(context) if to_pulsar else publish.published(context)
     return None if position is None else position.batch - 1
 
 
@@ -38,7 +42,9 @@ def publish_from(context: JobContext, batch: int) -> None:
     Raises:
         ConfigurationError: There can be no such batch.
     """
-    if context.connector.publish.kafka.after_merge:
+    if context.connector.publish.pulsar.enabled:
+        pulsar.publish_to_pulsar_from(context, batch)
+    elif context.connector.publish.kafka.after_merge:
         merged.publish_merged_from(context, batch)
     else:
         publish.publish_from(context, batch)

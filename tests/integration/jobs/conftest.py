@@ -19,7 +19,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.application import STAGES
 from airflow_cdc_provider.jobs.context import JobContext, build_source, do_afterwards
 from airflow_cdc_provider.jobs.spark.session import build_lake
-from airflow_cdc_provider.jobs.spec import KAFKA, REGISTRY, ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.jobs.spec import KAFKA, PULSAR, REGISTRY, ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from tests.conftest import JAVA_OPTIONS
 from tests.integration.jobs.imitated import names_in
@@ -59,10 +59,11 @@ def run_stage(spark: SparkSession) -> RunStage:
         spec = JobSpec(stage, declaration, "", tables=tables, options=options)  # type: ignore[arg-type]
         values = dict(connection)
         kafka, registry = values.pop(KAFKA, {}), values.pop(REGISTRY, {})
+        pulsar = values.pop(PULSAR, {})
         with closing(build_source(connector, values)) as source:
             changes = ChangesTable(lake, connector)
             context = JobContext(
-                spec, connector, spark, lake, changes, source, kafka=kafka, registry=registry
+                spec, connector, spark, lake, changes, source, kafka=kafka, pulsar=pulsar, registry=registry
             )
             outcome = STAGES[stage](context)
             do_afterwards(context)

@@ -1,0 +1,268 @@
+"""Connections to brokers: one socket each, a greeting, questions and their answers.
+
+A connection lives as long as records are sent: nothing is kept open while events are made, so a broker's
+pings are answered while somebody waits for an answer, and at no other time.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from contextlib import suppress
+from typing import Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.pulsar import wire
+from airflow_cdc_provider.pulsar.errors import BrokersAway, error_of
+from airflow_cdc_provider.pulsar.settings import Address, ClientSettings
+
+_REDIRECTS: Final = 20
+_RECEIVE_BYTES: Final = 1 << 16
+_LARGEST_COMMAND: Final = 64 << 20
+
+Command = tuple[int, dict[int, int | bytes]]
+"""Its type, and its fields."""
+
+
+class Connection:
+    """One connection to one broker.
+
+    Args:
+        address: The broker.
+        settings: Login, TLS, patience.
+        proxied: Behind a proxy: the broker that is meant, ``host:port``.
+
+    Raises:
+        BrokersAway: It doesn't answer.
+        ConfigurationError: The login or TLS is wrong.
+    """
+
+    def __init__(self, address: Address, settings: ClientSettings, proxied: str = "") -> None:
+        self.address = address
+        self._settings = settings
+        self._received = bytearray()
+        self._requests = 0
+        self._socket = _connect(address, settings)
+        try:
+            fields: dict[int, wire.Value] = {1: "airflow-cdc-provider", 4: wire.PROTOCOL_VERSION}
+            if settings.token:
+                fields |= {5: "token", 3: settings.token}
+            if proxied:
+                fields[6] = proxied
+            self.send(wire.command(wire.CONNECT, fields))
+            kind, found = self.receive()
+            if kind != wire.CONNECTED:
+                raise _failure(found, f"connecting to {address}")
+            self.max_message_bytes = _number(found, 3) or 5 << 20
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End it."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def send(self, frames: bytes) -> None:
+        """Send frames.
+
+        Raises:
+            BrokersAway: The connection is gone.
+        """
+        try:
+            self._socket.settimeout(self._settings.timeout_seconds)
+            self._socket.sendall(frames)
+        except OSError as error:
+            raise BrokersAway(f"broker {self.address} went away", found=str(error)) from None
+
+    def receive(self) -> Command:
+        """Return the next command that isn't about the connection itself.
+
+        Raises:
+            BrokersAway: None came in time, the connection is gone, or what came is no command.
+        """
+        deadline = time.monotonic() + self._settings.timeout_seconds
+        while True:
+            kind, fields = self._next(deadline)
+            if kind == wire.PING:
+                self.send(wire.command(wire.PONG, {}))
+            elif kind == wire.AUTH_CHALLENGE:
+                # A token that is renewed is the next job's: this one shows what it has.
+                shown = wire.message({1: "token", 2: self._settings.token})
+                self.send(wire.command(wire.AUTH_RESPONSE, {2: shown, 3: wire.PROTOCOL_VERSION}))
+            elif kind != wire.PONG:
+                return kind, fields
+
+    def ask(
+        self, kind: int, fields: dict[int, wire.Value], request_field: int, wanted: int, doing: str
+    ) -> dict[int, int | bytes]:
+        """Send a command and return what answers it. No message may wait for its receipt.
+
+        Args:
+            kind: Its type.
+            fields: Its fields, but the request's number.
+            request_field: The number of the field of that.
+            wanted: The type of its answer.
+            doing: What fails if it fails, in words.
+
+        Raises:
+            CdcError: The broker refuses it, or doesn't answer.
+        """
+        self._requests += 1
+        self.send(wire.command(kind, {**fields, request_field: self._requests}))
+        answer, found = self.receive()
+        if answer == wire.ERROR:
+            raise error_of(_number(found, 2), _text(found, 3), doing)
+        if answer != wanted:
+            raise BrokersAway(f"{doing} failed", expected=f"command {wanted}", found=f"command {answer}")
+        return found
+
+    def _next(self, deadline: float) -> Command:
+        while True:
+            if len(self._received) >= 4:
+                size = struct.unpack_from(">I", self._received)[0]
+                if size > _LARGEST_COMMAND:
+                    raise BrokersAway(f"what {self.address} sends is no command of Pulsar")
+                if len(self._received) >= 4 + size:
+                    frame = bytes(self._received[4 : 4 + size])
+                    del self._received[: 4 + size]
+                    return self._command(frame)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise BrokersAway(
+                    f"broker {self.address} doesn't answer",
+                    expected=f"within {self._settings.timeout_seconds} s",
+                )
+            self._socket.settimeout(left)
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise BrokersAway(f"broker {self.address} went away", found=str(error)) from None
+            if not data:
+                raise BrokersAway(f"broker {self.address} went away", found="it closed the connection")
+            self._received += data
+
+    def _command(self, frame: bytes) -> Command:
+        try:
+            size = struct.unpack_from(">I", frame)[0]
+            fields = wire.read_message(frame[4 : 4 + size])
+            kind = fields[1]
+            body = fields.get(kind, b"") if isinstance(kind, int) else b""
+            if not isinstance(kind, int) or not isinstance(body, bytes):
+                raise ValueError("no type")
+            return kind, wire.read_message(body)
+        except (struct.error, ValueError, KeyError) as error:
+            raise BrokersAway(
+                f"what {self.address} sends is no command of Pulsar", found=str(error)
+            ) from None
+
+
+class Brokers:
+    """Finds the broker of each topic, and keeps a connection to each.
+
+    Args:
+        settings: Of the client.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._first = Address.of(settings.service_url)
+        self._open: dict[tuple[Address, str], Connection] = {}
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has, 0 for one that isn't partitioned.
+
+        Raises:
+            CdcError: The broker refuses to tell, or doesn't answer.
+        """
+        doing = f"asking for topic {topic}"
+        first = self._to(self._first)
+        found = first.ask(wire.PARTITIONS, {1: topic}, 2, wire.PARTITIONS_RESPONSE, doing)
+        if _number(found, 3) == 1:
+            raise error_of(_number(found, 4), _text(found, 5), doing)
+        return _number(found, 1)
+
+    def of_topic(self, topic: str) -> Connection:
+        """Return a connection to the broker that serves a topic.
+
+        Raises:
+            CdcError: As :meth:`partitions`.
+        """
+        doing = f"looking for the broker of topic {topic}"
+        asked, authoritative = self._to(self._first), 0
+        for _ in range(_REDIRECTS):
+            found = asked.ask(wire.LOOKUP, {1: topic, 3: authoritative}, 2, wire.LOOKUP_RESPONSE, doing)
+            answer = _number(found, 3)
+            if answer == 2:
+                raise error_of(_number(found, 6), _text(found, 7), doing)
+            url = _text(found, 2 if self._first.tls else 1)
+            if not url:
+                raise ConfigurationError(
+                    f"{doing} failed",
+                    expected="a broker with TLS" if self._first.tls else "a broker without TLS",
+                    remedy="correct service_url in the connection's extra",
+                )
+            address = Address.of(url)
+            behind = str(address) if _number(found, 8) else ""
+            asked = self._to(self._first if behind else address, behind)
+            if answer == 1:
+                return asked
+            authoritative = _number(found, 5)
+        raise BrokersAway(f"{doing} failed", found="brokers that send to each other")
+
+    def _to(self, address: Address, proxied: str = "") -> Connection:
+        key = address, proxied
+        if key not in self._open:
+            self._open[key] = Connection(address, self._settings, proxied)
+        return self._open[key]
+
+
+def _connect(address: Address, settings: ClientSettings) -> socket.socket:
+    context: ssl.SSLContext | None = None
+    if address.tls:
+        try:
+            context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+            if settings.tls_certificate_file:
+                context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file or None)
+        except OSError as error:
+            raise ConfigurationError(
+                "the Pulsar connection's certificates can't be read",
+                found=str(error),
+                expected="PEM files that the job can read",
+            ) from None
+    try:
+        raw = socket.create_connection((address.host, address.port), settings.timeout_seconds)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return context.wrap_socket(raw, server_hostname=address.host) if context else raw
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigurationError(
+            f"the certificate of {address} isn't trusted",
+            found=error.verify_message,
+            remedy="name the authority in tls_ca_file of the connection's extra",
+        ) from None
+    except OSError as error:
+        raise BrokersAway(f"broker {address} can't be reached", found=str(error)) from None
+
+
+def _failure(found: dict[int, int | bytes], doing: str) -> Exception:
+    return error_of(_number(found, 2), _text(found, 3), doing)
+
+
+def _number(fields: dict[int, int | bytes], number: int) -> int:
+    value = fields.get(number, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _text(fields: dict[int, int | bytes], number: int) -> str:
+    value = fields.get(number, b"")
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""

@@ -1,0 +1,261 @@
+"""The producer: records to topics as KeyValue messages, each stored once by its sequence id.
+
+Records come as Arrow batches with the columns ``topic``, ``key``, ``value`` (null for a deletion),
+``headers`` (members of a JSON list of name and JSON text), ``key_schema``, ``value_schema`` (Avro) and
+``sequence``.
+
+**Once.** ``sequence`` grows from record to record and is the same whenever a record is made. A broker with
+deduplication keeps, per topic and name of a producer, the highest one that it has stored, and drops what
+isn't higher. All records are sent in their order, so what is stored of a topic is always a beginning of its
+sequence: also when a producer is killed, and when one that was believed dead goes on beside the next. So
+sending again what was sent in part completes it. Messages are not batched: the broker judges a batch as one.
+
+Without deduplication what is sent again is stored again; :attr:`PulsarProducer.undeduplicated` names the
+topics.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.pulsar import wire
+from airflow_cdc_provider.pulsar.connection import Brokers, Connection
+from airflow_cdc_provider.pulsar.errors import BrokersAway, error_of
+from airflow_cdc_provider.pulsar.settings import ClientSettings
+
+_IN_FLIGHT: Final = 4_000
+"""Messages of a topic that are sent before the first of them is acknowledged."""
+_SENT_TOGETHER_BYTES: Final = 256 << 10
+_METADATA_BYTES: Final = 10 << 10
+"""What brokers leave for a message's metadata beside its largest size."""
+
+
+@dataclass
+class _Open:
+    """A producer on one topic.
+
+    Args:
+        connection: To the topic's broker.
+        number: Its id there.
+        schema: The schemas that it was opened with.
+        schema_version: What the broker calls them.
+        stored: The highest sequence id that the broker knew when it was opened, -1 for none.
+        sent: The last that was sent since, -1 for none.
+        unanswered: Sequence ids that wait for receipts.
+        frames: What isn't sent yet.
+        frames_bytes: How much that is.
+    """
+
+    connection: Connection
+    number: int
+    schema: tuple[str, str]
+    schema_version: bytes
+    stored: int
+    sent: int = -1
+    unanswered: dict[int, None] = field(default_factory=dict)
+    frames: list[bytes] = field(default_factory=list)
+    frames_bytes: int = 0
+
+
+class PulsarProducer:
+    """Sends records under one name.
+
+    Args:
+        settings: Of the client.
+        name: The producer's name, which no other may have.
+        namespace: ``tenant/namespace`` of topics.
+
+    Attributes:
+        undeduplicated: Topics in which the broker doesn't recognize what it has stored.
+    """
+
+    def __init__(self, settings: ClientSettings, name: str, namespace: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._lead = f"persistent://{namespace}/"
+        self._known: set[str] = set()
+        self.undeduplicated: set[str] = set()
+
+    def send(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Send records, and return when all are stored.
+
+        Args:
+            batches: In the order of ``sequence``.
+
+        Raises:
+            BrokersAway: Brokers don't answer; some records may be stored: send the same again.
+            ConfigurationError: The login, a right, a topic or a schema is wrong, or a record is too large;
+                those before it are stored, none behind it in its topic is.
+            CommitConflict: Another producer has the name.
+        """
+        session = _Session(self._settings, self._name)
+        try:
+            for batch in batches:
+                for topic, schema, sent in _messages(batch):
+                    session.add(self._lead + topic, schema, sent)
+            session.finish()
+            self.undeduplicated |= {topic for topic in session.topics - self._known if session.forgets(topic)}
+            self._known |= session.topics
+        finally:
+            session.close()
+
+
+class _Session:
+    """Connections and producers of one call."""
+
+    def __init__(self, settings: ClientSettings, name: str) -> None:
+        self._brokers = Brokers(settings)
+        self._name = name
+        self._partitions: dict[str, int] = {}
+        self._open: dict[str, _Open] = {}
+        self._opened = 0
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics, partitions by themselves, that something was sent to."""
+        return {topic for topic, producer in self._open.items() if producer.sent >= 0}
+
+    def close(self) -> None:
+        """End all connections, and with them the producers."""
+        self._brokers.close()
+
+    def add(self, topic: str, schema: tuple[str, str], sent: wire.Message) -> None:
+        """Take a message; it is sent when enough of them wait."""
+        if topic not in self._partitions:
+            self.finish()  # else receipts would come before the answer
+            self._partitions[topic] = self._brokers.partitions(topic)
+        if count := self._partitions[topic]:
+            topic = f"{topic}-partition-{partition_of(sent.key or '', count)}"
+        producer = self._producer(topic, schema)
+        if sent.sequence <= producer.stored:
+            return
+        size = len(sent.value or b"") + len(sent.key or "") + len(sent.properties)
+        if size > producer.connection.max_message_bytes - _METADATA_BYTES:
+            self.finish()
+            raise ConfigurationError(
+                f"a record of {size} bytes is too large for topic {topic}",
+                expected=f"{producer.connection.max_message_bytes} bytes, less {_METADATA_BYTES}, at most",
+                remedy="raise maxMessageSize of brokers and nettyMaxFrameSizeBytes of bookies, or leave "
+                "large columns out by publish.exclude_columns",
+            )
+        frame = wire.send(producer.number, self._name, producer.schema_version, sent)
+        producer.frames.append(frame)
+        producer.frames_bytes += len(frame)
+        producer.unanswered[sent.sequence] = None
+        producer.sent = sent.sequence
+        if producer.frames_bytes >= _SENT_TOGETHER_BYTES or len(producer.unanswered) >= _IN_FLIGHT:
+            self._flush(producer)
+            while len(producer.unanswered) >= _IN_FLIGHT:
+                self._receipt(producer.connection)
+
+    def finish(self) -> None:
+        """Send what waits, and wait until all is stored."""
+        for producer in self._open.values():
+            self._flush(producer)
+        for producer in self._open.values():
+            while producer.unanswered:
+                self._receipt(producer.connection)
+
+    def forgets(self, topic: str) -> bool:
+        """Tell whether the broker doesn't know any more what it has stored of a topic a moment ago."""
+        producer = self._open[topic]
+        self._end(producer, topic)
+        return self._begin(topic, producer.schema).stored < producer.sent
+
+    def _producer(self, topic: str, schema: tuple[str, str]) -> _Open:
+        producer = self._open.get(topic)
+        if producer is not None and producer.schema == schema:
+            return producer
+        before = -1
+        self.finish()  # else receipts would come before the answer
+        if producer is not None:  # the table has another schema from here on
+            self._end(producer, topic)
+            before = producer.sent
+        self._open[topic] = self._begin(topic, schema)
+        self._open[topic].sent = before
+        return self._open[topic]
+
+    def _begin(self, topic: str, schema: tuple[str, str]) -> _Open:
+        connection = self._brokers.of_topic(topic)
+        self._opened += 1
+        name = json.loads(schema[1] or schema[0] or "{}").get("name", "").rpartition(".")[2]
+        fields: dict[int, wire.Value] = {
+            1: topic,
+            2: self._opened,
+            4: self._name,
+            7: wire.key_value_schema(name, *schema),
+            9: 1,
+        }
+        doing = f"opening a producer on topic {topic}"
+        found = connection.ask(wire.PRODUCER, fields, 3, wire.PRODUCER_SUCCESS, doing)
+        last, version = found.get(3, (1 << 64) - 1), found.get(4, b"")
+        assert isinstance(last, int)
+        assert isinstance(version, bytes)
+        return _Open(connection, self._opened, schema, version, wire.signed(last))
+
+    @staticmethod
+    def _end(producer: _Open, topic: str) -> None:
+        doing = f"closing the producer on topic {topic}"
+        producer.connection.ask(wire.CLOSE_PRODUCER, {1: producer.number}, 2, wire.SUCCESS, doing)
+
+    @staticmethod
+    def _flush(producer: _Open) -> None:
+        if producer.frames:
+            producer.connection.send(b"".join(producer.frames))
+            producer.frames, producer.frames_bytes = [], 0
+
+    def _receipt(self, connection: Connection) -> None:
+        """Wait for one message to be stored; receipts of a topic come in order."""
+        kind, found = connection.receive()
+        producer = next(
+            (p for p in self._open.values() if p.connection is connection and p.number == found.get(1)), None
+        )
+        if kind == wire.SEND_RECEIPT and producer is not None:
+            number = found.get(2, 0)
+            assert isinstance(number, int)
+            producer.unanswered.pop(number, None)
+        elif kind == wire.SEND_ERROR:
+            number, text = found.get(3, 0), found.get(4, b"")
+            assert isinstance(number, int)
+            assert isinstance(text, bytes)
+            raise error_of(number, text.decode(errors="replace"), "sending a record")
+        else:
+            raise BrokersAway(
+                "a topic moves to another broker", found=f"command {kind} of {connection.address}"
+            )
+
+
+def partition_of(key: str, count: int) -> int:
+    """Return the partition that Java's clients choose for a key: by ``String.hashCode``."""
+    number = 0
+    for byte in key.encode("ascii"):
+        number = (number * 31 + byte) & 0xFFFFFFFF
+    return (number & 0x7FFFFFFF) % count
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[tuple[str, tuple[str, str], wire.Message]]:
+    """Yield topic, schemas and message of each record."""
+    now_ms = time.time_ns() // 1_000_000
+    written: dict[str, bytes] = {}
+    names = ("topic", "key_schema", "value_schema", "sequence", "key", "value", "headers")
+    columns: Mapping[str, list[Any]] = {name: batch[name].to_pylist() for name in names}
+    for topic, key_schema, value_schema, sequence, key, value, headers in zip(*columns.values(), strict=True):
+        if headers not in written:
+            written = {headers: wire.properties(_properties(headers))}
+        key_text = None if key is None else b64encode(key).decode()
+        sent = wire.Message(sequence, key_text, value, written[headers], now_ms)
+        yield topic, (key_schema, value_schema), sent
+
+
+def _properties(members: str) -> dict[str, str]:
+    """Return a message's properties: of a header that is a JSON text its content."""
+    found = {name: json.loads(text) for name, text in json.loads(f"[{members}]") if text is not None}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}

@@ -1,0 +1,83 @@
+"""How a broker is reached: the values of an Airflow connection, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+_URL: Final = re.compile(r"(pulsar|pulsar\+ssl)://([A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?/?")
+_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+KNOWN: Final = ("service_url", "token", "tls_ca_file", "tls_certificate_file", "tls_key_file")
+"""What a connection's extra may have."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One broker, or what stands before brokers."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Read a service URL.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        found = _URL.fullmatch(url)
+        if not found:
+            raise ConfigurationError(
+                "the Pulsar connection leads nowhere",
+                expected="service_url in its extra: pulsar://host:6650, or pulsar+ssl://host:6651",
+                remedy='airflow connections add ID --conn-type generic --conn-extra \'{"service_url": '
+                '"pulsar://host:6650"}\'',
+            )
+        scheme, host, port = found.groups()
+        return cls(host.strip("[]"), int(port or _PORTS[scheme]), scheme == "pulsar+ssl")
+
+    def __str__(self) -> str:
+        """Show host and port."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """What a client is built with.
+
+    Args:
+        service_url: Where to ask first.
+        token: Shown to brokers as ``AuthenticationToken``; empty for none; shown nowhere else.
+        tls_ca_file: Certificates of authorities; empty: the system's.
+        tls_certificate_file: The client's certificate, for brokers that want one.
+        tls_key_file: Its key.
+        timeout_seconds: How long an answer is waited for.
+    """
+
+    service_url: str
+    token: str = field(default="", repr=False)
+    tls_ca_file: str = ""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    timeout_seconds: float = 30.0
+
+    @classmethod
+    def of_connection(cls, values: Mapping[str, Any], timeout_seconds: float = 30.0) -> ClientSettings:
+        """Check a connection's values.
+
+        Raises:
+            ConfigurationError: It leads nowhere, or has what nobody knows.
+        """
+        unknown = sorted(set(values) - set(KNOWN))
+        if unknown:
+            raise ConfigurationError(
+                f"the Pulsar connection's extra has {unknown[0]}", expected=f"some of {', '.join(KNOWN)}"
+            )
+        found = {name: str(value) for name, value in values.items()}
+        Address.of(found.get("service_url", ""))
+        return cls(timeout_seconds=timeout_seconds, **found)

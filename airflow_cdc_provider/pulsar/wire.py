@@ -1,0 +1,202 @@
+"""Pulsar's binary protocol, as far as producers speak it: commands, messages and schemas as bytes.
+
+A frame of a command, and that of a command with a message behind it; numbers have the highest byte first::
+
+    total size 4 | command size 4 | command
+    total size 4 | command size 4 | command | metadata size 4 | metadata | payload
+
+Commands and metadata are Protobuf messages. Their fields are few, so they are written by number, as the
+protocol (``PulsarApi.proto``, version 19) numbers them. Messages have no checksum, which brokers take as
+such: TCP has one, and the broker makes its own for what it stores.
+
+A KeyValue schema is ``size 4 | key's schema | size 4 | value's schema``; its properties say what these are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+PROTOCOL_VERSION: Final = 19
+KEY_VALUE: Final = 15
+"""Number of the type of schemas that KeyValue schemas have."""
+
+CONNECT: Final = 2
+CONNECTED: Final = 3
+PRODUCER: Final = 5
+SEND: Final = 6
+SEND_RECEIPT: Final = 7
+SEND_ERROR: Final = 8
+SUCCESS: Final = 13
+ERROR: Final = 14
+CLOSE_PRODUCER: Final = 15
+PRODUCER_SUCCESS: Final = 17
+PING: Final = 18
+PONG: Final = 19
+PARTITIONS: Final = 21
+PARTITIONS_RESPONSE: Final = 22
+LOOKUP: Final = 23
+LOOKUP_RESPONSE: Final = 24
+AUTH_CHALLENGE: Final = 36
+AUTH_RESPONSE: Final = 37
+
+Value = int | str | bytes
+Fields = Mapping[int, Value]
+"""Values of a Protobuf message by the numbers of their fields; a message in it is its bytes."""
+
+
+def message(fields: Fields) -> bytes:
+    """Write a Protobuf message whose values are numbers from 0, texts or bytes."""
+    written = bytearray()
+    for number, value in fields.items():
+        if isinstance(value, int):
+            written += varint(number << 3)
+            written += varint(value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            written += varint(number << 3 | 2)
+            written += varint(len(data))
+            written += data
+    return bytes(written)
+
+
+def varint(number: int) -> bytes:
+    """Write a number from 0 in groups of seven bits, the lowest first."""
+    if number < 128:
+        return bytes((number,))
+    written = bytearray()
+    while number >= 128:
+        written.append(number & 127 | 128)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def read_message(data: bytes) -> dict[int, int | bytes]:
+    """Read a Protobuf message: numbers and bytes by field, the last of each.
+
+    Raises:
+        ValueError: It is none.
+    """
+    fields: dict[int, int | bytes] = {}
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            fields[number], at = _read_varint(data, at)
+            continue
+        if kind == 2:
+            size, at = _read_varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"a field of kind {kind}")
+        if at + size > len(data):
+            raise ValueError("a field that ends behind the message")
+        fields[number] = data[at : at + size]
+        at += size
+    return fields
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < len(data) and shift < 64:
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+        shift += 7
+    raise ValueError("a number without end")
+
+
+def signed(number: int) -> int:
+    """Return a number of a field that may be negative."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def command(kind: int, fields: Fields) -> bytes:
+    """Write the frame of a command."""
+    body = _command_body(kind, fields)
+    return struct.pack(">II", len(body) + 4, len(body)) + body
+
+
+def _command_body(kind: int, fields: Fields) -> bytes:
+    # The number of a command's type is that of the field that holds it.
+    return message({1: kind, kind: message(fields)})
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message.
+
+    Args:
+        sequence: Its number, by which the broker knows it again.
+        key: In base64, None for none.
+        value: None for a deletion.
+        properties: Written as :func:`properties` does.
+        published_ms: Time, ms since 1970.
+    """
+
+    sequence: int
+    key: str | None
+    value: bytes | None
+    properties: bytes
+    published_ms: int
+
+
+def properties(pairs: Mapping[str, str]) -> bytes:
+    """Write a message's properties."""
+    return b"".join(message({4: message({1: name, 2: text})}) for name, text in pairs.items())
+
+
+def send(producer: int, name: str, schema_version: bytes, sent: Message) -> bytes:
+    """Write the frame of a message.
+
+    Args:
+        producer: The producer's id on this connection.
+        name: Its name.
+        schema_version: Of the topic's schema, as the broker told it.
+        sent: The message.
+    """
+    fields: dict[int, Value] = {1: name, 2: sent.sequence, 3: sent.published_ms}
+    if sent.key is None:
+        fields[30] = 1
+    else:
+        fields |= {6: sent.key, 17: 1}
+    if schema_version:
+        fields[16] = schema_version
+    if sent.value is None:
+        fields[25] = 1
+    metadata = message(fields) + sent.properties
+    body = _command_body(SEND, {1: producer, 2: sent.sequence})
+    value = sent.value or b""
+    total = 4 + len(body) + 4 + len(metadata) + len(value)
+    return b"".join(
+        (struct.pack(">II", total, len(body)), body, struct.pack(">I", len(metadata)), metadata, value)
+    )
+
+
+def key_value_schema(name: str, key: str, value: str) -> bytes:
+    """Write the schema of pairs of Avro records whose key is the message's key (``SEPARATED``).
+
+    Args:
+        name: Name of both records.
+        key: Avro schema of keys.
+        value: That of values.
+    """
+    data = b"".join(struct.pack(">I", len(part)) + part for part in (key.encode(), value.encode()))
+    told = {
+        "key.schema.name": name,
+        "key.schema.type": "AVRO",
+        "key.schema.properties": "{}",
+        "value.schema.name": name,
+        "value.schema.type": "AVRO",
+        "value.schema.properties": "{}",
+        "kv.encoding.type": "SEPARATED",
+    }
+    pairs = b"".join(message({5: message({1: key, 2: text})}) for key, text in told.items())
+    return message({1: "KeyValue", 3: data, 4: KEY_VALUE}) + pairs

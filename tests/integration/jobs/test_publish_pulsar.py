@@ -1,0 +1,107 @@
+"""From a real Cassandra to a real Pulsar: topics as DataStax's CDC writes them, each change of a row once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.pulsar.errors import BrokersAway
+from airflow_cdc_provider.pulsar.producer import PulsarProducer
+from server_kit import PulsarServer
+from tests.integration.jobs.shop import Shop
+
+pytestmark = pytest.mark.integration
+
+
+def declared(shop: Shop, server: PulsarServer, **pulsar: Any) -> dict[str, Any]:
+    """Declare publishing to Pulsar; return the connection with the broker's."""
+    shop.declare(
+        publish={
+            "envelope": "datastax",
+            "key": "avro",
+            "value": "avro",
+            "cassandra": {"reread": True, "node_header": False},
+            "pulsar": {"connection": "pulsar", "retry_seconds": 0, **pulsar},
+        }
+    )
+    return {**shop.connection, "pulsar": {"service_url": server.service_url}}
+
+
+def test_readers_of_datastax_topics_see_each_row_once_also_after_a_kill(
+    shop: Shop, pulsar_server: PulsarServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = declared(shop, pulsar_server, records_at_once=4)
+    shop.run("CREATE TABLE t (p text, c int, a int, s set<text>, PRIMARY KEY (p, c)) WITH cdc = true")
+    for n in range(10):
+        shop.run("INSERT INTO t (p, c, a, s) VALUES (%s, %s, %s, {'x'})", (f"ä{n % 2}", n, n))
+    shop.run("DELETE FROM t WHERE p = 'ä0' AND c = 4")
+    shop.close_segments()
+    assert shop.stage("capture", connection=connection).ok
+
+    send = PulsarProducer.send
+
+    def send_and_break(producer: PulsarProducer, batches: Sequence[pa.RecordBatch]) -> None:
+        send(producer, batches)
+        raise BrokersAway("the run ends after records were stored, before the position is")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PulsarProducer, "send", send_and_break)
+        for _ in range(2):
+            with pytest.raises(BrokersAway):
+                shop.stage("publish", connection=connection)
+    published = shop.stage("publish", connection=connection).published
+    assert published is not None
+    assert (published.records, published.pending_batches) == (10, 0)
+
+    topic = f"persistent://public/default/data-{shop.keyspace}.t"
+    messages = pulsar_server.read(topic)
+    rows = {(m["key"]["p"], m["key"]["c"]): m["value"] for m in messages}
+    assert len(messages) == len(rows) == 10, "none twice"
+    assert rows.pop(("ä0", "4")) is None
+    assert {key: value["a"] for key, value in rows.items()} == {
+        (f"ä{n % 2}", str(n)): str(n) for n in range(10) if n != 4
+    }
+    assert {m["encoding"] for m in messages} == {"SEPARATED"}
+    assert all(set(m["properties"]) == {"writetime"} for m in messages)
+    schema = pulsar_server.admin(f"schemas/public/default/data-{shop.keyspace}.t/schema")
+    assert schema["properties"]["key.schema.name"] == "t"
+
+    shop.run("UPDATE t SET a = 100 WHERE p = 'ä1' AND c = 1")
+    assert shop.sync(connection=connection).published.records == 1  # type: ignore[union-attr]
+    assert pulsar_server.read(topic)[-1]["value"]["a"] == "100"
+    told = shop.stage("offsets", connection=connection, action="show").published
+    assert told is not None
+    assert told.pending_batches == 0
+    shop.stage("offsets", connection=connection, action="publish", batch=1)
+    again = shop.stage("publish", connection=connection).published
+    assert again is not None
+    assert again.records == 11
+    assert len(pulsar_server.read(topic)) == 22, "whoever asks for it gets all anew"
+
+
+def test_without_deduplication_a_run_fails_unless_doubles_are_accepted(
+    shop: Shop, pulsar_server: PulsarServer
+) -> None:
+    namespace = f"public/{shop.keyspace}"
+    pulsar_server.admin(f"namespaces/{namespace}", {}, method="PUT")
+    pulsar_server.admin(f"namespaces/{namespace}/deduplication", False, method="POST")
+    connection = declared(shop, pulsar_server, namespace=namespace)
+    shop.run("CREATE TABLE t (p int PRIMARY KEY, a int) WITH cdc = true")
+    shop.run("INSERT INTO t (p, a) VALUES (1, 1)")
+    shop.close_segments()
+    assert shop.stage("capture", connection=connection).ok
+    with pytest.raises(ConfigurationError, match="doesn't deduplicate"):
+        shop.stage("publish", connection=connection)
+    declared(shop, pulsar_server, namespace=namespace, delivery="at_least_once")
+    shop.run("INSERT INTO t (p, a) VALUES (2, 2)")
+    shop.close_segments()
+    assert shop.stage("capture", connection=connection).ok
+    published = shop.stage("publish", connection=connection).published
+    assert published is not None
+    assert any("doesn't deduplicate" in finding for finding in published.findings)
+    messages = pulsar_server.read(f"persistent://{namespace}/data-{shop.keyspace}.t")
+    assert sorted(message["key"]["p"] for message in messages) == ["1", "2"]
