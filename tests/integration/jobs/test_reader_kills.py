@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +40,20 @@ def _restart(server: KafkaServer, after_seconds: float) -> None:
 def _read_with_kills(
     spark: SparkSession, server: KafkaServer, application: Application, name: str, kills: int, restarts: int
 ) -> None:
+    # One thread for all restarts, to the end: the kernel ends a server with the thread that has started it.
+    with ThreadPoolExecutor(1) as restarter:
+        _read_beside(restarter, spark, server, application, name, kills, restarts)
+
+
+def _read_beside(
+    restarter: ThreadPoolExecutor,
+    spark: SparkSession,
+    server: KafkaServer,
+    application: Application,
+    name: str,
+    kills: int,
+    restarts: int,
+) -> None:
     topic = f"{name}.shop.orders"
     server.create_topic(topic, 3)
     workload = Workload(topic, 3, kills, schemas=True)
@@ -48,31 +62,27 @@ def _read_with_kills(
     )
     declared: dict[str, Any] = with_catalog(spark, plain)
     chance = random.Random(kills)
-    restarting: list[threading.Thread] = []
+    restarting: list[Future[None]] = []
     begun = 0
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         nonlocal begun
         begun = number
-        for thread in restarting:
-            thread.join(120)
+        wait(restarting)
         workload.version = 2 if number else 1
         send(server, workload.messages(250), transactional=f"{topic}-tx" if number % 2 else "")
         if number % 3 == 0:
             send(server, workload.copy().messages(20), transactional=f"{topic}-tx", commit=False)
         process = application.start("sync", declared, connection(server))
         if len(restarting) < restarts:
-            restarting.append(threading.Thread(target=_restart, args=(server, chance.uniform(4, 16))))
-            restarting[-1].start()
+            restarting.append(restarter.submit(_restart, server, chance.uniform(4, 16)))
         return process
 
-    try:
-        application.kill_often(kills, begin)
-        last = application.wait(begin(begun + 1))
-        assert last.ok, last.error
-    finally:
-        for thread in restarting:
-            thread.join(120)
+    application.kill_often(kills, begin)
+    last = application.wait(begin(begun + 1))
+    assert last.ok, last.error
+    for restart in restarting:
+        restart.result()
     final = application.wait(application.start("sync", declared, connection(server)))
     assert final.ok, final.error
 
