@@ -84,6 +84,14 @@ class Application:
         self.folder = folder
         self.jar = jar
         self.result_path = folder / "result.json"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def close(self) -> None:
+        """End what still runs, with all that it has started: of a test that failed."""
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+                process.wait(30)
 
     def start(
         self,
@@ -117,13 +125,15 @@ class Application:
             f"--conf spark.local.dir={self.folder} pyspark-shell",
         }
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, str(APPLICATION), str(spec)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
             )
+        self._started.append(process)
+        return process
 
     def wait(self, process: subprocess.Popen[bytes], timeout_seconds: float = 240) -> JobResult:
         """Wait for its end and read its result."""
@@ -171,9 +181,11 @@ class Application:
 
 
 @pytest.fixture
-def application(tmp_path: Path, iceberg_jar: Path) -> Application:
+def application(tmp_path: Path, iceberg_jar: Path) -> Iterator[Application]:
     """A job application with a folder of its own."""
-    return Application(tmp_path, iceberg_jar)
+    found = Application(tmp_path, iceberg_jar)
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from server_kit import KafkaServer
 if TYPE_CHECKING:
     from confluent_kafka import Message
     from pymongo.database import Database
+    from pyspark.sql import SparkSession
 
     from tests.integration.jobs.conftest import RunStage
 
@@ -32,6 +33,13 @@ def declaration(database: Database, kafka: dict[str, Any] | None = None, **publi
             "kafka": {"connection": "kafka", **(kafka or {})},
         },
     }
+
+
+def with_catalog(spark: SparkSession, declared: dict[str, Any]) -> dict[str, Any]:
+    """Declare the lake's catalog too, as a process that doesn't share the tests' Spark needs it."""
+    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+    lake = {**declared["lake"], "catalog_options": {"type": "hadoop", "warehouse": warehouse}}
+    return {**declared, "lake": lake}
 
 
 def topic_of(database: Database, name: str) -> str:

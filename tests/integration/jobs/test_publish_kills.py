@@ -25,6 +25,7 @@ from tests.integration.jobs.publishing import (
     sequences_of,
     topic_of,
     with_broker,
+    with_catalog,
     write,
 )
 
@@ -58,13 +59,6 @@ def _captured(
     return declared
 
 
-def _for_processes(spark: SparkSession, declared: dict[str, Any]) -> dict[str, Any]:
-    """Declare the lake's catalog too, as a process that doesn't share the tests' Spark needs it."""
-    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
-    lake = {**declared["lake"], "catalog_options": {"type": "hadoop", "warehouse": warehouse}}
-    return {**declared, "lake": lake}
-
-
 def _publish_with_kills(
     spark: SparkSession,
     run_stage: RunStage,
@@ -76,7 +70,7 @@ def _publish_with_kills(
 ) -> None:
     topics = make_topics(server, database, "orders", "customers")
     declared = _captured(run_stage, database, both, 20_000)
-    own = _for_processes(spark, declared)
+    own = with_catalog(spark, declared)
     begun = 0
 
     def begin(number: int) -> subprocess.Popen[bytes]:
@@ -113,6 +107,65 @@ def test_jobs_killed_often_publish_each_event_once(
     _publish_with_kills(spark, run_stage, database, both, kafka_server, application, kills=20)
 
 
+def _replay_with_kills(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    server: KafkaServer,
+    application: Application,
+    kills: int,
+) -> None:
+    names = make_topics(server, database, "orders", "customers")
+    declared = _captured(run_stage, database, both, 20_000)
+    moved = [f"again{name.removeprefix(database.name)}" for name in names]
+    for topic in moved:
+        server.create_topic(topic, 1 if topic.endswith("transaction") else 3)
+    own = with_catalog(spark, declared)
+    begun = done = 0
+
+    def begin(number: int) -> subprocess.Popen[bytes]:
+        nonlocal begun, done
+        if number and application.result_path.exists():
+            done += 1  # the run before had come to its end; this one is another replay
+        begun = number
+        return application.start("replay", own, both, topic_prefix="again", request=f"{done}")
+
+    application.kill_often(kills, begin)
+    last = application.wait(begin(begun + 1))
+    assert last.ok, last.error
+    once = printed(run_stage, declared, application.folder)
+    expected = {
+        (f"again{topic.removeprefix(database.name)}", key): events * (done + 1)
+        for (topic, key), events in once.items()
+    }
+    assert sequences_of(read(server, moved)) == expected, "the range once for each replay, in order"
+    assert not sequences_of(read(server, names)), "nothing elsewhere"
+
+
+def test_a_killed_replay_sends_its_range_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    _replay_with_kills(spark, run_stage, database, both, kafka_server, application, kills=1)
+
+
+@pytest.mark.long
+def test_a_replay_killed_often_sends_its_range_once(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    application: Application,
+) -> None:
+    _replay_with_kills(spark, run_stage, database, both, kafka_server, application, kills=20)
+
+
 @pytest.mark.long
 def test_killed_executors_and_jobs_publish_each_event_of_slices_once(
     spark: SparkSession,
@@ -124,13 +177,13 @@ def test_killed_executors_and_jobs_publish_each_event_of_slices_once(
 ) -> None:
     topics = make_topics(kafka_server, database, "orders", "customers")[1:]
     declared = _captured(run_stage, database, both, 40_000, slices=2, transactions=False)
-    own = _for_processes(spark, declared)
+    own = with_catalog(spark, declared)
     master = "local-cluster[2,1,1024] --conf spark.executor.memory=700m"
 
     def at_work() -> subprocess.Popen[bytes]:
         before = len(read(kafka_server, topics))
         job = application.start("publish", own, both, master=master)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while len(read(kafka_server, topics)) == before:
             assert job.poll() is None, application.log_tail()
             assert time.monotonic() < deadline, application.log_tail()

@@ -40,7 +40,12 @@ def test_published_avro_has_its_schemas_in_the_registry_and_waits_for_it(
     both = with_broker(connection, kafka_server)
     topics = make_topics(kafka_server, database, "orders")
     declared = declaration(
-        database, key="avro", value="avro", transactions=False, registry={"connection": "r"}
+        database,
+        {"retry_seconds": 1.0},
+        key="avro",
+        value="avro",
+        transactions=False,
+        registry={"connection": "r"},
     )
     database.orders.insert_many([{"_id": n, "name": f"é{n}"} for n in range(3)])
     silent = {**declared, "publish": {**declared["publish"], "kafka": {}}}

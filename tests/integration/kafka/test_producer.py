@@ -211,15 +211,21 @@ def _publish_with_kills(server: KafkaServer, name: str, kills: int) -> None:
         # Read after the start: who was killed holds readers back until the next producer has begun.
         before = positions.read()
         deadline = time.monotonic() + 60
-        while (now := positions.read()) == before:
-            assert time.monotonic() < deadline, "nothing is published"
-        time.sleep(rng.uniform(0, 0.2))
-        assert process.poll() is None
-        process.kill()
-        process.wait()
+        try:
+            while (now := positions.read()) == before:
+                assert time.monotonic() < deadline, "nothing is published"
+            time.sleep(rng.uniform(0, 0.2))
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
     assert now is not None
     total = now.records + 20_000
-    assert _start(server, name, total).wait(120) == 0
+    with _start(server, name, total) as last:
+        try:
+            assert last.wait(120) == 0
+        finally:
+            last.kill()
     _assert_each_once(server, name, total)
 
 
