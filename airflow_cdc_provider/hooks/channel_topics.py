@@ -83,8 +83,8 @@ def _looked_at(
         facts = ask(values(), topic, partitions)
     except CdcError as error:
         level: Literal["error", "warning"] = "error" if isinstance(error, ConfigurationError) else "warning"
-        found = f": {error.found}" if error.found else ""
-        yield Finding(level, subject, f"{topic}: {error.message}{found}", error.remedy or "check the brokers")
+        why = f": {error.found}" if error.found else ""
+        yield Finding(level, subject, f"{topic}: {error.message}{why}", error.remedy or "check the brokers")
         return
     found = list(judge(facts))
     yield from found or [Finding("ok", subject, f"{topic} is there, with {facts.partitions} partitions")]

@@ -25,9 +25,10 @@ from airflow_cdc_provider.jobs.comparing.told import TOLD_DDL, RowForm, told_by
 from airflow_cdc_provider.jobs.comparing.told_rows import compare_told
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
-from airflow_cdc_provider.sources.cql.schema import Column, TableSchema
+from airflow_cdc_provider.sources.cql.schema import Column, CqlType, TableSchema
 from airflow_cdc_provider.sources.debezium.json_members import read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
+from airflow_cdc_provider.sources.debezium.options import FRAMED
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         if column.name in excluded
         or (in_cells and (column.type.multi_cell or column.type.name == "counter"))
         or (in_cells and column.type.parameters and not shows_nested)
+        # JSON has some maps as objects, converters with a registry have none.
+        or (publish.value in FRAMED and _holds(column.type, "map"))
+        # In Protobuf an empty list is none.
+        or (publish.value == "protobuf" and _holds(column.type, "list", "set", "vector"))
     ]
     return RowForm(
         "cassandra" if isinstance(connector.source, CassandraOptions) else "scylla",
@@ -103,6 +108,10 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         enveloped,
         in_cells,
     )
+
+
+def _holds(kind: CqlType, *names: str) -> bool:
+    return kind.name in names or any(_holds(inner, *names) for inner in kind.parameters)
 
 
 def compared_rows(topic: DataFrame, mirror: DataFrame, form: RowForm, partitions: int) -> DataFrame:

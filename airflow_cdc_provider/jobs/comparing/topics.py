@@ -130,6 +130,12 @@ def require_comparable(connector: Connector) -> None:
             + (" or string" if texts else ""),
             found=f"{publish.value} and {publish.key}",
         )
+    if publish.value == "protobuf" and publish.protobuf_nullables == "plain":
+        raise ConfigurationError(
+            "events of this form don't tell a null from 0 or an empty text",
+            expected="publish.protobuf_nullables optional or wrapper",
+            found="plain",
+        )
 
 
 def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:

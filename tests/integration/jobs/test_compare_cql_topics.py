@@ -103,9 +103,9 @@ def test_a_topic_of_cells_equals_its_mirror_until_its_records_are_wrong(
     topic = Topic(shop, kafka_server, "orders")
     result, note = topic.compare()
     assert result.ok, (result.error, note)
-    # a: 0, 1, 2, 9 and statics; b: 8; c: 3 and statics. What was before the deletion of a range isn't known.
-    assert counts(note) == (8, 0, 0, 0)
-    assert (note["not_compared"], note["columns_not_compared"]) == (3, ["tags"])
+    # a: 0, 1, 2, 9 and statics; b: 8; c: statics, for a range of it was deleted after its rows were told.
+    assert counts(note) == (7, 0, 0, 0)
+    assert (note["not_compared"], note["columns_not_compared"]) == (4, ["tags"])
     caplog.clear()
 
     wrong, gone, extra = (topic.key(shop="a", n=n) for n in (0, 1, 3))
@@ -117,7 +117,7 @@ def test_a_topic_of_cells_equals_its_mirror_until_its_records_are_wrong(
     with caplog.at_level(logging.WARNING):
         result, note = topic.compare()
     assert (result.ok, result.error_code) == (False, "DIFFERENT")
-    assert counts(note) == (5, 1, 1, 2)
+    assert counts(note) == (4, 1, 1, 2)
     found = told_differences(caplog)
     assert sorted(found, key=repr) == sorted(
         [
@@ -144,7 +144,7 @@ def test_a_topic_of_whole_rows_equals_its_mirror_until_its_records_are_wrong(
     shop.run("INSERT INTO orders (shop, owner) VALUES ('a', 'ann')")
     assert shop.sync().ok
     shop.run("UPDATE orders SET tags = tags + {'y'}, amount = null WHERE shop = 'a' AND n = 0")
-    shop.run("DELETE FROM orders WHERE shop = 'a' AND n > 2")
+    shop.run("DELETE FROM orders WHERE shop = 'a' AND n = 3")
     assert shop.sync().ok
 
     topic = Topic(shop, kafka_server, "orders")
@@ -199,7 +199,7 @@ def test_a_topic_of_scylla_equals_its_mirror_until_its_records_are_wrong(
     cluster.execute(
         "item", *(Insert(key, (number(n),), {"qty": number(n), "price": price}) for n in range(4))
     )
-    cluster.execute("item", Insert(key, (), {"owner": b"ann"}))
+    cluster.execute("item", Insert(key, None, {"owner": b"ann"}))
     time.sleep(2.1)
     assert shop.stage("sync").ok
     cluster.execute("item", Update(key, (number(0),), (SetWhole("qty", number(9)), SetWhole("price", None))))

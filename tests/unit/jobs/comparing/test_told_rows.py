@@ -46,9 +46,9 @@ def compared(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> 
     return compare_told(pa.Table.from_batches(sides), form, NOW_US)
 
 
-def counts(*sides: list[Event], form: RowForm = CELLS) -> tuple[int, ...]:
+def counts(topic: list[Event], mirror: list[Event], form: RowForm = CELLS) -> tuple[int, ...]:
     """Equal, only in the topic, only in the mirror, different, untold, not compared."""
-    found = compared(*sides, form=form)
+    found = compared(topic, mirror, form)
     assert found.samples or found.only_left + found.only_right + found.different == 0
     return (
         found.equal,

@@ -1,0 +1,114 @@
+"""Events of a recording of Cassandra are told alike in every form that topics have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_cdc_provider.events.framing import TopicSchema
+from airflow_cdc_provider.jobs.comparing.cql_topics import row_form
+from airflow_cdc_provider.jobs.comparing.told import told_by
+from airflow_cdc_provider.jobs.comparing.topics import _everything, _options
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.made import Wanted
+from airflow_cdc_provider.jobs.events.sliced import SliceRows
+from airflow_cdc_provider.jobs.offline.cassandra import _source
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.sources.cql.schema import TableSchema
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
+from airflow_cdc_provider.sources.debezium.records import Messages, read_messages
+from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING
+from tests.unit.jobs.events.lake_records import NOW_NS, cassandra
+from tests.unit.sources.debezium.registry_writers import Registered
+
+Told = dict[str, list[Mapping[str, Any]]]
+
+
+class Registry(Registered):
+    """A registry in memory that also takes schemas in."""
+
+    def schema_id(self, schema: TopicSchema) -> int:
+        return self.add(schema.type, schema.text)
+
+
+def compared_cells(text: bytes, left_out: Collection[str]) -> dict[str, Any]:
+    """Read the cells of a row that are compared in any form."""
+    cells = json.loads(text)
+    return {name: cell for name, cell in cells.items() if cell is not None and name not in left_out}
+
+
+def nests(schema: TableSchema) -> bool:
+    """Tell whether a table has collections in collections, which Protobuf doesn't know."""
+    inner = [kind for column in schema.columns for kind in column.type.parameters]
+    return any(kind.name in ("list", "set", "map", "vector") for kind in inner)
+
+
+def told(**publish: Any) -> Told:
+    """Tell what the events of the recording say, by topic."""
+    registry = Registry()
+    if publish.get("value", "json") != "json":
+        publish["registry"] = {"url": "http://registry:8081"}
+    captured = cassandra(**publish, field_names="avro", schema_names="avro")
+    connector = captured.connector
+    framed = replace(connector, publish=replace(connector.publish, value="protobuf"))
+    schemas = _source(connector, RECORDING).schemas.tables
+    flat = [name for name, schema in schemas.items() if not nests(schema)]
+    kept = captured.rows.filter(pc.is_in(captured.rows["source_table"], value_set=pa.array(flat)))
+    rows = SliceRows(kept.to_batches(max_chunksize=10_000))
+    wanted = Wanted(0, captured.through, NOW_NS, by_batch=True, registrar=registry)
+    made = list(captured.make(rows.between(0, captured.through), wanted, Damage(strict=True)))
+    records = pa.Table.from_batches([one.records for one in made])
+    found: Told = {}
+    for topic in pc.unique(records["topic"]).to_pylist():
+        own = records.filter(pc.equal(records["topic"], topic)).combine_chunks()
+        count = own.num_rows
+        keys, values = (own[name].combine_chunks().cast(pa.binary()) for name in ("key", "value"))
+        places = np.arange(count)
+        reader = SliceReader(
+            ClientSettings({"bootstrap.servers": "none:9092"}),
+            _options(connector, [topic]),
+            _everything,
+            registry=registry,
+        )
+        feed = reader._feed(TopicSlice(MessageRange(topic, 0, 0, count), 0, 1, topic, 0))
+        messages = Messages(keys, values, places, np.full(count, -1))
+        read = read_messages(messages, feed, set(), {})  # type: ignore[arg-type]
+        read = read.filter(pc.equal(read["kind"], "change"))
+        schema = schemas[topic.partition(".")[2]]
+        form = row_form(connector, schema)
+        left_out = row_form(framed, schema).left_out
+        batch = told_by(read["key"], read["payload"], np.arange(read.num_rows), form, of_mirror=False)
+        found[topic] = [
+            {**row, "key": json.loads(row["key"]), "cells": compared_cells(row["cells"], left_out)}
+            for row in batch.drop_columns(["place", "partition"]).to_pylist()
+        ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def as_json() -> Told:
+    return told()
+
+
+def test_the_recording_has_all_that_events_can_tell(as_json: Told) -> None:
+    assert {row["what"] for rows in as_json.values() for row in rows} >= {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("converter", ["avro", "protobuf", "json_schema"])
+def test_events_tell_the_same_in_every_form_with_a_registry(as_json: Told, converter: str) -> None:
+    found = told(key=converter, value=converter)
+    assert set(found) == set(as_json)
+    for topic, rows in as_json.items():
+        assert found[topic] == rows, topic
+
+
+def test_events_tell_the_same_with_schemas_beside_them(as_json: Told) -> None:
+    assert told(schemas=True) == as_json
