@@ -382,8 +382,13 @@ class Mirror:
         return _as_contributions(self.statics.read(statics.head))
 
     def remembered(self) -> DataFrame:
-        """Return what the side table has for reconciliation: all but doubts."""
-        return self.side.read().where(f"scope <> {DOUBT}")
+        """Return what the side table has for reconciliation, as of now: all but doubts.
+
+        Of the snapshot that is the newest now: where Spark reads a table as it is at any time, it makes each
+        frame anew that it keeps of it when the table is appended to, as merges do, under another plan. Nobody
+        could let go of that one, and it fails when the files are gone that it was made of.
+        """
+        return self.side.read(self.side.head()).where(f"scope <> {DOUBT}")
 
     def doubtful_keys(self, state: MirrorState) -> DataFrame:
         """Return the keys in doubt as of a state: one column ``key``, with repetitions."""

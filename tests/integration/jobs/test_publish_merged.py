@@ -61,9 +61,13 @@ def require_equal(messages: list[Message], rows: dict[str, Any]) -> None:
     assert {name: json.loads(after) for name, after in held.items()} == rows
 
 
+def mirror_name(database: Database, name: str) -> str:
+    return f"{database.name}.{database.name}_{name}"
+
+
 def mirrored(spark: SparkSession, database: Database, name: str) -> dict[str, Any]:
     """Return the mirror's documents, in canonical Extended JSON, by the text of their keys."""
-    rows = spark.sql(f"SELECT document FROM lake.{database.name}.{name}").collect()
+    rows = spark.sql(f"SELECT document FROM lake.{mirror_name(database, name)}").collect()
     documents = [json.loads(row["document"]) for row in rows]
     return {json.dumps(one["_id"]): one for one in documents}
 
@@ -150,7 +154,7 @@ def test_a_mirror_that_was_made_anew_is_told_and_published_anew_on_request(
     topic = topic_of(database, "orders")
     database.orders.insert_many([{"_id": "a"}, {"_id": "b"}])
     assert run(run_stage, "sync", declared, both) == 2
-    spark.sql(f"DROP TABLE lake.{database.name}.orders PURGE")
+    spark.sql(f"DROP TABLE lake.{mirror_name(database, 'orders')} PURGE")
     run_stage("snapshot", declared, both)
     with pytest.raises(OffsetMissing, match="made anew"):
         run_stage("publish", declared, both)
