@@ -20,13 +20,14 @@ pytestmark = pytest.mark.integration
 def declared(shop: Shop, server: PulsarServer, **pulsar: Any) -> dict[str, Any]:
     """Declare publishing to Pulsar; return the connection with the broker's."""
     shop.declare(
+        snapshot={"mode": "never"},
         publish={
             "envelope": "datastax",
             "key": "avro",
             "value": "avro",
             "cassandra": {"reread": True, "node_header": False},
             "pulsar": {"connection": "pulsar", "retry_seconds": 0, **pulsar},
-        }
+        },
     )
     return {**shop.connection, "pulsar": {"service_url": server.service_url}}
 
