@@ -83,8 +83,6 @@ def _read_beside(
     assert last.ok, last.error
     for restart in restarting:
         restart.result()
-    final = application.wait(application.start("sync", declared, connection(server)))
-    assert final.ok, final.error
 
     assert mirror(spark, f"{name}.shop_orders") == expected(workload.rows, schemas=True)
     rows = spark.table(f"lake.{name}.{name}_changes").where("kind = 'change'")
