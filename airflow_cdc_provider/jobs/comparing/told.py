@@ -42,7 +42,6 @@ _OPERATIONS: Final = {
     "cassandra": {"i": INSERT, "c": INSERT, "u": UPDATE, "d": DELETE, "r": DELETE_RANGE, "t": DELETE_RANGE},
     "scylla": {"c": INSERT, "r": INSERT, "u": UPDATE, "d": DELETE},
 }
-_MOST_LETTERS: Final = 128
 
 TOLD_DDL: Final = (
     "partition binary, key binary, of_mirror boolean, static boolean, what tinyint, time bigint, "

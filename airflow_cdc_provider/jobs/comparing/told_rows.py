@@ -68,8 +68,7 @@ def compare_told(told: pa.Table, form: RowForm, now_us: int) -> Comparison:
     lost_sight = events.ranged() | (perhaps & ~in_mirror)
     in_topic |= perhaps & in_mirror
 
-    there = (in_topic | in_mirror) | lost_sight
-    known = there & ~lost_sight
+    known = ~lost_sight
     both = known & in_topic & in_mirror
     different, only = both & mismatch, [known & in_topic & ~in_mirror, known & in_mirror & ~in_topic]
     samples: list[dict[str, Any]] = [
@@ -87,7 +86,7 @@ def compare_told(told: pa.Table, form: RowForm, now_us: int) -> Comparison:
         different=int(different.sum()),
         samples=tuple(samples[:MOST_SAMPLES]),
         untold=int((both & ~mismatch & untold).sum()),
-        not_compared=int((lost_sight & there).sum()),
+        not_compared=int(lost_sight.sum()),
     )
 
 

@@ -1,0 +1,93 @@
+"""Rows of mirrors of ScyllaDB as the events of a snapshot: live rows, statics alone, nothing that expired."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_cdc_provider.changes.cell_row import Cell, CellRow, write_cell_row
+from airflow_cdc_provider.changes.cells import CELL_EXPIRING, NEVER, ROW_LIVENESS, ROW_STATIC
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, ROW, STATIC
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.comparing.cql_topics import row_form
+from airflow_cdc_provider.jobs.comparing.told import told_by
+from airflow_cdc_provider.jobs.events.mirrored import as_json
+from airflow_cdc_provider.jobs.events.mirrored_cql import _CqlEvents
+from airflow_cdc_provider.sources.cql.schema import number_columns
+from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
+from tests.unit.jobs.events.test_scylla_snapshot_events import ITEM, ITEMS, SHOP, i, t
+from tests.unit.server_kit.scylla.item import T
+
+NOW_US = T + 100_000_000
+
+
+def mirrored(**publish: Any) -> tuple[Connector, ScyllaCodec, list[dict[str, Any]]]:
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "scylla"}, "publish": {"topic_prefix": "my", **publish}}
+    )
+    log = ITEMS.of_row(ITEM.full_name, "", ["name", "qty"], static=False, read_us=T)
+    # A mirror's ids are its own: here not those of the log's schema.
+    schema = number_columns(log.schema, {"qty": 9, "name": 4, "owner": 6})
+    codec = ScyllaCodec(schema, "scylla")
+    ids = {column.name: column.id for column in schema.columns}
+
+    def cell(name: str, value: bytes, ends: int = NEVER) -> Cell:
+        return Cell(ids[name], CELL_EXPIRING if ends != NEVER else 0, int(ends != NEVER), T, ends, b"", value)
+
+    def row(sku: int, *cells: Cell) -> dict[str, Any]:
+        clustering = b"\4\0\0\0" + i(sku)
+        ordered = tuple(sorted(cells))
+        state = CellRow(ROW_LIVENESS, liveness_us=T, clustering=clustering, cells=ordered)
+        return {"scope": ROW, "clustering": i(sku), "state": write_cell_row(state)}
+
+    past = NOW_US // 1_000_000 - 1
+    rows = [
+        row(1, cell("name", t("tea")), cell("qty", i(5))),
+        row(2, cell("name", t("old"), past)),
+        {"scope": STATIC, "state": write_cell_row(CellRow(ROW_STATIC, cells=(cell("owner", t("ann")),)))},
+    ]
+    common = {"key": SHOP, "clustering": b"", "generation": 0, "op": 0}
+    found = pa.RecordBatch.from_pylist([{**common, **one} for one in rows], CONTRIBUTION_SCHEMA)
+    make = _CqlEvents(as_json(connector).to_dict(), codec, 0, NOW_US, log=log)
+    events = pa.Table.from_batches(make(iter([found])))
+    return connector, codec, events.to_pylist()
+
+
+def test_rows_and_statics_are_events_with_the_cells_that_live() -> None:
+    _, _, events = mirrored()
+    shown = {event["key"]: json.loads(event["value"])["after"] for event in events}
+    assert shown == {
+        b'{"shop":7,"sku":1}': {
+            "shop": 7,
+            "sku": 1,
+            "name": {"value": "tea"},
+            "qty": {"value": 5},
+            "owner": None,
+        },
+        b'{"shop":7,"sku":2}': {
+            "shop": 7,
+            "sku": 2,
+            "name": {"value": None},
+            "qty": {"value": None},
+            "owner": None,
+        },
+        b'{"shop":7}': {"shop": 7, "sku": None, "name": None, "qty": None, "owner": {"value": "ann"}},
+    }
+
+
+@pytest.mark.parametrize("advanced", [False, True])
+def test_what_they_tell_is_what_comparisons_read(advanced: bool) -> None:
+    publish = {"scylla": {"format": "advanced", "after": "full"}} if advanced else {}
+    connector, codec, events = mirrored(**publish)
+    keys, values = (pa.array([event[name] for event in events], pa.binary()) for name in ("key", "value"))
+    form = row_form(connector, codec.schema)
+    told = told_by(keys, values, np.arange(len(keys)), form, of_mirror=True).to_pylist()
+    assert sorted((row["static"], json.loads(row["key"])["shop"]) for row in told) == [
+        (False, 7),
+        (False, 7),
+        (True, 7),
+    ]
