@@ -3,7 +3,8 @@
 A data file with the same deletes in both snapshots has the same rows in both and is not read. Of the others:
 
 * a file that only one of them has: its rows there;
-* a file that both have, with other deletes: the rows that one of them marks as deleted and the other doesn't.
+* a file that both have, with other deletes: the rows that one of them marks as deleted and the other doesn't;
+  of format 3, whose staged files don't show that mark to Spark, its rows in each of them.
 
 So what is read is in proportion to the files that changed. Their list costs a look at the metadata of all
 files, which is made on the driver. Rows that a compaction moved from one file to another are on both sides:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 PIN_PREFIX: Final = "cdc_pin_"
 """Leads the names of tags that keep snapshots; the snapshot's number follows."""
+
+_SHOWS_DELETED: Final = 2
+"""The newest format of which Spark can ask for deleted rows of staged files: row lineage hides the column."""
 
 _PLACE: Final = ("_file", "_pos")
 """Iceberg's metadata columns that name a row of a file."""
@@ -158,12 +162,16 @@ def difference(table: IcebergTable, since: str, until: str) -> Iterator[Differen
     try:
         gone = [staged.rows([task for file, task in earlier.items() if file not in kept])]
         new = [staged.rows([task for file, task in later.items() if file not in kept])]
-        deleted_then = staged.deleted([earlier[file] for file in kept])
-        deleted_now = staged.deleted([later[file] for file in kept])
-        gone.append(_less(deleted_now, deleted_then))
-        # Deletes are only ever added, but by who makes an older snapshot the newest.
-        if not any(found.snapshotId() == int(since) for found in lineage(loaded, after)):
-            new.append(_less(deleted_then, deleted_now))
+        then, now = [earlier[file] for file in kept], [later[file] for file in kept]
+        if int(loaded.operations().current().formatVersion()) > _SHOWS_DELETED:
+            gone.append(staged.rows(then))
+            new.append(staged.rows(now))
+        else:
+            deleted_then, deleted_now = staged.deleted(then), staged.deleted(now)
+            gone.append(_less(deleted_now, deleted_then))
+            # Deletes are only ever added, but by who makes an older snapshot the newest.
+            if not any(found.snapshotId() == int(since) for found in lineage(loaded, after)):
+                new.append(_less(deleted_then, deleted_now))
         yield Difference(_together(gone), _together(new), len(earlier.keys() | later.keys()))
     finally:
         staged.clear()

@@ -128,9 +128,9 @@ def test_columns_that_come_and_are_renamed_change_no_row(table: IcebergTable) ->
     first = commit(table, dict.fromkeys(range(3), "a"))
     wider = pa.schema([pa.field("words", pa.string()), COLUMNS.field("counts"), pa.field("more", pa.int32())])
     table.evolve(spark_schema(mirror_arrow_schema(wider)), Drift(keys=1))
-    now = table.head().snapshot
-    assert now
-    row = ("text b", {"n": 2}, (b"1", b"1", None, 0, b"v", b"a", None), 7)
+    values: dict[str, Any] = {"words": "text b", "counts": {"n": 2}, "more": 7}
+    values["_cdc"] = (b"1", b"1", None, 0, b"v", b"a", None)
+    row = tuple(values[name] for name in table.schema().names)
     written = table.spark.createDataFrame([row], table.schema())
     ids = table.spark.createDataFrame([(b"1",)], "id binary")
     table.commit(table.head(), append=written, delete_keys=("_cdc.id", ids), properties={})
