@@ -117,7 +117,7 @@ class Job:
         lake = SimpleNamespace(table=lambda name: self.table)
         context: Any = JobContext(spec, connector, None, lake, changes, None)  # type: ignore[arg-type]
         context.pulsar = {"service_url": self.broker.url}
-        return context  # type: ignore[no-any-return]
+        return context
 
     def _captured(self, context: JobContext, wanted: Wanted, damage: object) -> Iterator[Made]:
         """Make records as the encoder does, of Avro with its schemas beside."""
