@@ -86,9 +86,9 @@ class StandingTable:
         Raises:
             CommitConflict: Another run stored something since this one has read or stored.
         """
-        from pyspark.sql.types import StructType
+        from pyspark.sql.types import StringType, StructField, StructType
 
         if self._head is None:
-            self._table.create(StructType.fromDDL("position string"))
+            self._table.create(StructType([StructField("position", StringType())]))
             self._head = self._table.head()
         self._head = self._table.commit(self._head, properties={_PROPERTY: standing.to_json()})

@@ -102,7 +102,10 @@ def test_a_broker_that_does_not_deduplicate_is_told(pulsar_server: PulsarServer)
     plain.send([records("t", 0, 5)])
     assert plain.undeduplicated == {"persistent://public/plain/t"}
     plain.send([records("t", 0, 5)])
-    assert written(pulsar_server.read("persistent://public/plain/t")) == [*range(5), *range(5)]
+    later = PulsarProducer(ClientSettings(pulsar_server.service_url), "plain", "public/plain")
+    later.send([records("t", 5, 7)])
+    assert later.undeduplicated == plain.undeduplicated
+    assert written(pulsar_server.read("persistent://public/plain/t")) == [*range(5), *range(5), 5, 6]
 
 
 def test_what_cannot_be_sent_is_told_by_its_type(pulsar_server: PulsarServer) -> None:
@@ -117,5 +120,5 @@ def test_what_cannot_be_sent_is_told_by_its_type(pulsar_server: PulsarServer) ->
     values = [b"", b"x" * (6 << 20), b""]
     at = large.schema.get_field_index("value")
     with pytest.raises(ConfigurationError, match="too large"):
-        producer_of(pulsar_server, "large").send([large.set_column(at, "value", [values])])
+        producer_of(pulsar_server, "large").send([large.set_column(at, "value", pa.array(values))])
     assert written(pulsar_server.read(f"{LEAD}data-ks.large")) == [0], "none behind it is stored"

@@ -1,17 +1,35 @@
-"""Sequence ids by which a broker knows records again."""
+"""The stage that publishes to Pulsar: sequence ids, and runs that end anywhere, beside a made broker."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.exceptions import OffsetMissing
-from airflow_cdc_provider.jobs.events.made import Made
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
+from airflow_cdc_provider.events.envelopes.datastax import EnvelopeOptions
+from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.publishing import pulsar as stage
 from airflow_cdc_provider.jobs.publishing.pulsar import numbered
 from airflow_cdc_provider.jobs.publishing.standing import Standing
+from airflow_cdc_provider.jobs.spec import JobSpec, PublishResult
+from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.kafka.positions import PublishPosition
+from airflow_cdc_provider.lake.table import Head
+from airflow_cdc_provider.pulsar.errors import BrokersAway
+from tests.unit.pulsar.fake_broker import FakeBroker
 
 
 def ids_of(pieces: list[tuple[int, int]]) -> list[int]:
@@ -35,3 +53,151 @@ def test_a_standing_is_read_as_it_was_written() -> None:
     for broken in ("", "{}", '{"producer": "a", "position": 1}'):
         with pytest.raises(OffsetMissing, match="can't be read"):
             Standing.from_json(broken)
+
+
+@dataclass
+class Table:
+    """A table without rows, whose commits are compared and set."""
+
+    properties: dict[str, str] | None = None
+    commits: int = 0
+    name: str = "shop_published"
+
+    def exists(self) -> bool:
+        return self.properties is not None
+
+    def create(self, schema: object) -> None:
+        del schema
+        self.properties = self.properties or {}
+
+    def head(self) -> Head:
+        return Head(str(self.commits), self.properties or {})
+
+    def commit(self, base: Head, *, properties: dict[str, str]) -> Head:
+        if base.snapshot != str(self.commits):
+            raise CommitConflict("another run was faster")
+        self.properties = properties
+        self.commits += 1
+        return self.head()
+
+
+CONNECTOR = Connector.from_dict(
+    {
+        "name": "shop",
+        "source": {"type": "cassandra", "cdc_raw": "/x"},
+        "publish": {
+            "envelope": "datastax",
+            "key": "avro",
+            "value": "avro",
+            "cassandra": {"reread": True},
+            "pulsar": {"connection": "p", "retry_seconds": 0, "records_at_once": 4},
+        },
+    }
+)
+BATCHES = {1: 6, 2: 0, 3: 9}
+
+
+@dataclass
+class Job:
+    """A job on made batches, a broker and a table."""
+
+    broker: FakeBroker
+    table: Table
+    monkeypatch: pytest.MonkeyPatch
+    asked: list[Wanted] = field(default_factory=list)
+
+    def publish(self, connector: Connector = CONNECTOR) -> PublishResult:
+        self.monkeypatch.setattr(stage, "captured_records", self._captured)
+        self.monkeypatch.setattr(stage, "publishing_lag", lambda context, batch: 0.0)
+        return stage.publish_to_pulsar(self.context(connector))
+
+    def context(self, connector: Connector = CONNECTOR) -> JobContext:
+        spec = JobSpec("publish", {}, "")
+        changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=max(BATCHES)))
+        lake = SimpleNamespace(table=lambda name: self.table)
+        context: Any = JobContext(spec, connector, None, lake, changes, None)  # type: ignore[arg-type]
+        context.pulsar = {"service_url": self.broker.url}
+        return context
+
+    def _captured(self, context: JobContext, wanted: Wanted, damage: object) -> Iterator[Made]:
+        """Make records as the encoder does, of Avro with its schemas beside."""
+        del damage
+        self.asked.append(wanted)
+        options = EnvelopeOptions(topics_of(context.connector), json=False)
+        for batch, count in BATCHES.items():
+            if not wanted.after < batch <= wanted.until:
+                continue
+            keys = pa.array([{"p": n % 3} for n in range(count)], pa.struct([pa.field("p", pa.int32())]))
+            states = pa.record_batch(
+                {
+                    "key": keys,
+                    "value": pa.array(
+                        [{"a": n} for n in range(count)], pa.struct([pa.field("a", pa.int32())])
+                    ),
+                    "written_at": pa.array(range(count), pa.int64()),
+                    "of_partition": pa.repeat(False, count),
+                }
+            )
+            envelope = datastax_envelope.build(states, "ks", "t", options)
+            yield Made(batch, encoded(context.connector, [Piece(envelope, np.arange(count))]))
+
+
+EVERYTHING = [(batch << 31) + n for batch, count in BATCHES.items() for n in range(count)]
+TOPIC = "persistent://public/default/data-ks.t"
+
+
+@given(st.lists(st.integers(0, 20), max_size=4))
+@settings(max_examples=10)
+def test_runs_that_end_anywhere_publish_each_record_once_by_one_clock(deaths: list[int]) -> None:
+    with FakeBroker() as broker, pytest.MonkeyPatch.context() as monkeypatch:
+        job = Job(broker, Table(), monkeypatch)
+        for death in deaths:
+            broker.dies_after = death
+            with suppress(BrokersAway):
+                job.publish()
+        broker.dies_after = None
+        result = job.publish()
+        assert [number for number, _ in broker.stored[TOPIC]] == EVERYTHING
+        assert (result.batch, result.pending_batches) == (3, 0)
+        clocks = {wanted.now_ns for wanted in job.asked}
+        assert len(clocks) <= 1 or not deaths, "a batch that was begun is made by the clock of its begin"
+        assert job.publish().records == 0
+
+
+def test_a_range_that_is_asked_for_again_is_not_taken_for_a_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeBroker() as broker:
+        job = Job(broker, Table(), monkeypatch)
+        job.publish()
+        stage.publish_to_pulsar_from(job.context(), 3)
+        assert job.publish().records == 9
+        assert [number for number, _ in broker.stored[TOPIC]] == [*EVERYTHING, *EVERYTHING[6:]]
+        position = stage.published_to_pulsar(job.context())
+        assert position is not None
+        assert (position.batch, position.now_ns) == (4, 0)
+
+
+def test_a_broker_that_forgets_ends_a_run_once_its_records_are_accounted_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeBroker(deduplicates=False) as broker:
+        job = Job(broker, Table(), monkeypatch)
+        with pytest.raises(ConfigurationError, match="doesn't deduplicate"):
+            job.publish()
+        pulsar = replace(CONNECTOR.publish.pulsar, delivery="at_least_once")
+        lenient = replace(CONNECTOR, publish=replace(CONNECTOR.publish, pulsar=pulsar))
+        result = job.publish(lenient)
+        assert any("doesn't deduplicate" in finding for finding in result.findings)
+        assert [number for number, _ in broker.stored[TOPIC]] == EVERYTHING
+
+
+def test_options_that_changed_in_the_middle_of_a_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeBroker(dies_after=2) as broker:
+        job = Job(broker, Table(), monkeypatch)
+        with pytest.raises(BrokersAway):
+            job.publish()
+        pulsar = replace(CONNECTOR.publish.pulsar, topic_prefix="x-")
+        renamed = replace(CONNECTOR, publish=replace(CONNECTOR.publish, pulsar=pulsar))
+        with pytest.raises(ConfigurationError, match="form of events of shop changed"):
+            job.publish(renamed)
