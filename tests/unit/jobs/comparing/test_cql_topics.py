@@ -78,7 +78,7 @@ def told(**publish: Any) -> Told:
             _everything,
             registry=registry,
         )
-        feed = reader._feed(TopicSlice(MessageRange(topic, 0, 0, count), 0, 1, topic, 0))
+        feed = reader.feed(TopicSlice(MessageRange(topic, 0, 0, count), 0, 1, topic, 0))
         messages = Messages(keys, values, places, np.full(count, -1))
         read = read_messages(messages, feed, set(), {})  # type: ignore[arg-type]
         read = read.filter(pc.equal(read["kind"], "change"))
