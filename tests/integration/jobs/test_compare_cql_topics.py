@@ -177,7 +177,7 @@ def scylla_table(shop: Shop, names: SystemKeyspaces, options: CdcOptions) -> Imi
     return cluster
 
 
-@pytest.mark.parametrize("form", ["legacy", "advanced"])
+@pytest.mark.parametrize("form", [pytest.param("legacy", marks=pytest.mark.long), "advanced"])
 def test_a_topic_of_scylla_equals_its_mirror_until_its_records_are_wrong(
     published: Shop,
     names: SystemKeyspaces,

@@ -197,17 +197,6 @@ def _with_kills(
     require_equal(read(server, [topic_of(database, "orders")]), mirrored(spark, database, "orders"))
 
 
-def test_killed_jobs_publish_each_row_once(
-    spark: SparkSession,
-    run_stage: RunStage,
-    database: Database,
-    both: dict[str, Any],
-    kafka_server: KafkaServer,
-    application: Application,
-) -> None:
-    _with_kills(spark, run_stage, database, both, kafka_server, application, kills=1)
-
-
 @pytest.mark.long
 def test_jobs_killed_often_publish_each_row_once(
     spark: SparkSession,
