@@ -15,9 +15,10 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 Partition = tuple[str, int]
 
 _CALL_SECONDS: Final = 30.0
-_LEADER_SECONDS: Final = 10.0
-"""How long partitions may be without a leader that knows of it: those that were added or moved just now."""
-_NO_LEADER_YET: Final = (*NOT_THERE, "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION")
+_NEW_SECONDS: Final = 10.0
+"""How long brokers may not know of a partition that was added just now."""
+_NO_LEADER: Final = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "_NOENT")
+"""A partition has no leader, or one that doesn't know of it: brokers restart, or it was added just now."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class ClusterTopics:
         request = {TopicPartition(topic, number): spec for topic, number in partitions}
         if not request:
             return {}
-        deadline = time.monotonic() + _LEADER_SECONDS
+        began = time.monotonic()
         while True:
             try:
                 asked = self._admin.list_offsets(
@@ -124,9 +125,15 @@ class ClusterTopics:
                 )
                 return {(one.topic, one.partition): found.result().offset for one, found in asked.items()}
             except KafkaException as error:
-                if error.args[0].name() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                if time.monotonic() - began > self._patience(error.args[0].name()):
                     raise self._error(error, "asking for offsets") from None
             time.sleep(0.2)
+
+    def _patience(self, name: str) -> float:
+        """Return for how many seconds it is worth to ask again after an error."""
+        if name in _NO_LEADER:
+            return self._settings.retry_seconds
+        return min(_NEW_SECONDS, self._settings.retry_seconds) if name in NOT_THERE else -1
 
     def _error(self, error: Any, doing: str) -> CdcError:
         return error_of(error.args[0], doing, self._last.error)

@@ -36,8 +36,8 @@ class Leader:
         return dict.fromkeys(request, found)
 
 
-def cluster(leader: Leader) -> ClusterTopics:
-    made = ClusterTopics(ClientSettings({"bootstrap.servers": "nowhere:1"}))
+def cluster(leader: Leader, retry_seconds: float = 60) -> ClusterTopics:
+    made = ClusterTopics(ClientSettings({"bootstrap.servers": "nowhere:1"}, retry_seconds=retry_seconds))
     made._admin_made = leader
     return made
 
@@ -48,10 +48,17 @@ def test_a_partition_that_was_added_just_now_is_asked_until_its_leader_knows_of_
     assert leader.calls == 3
 
 
-def test_a_leader_that_never_comes_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "_LEADER_SECONDS", 0.3)
+def test_a_leader_is_waited_for_as_long_as_brokers_are() -> None:
+    away = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE] * 30
     with pytest.raises(BrokersAway, match="asking for offsets"):
-        cluster(Leader(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 100)).ends([PARTITION])
+        cluster(Leader(*away), retry_seconds=0.5).ends([PARTITION])
+    assert cluster(Leader(*away[:3]), retry_seconds=60).ends([PARTITION]) == {PARTITION: 7}
+
+
+def test_a_partition_that_stays_unknown_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "_NEW_SECONDS", 0.3)
+    with pytest.raises(ConfigurationError, match="asking for offsets"):
+        cluster(Leader(*[KafkaError.UNKNOWN_TOPIC_OR_PART] * 100)).ends([PARTITION])
 
 
 def test_what_waiting_does_not_mend_is_told_at_once() -> None:
