@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -114,7 +113,9 @@ def _holds(kind: CqlType, *names: str) -> bool:
     return kind.name in names or any(_holds(inner, *names) for inner in kind.parameters)
 
 
-def compared_rows(topic: DataFrame, mirror: DataFrame, form: RowForm, partitions: int) -> DataFrame:
+def compared_rows(
+    topic: DataFrame, mirror: DataFrame, form: RowForm, partitions: int, now_us: int
+) -> DataFrame:
     """Compare records of topics with events of a mirror's rows.
 
     Args:
@@ -122,11 +123,12 @@ def compared_rows(topic: DataFrame, mirror: DataFrame, form: RowForm, partitions
         mirror: Columns ``key`` and ``value``, JSON.
         form: How events tell rows.
         partitions: How many tasks compare.
+        now_us: When expiry is judged, us since 1970: the same as for the mirror's events.
     """
     told = map_in_arrow(topic, _TopicTells(form), TOLD_DDL)
     expected = map_in_arrow(mirror, _MirrorTells(form), TOLD_DDL)
     both = told.unionByName(expected).repartition(partitions, "partition")
-    return map_in_arrow(both, _Compared(form, time.time_ns() // 1000), OUTCOME_DDL)
+    return map_in_arrow(both, _Compared(form, now_us), OUTCOME_DDL)
 
 
 @dataclass(frozen=True)

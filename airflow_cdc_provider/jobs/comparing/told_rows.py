@@ -66,6 +66,8 @@ def compare_told(told: pa.Table, form: RowForm, now_us: int) -> Comparison:
     in_mirror[events.key[events.of_mirror]] = True
     perhaps = ~in_topic & np.isin(np.arange(count), events.key[cells.owners_left_out])
     lost_sight = events.ranged() | (perhaps & ~in_mirror)
+    # A row all of whose columns are left out of events is told as one that is gone.
+    lost_sight[events.key[events.of_mirror & (events.what == DELETE)]] = True
     in_topic |= perhaps & in_mirror
 
     known = ~lost_sight
@@ -101,6 +103,7 @@ class _Events:
         of_mirror: Whether it is made of the mirror.
         static: Whether it is of a partition itself.
         what: What it tells.
+        time: When it was written.
         rank: The later it counts as written, the greater; from 1.
         says: Whether its cells count: no deletion of the topic came later.
     """
@@ -111,6 +114,7 @@ class _Events:
     of_mirror: Mask
     static: Mask
     what: Ints
+    time: Ints
     rank: Ints
     says: Mask
 
@@ -132,16 +136,17 @@ class _Events:
         np.maximum.at(ended_partition, partition[gone_partition], rank[gone_partition])
         last = np.maximum(ended[key], ended_partition[partition])
         says = ~of_mirror & np.isin(what, (INSERT, UPDATE)) & (rank > last)
-        return cls(keys.dictionary, key, partition, of_mirror, static, what, rank, says)
+        return cls(keys.dictionary, key, partition, of_mirror, static, what, time, rank, says)
 
     def ranged(self) -> Mask:
         """Tell which keys are of rows that a deletion of a range may have taken."""
         found = np.zeros(len(self.keys), np.bool_)
         ranges = self.what == DELETE_RANGE
         if ranges.any():
-            ended = np.zeros(int(self.partition.max()) + 1, np.int64)
-            np.maximum.at(ended, self.partition[ranges], self.rank[ranges])
-            taken = self.says & ~self.static & (self.rank < ended[self.partition])
+            ended = np.full(int(self.partition.max()) + 1, np.iinfo(np.int64).min)
+            np.maximum.at(ended, self.partition[ranges], self.time[ranges])
+            # Written at the same time it may have been taken, wherever the two events stand.
+            taken = self.says & ~self.static & (self.time <= ended[self.partition])
             found[self.key[taken]] = True
         return found
 

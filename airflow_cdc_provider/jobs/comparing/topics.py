@@ -185,14 +185,15 @@ def _compare_table(
     rows = mirror.row_count(state)
     messages = sum(one.range.end - one.range.start for one in slices)
     partitions = max(rows, messages) // _ROWS_PER_PARTITION + 1
-    events = mirror_events(context, table, mirror, state)
+    now_us = time.time_ns() // 1000
+    events = mirror_events(context, table, mirror, state, now_us)
     left_out: tuple[str, ...] = ()
     if is_cql(connector):
         codec = context.source.codec(table, state.memory)
         assert isinstance(codec, CqlCodec)
         told_form = row_form(connector, codec.schema)
         left_out = told_form.left_out
-        outcomes = compared_rows(records, events, told_form, partitions)
+        outcomes = compared_rows(records, events, told_form, partitions, now_us)
     else:
         form = Form(_is_unwrapped(connector))
         told = map_in_arrow(records, _TopicStates(form), _STATES_DDL)

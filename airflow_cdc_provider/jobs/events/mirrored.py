@@ -53,8 +53,17 @@ Maker = Callable[[pa.Array], pa.RecordBatch]
 """Makes encoded records of what a mirror keeps of its rows."""
 
 
-def mirror_events(context: JobContext, table: str, mirror: Mirror, state: MirrorState) -> DataFrame:
+def mirror_events(
+    context: JobContext, table: str, mirror: Mirror, state: MirrorState, now_us: int
+) -> DataFrame:
     """Return key and value of the event of each row of a mirror, in the columns of :data:`EVENT_DDL`.
+
+    Args:
+        context: The job.
+        table: Whose mirror it is.
+        mirror: The mirror.
+        state: As of which it is read.
+        now_us: When expiry is judged, us since 1970.
 
     Raises:
         ConfigurationError: The mirror keeps nothing that events can be made of.
@@ -64,7 +73,7 @@ def mirror_events(context: JobContext, table: str, mirror: Mirror, state: Mirror
     if isinstance(connector.source, (CassandraOptions, ScyllaOptions)):
         cql_codec = context.source.codec(table, state.memory)
         assert isinstance(cql_codec, CqlCodec)
-        return cql_mirror_events(context, mirror, state, cql_codec, as_json(connector), EVENT_DDL)
+        return cql_mirror_events(context, mirror, state, cql_codec, as_json(connector), EVENT_DDL, now_us)
     plain = as_json(connector).to_dict()
     if isinstance(connector.source, VitessOptions):
         fields = vitess_lake.recorded_schema(context, context.changes.state().batch).fields

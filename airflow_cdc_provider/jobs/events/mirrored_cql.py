@@ -7,7 +7,6 @@ transforms by which changes are published. Statics are events of their own, as t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,7 +50,13 @@ _SECOND_US = 1_000_000
 
 
 def cql_mirror_events(
-    context: JobContext, mirror: Mirror, state: MirrorState, codec: CqlCodec, plain: Connector, ddl: str
+    context: JobContext,
+    mirror: Mirror,
+    state: MirrorState,
+    codec: CqlCodec,
+    plain: Connector,
+    ddl: str,
+    now_us: int,
 ) -> DataFrame:
     """Return key and value of the event of each row of a mirror, and of each partition that has statics.
 
@@ -62,6 +67,7 @@ def cql_mirror_events(
         codec: The table's, as the mirror remembers it.
         plain: The declaration, of which events are to be.
         ddl: Names the two columns.
+        now_us: When expiry is judged, us since 1970.
     """
     names = CONTRIBUTION_SCHEMA.names
     rows = mirror.rows(state).where("state IS NOT NULL").select(*names)
@@ -70,7 +76,6 @@ def cql_mirror_events(
     source = context.source
     excluded: tuple[tuple[str, ...], ...] = ()
     log: EventTable | None = None
-    now_us = time.time_ns() // 1000
     if isinstance(source, CassandraSource):
         excluded = tuple(excluded_columns(context.connector, source)[codec.table])
     else:

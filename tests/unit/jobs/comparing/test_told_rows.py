@@ -118,6 +118,16 @@ def test_a_row_told_before_a_deletion_of_a_range_is_not_compared() -> None:
     assert counts(topic, [mirrored(row(1), a=5), mirrored(row(2), a=1)]) == (1, 0, 0, 0, 0, 1)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_row_told_at_the_time_of_a_deletion_of_a_range_is_not_compared(first: int) -> None:
+    topic = [event("r", row(None), 10), event("i", row(1), 10, a=cell(1))]
+    assert counts([topic[first], topic[1 - first]], []) == (0, 0, 0, 0, 0, 1)
+
+
+def test_rows_whose_columns_are_all_left_out_are_not_compared() -> None:
+    assert counts([(row(1), {})], [(row(1), {})], form=WHOLE) == (0, 0, 0, 0, 0, 1)
+
+
 def test_what_the_topic_does_not_tell_is_not_taken_for_equal() -> None:
     topic = [event("u", row(), 10, a=cell(1))]
     assert counts(topic, [mirrored(row(), a=1, b=2)]) == (0, 0, 0, 0, 1, 0)
