@@ -17,6 +17,16 @@ _CALL_SECONDS: Final = 10.0
 _GRACE_SECONDS: Final = 5.0
 """How much later than the client itself we give a call up: its error says why."""
 _NOT_ALLOWED: Final = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
+_REFUSALS: Final = (
+    *_NOT_ALLOWED,
+    "TOPIC_EXCEPTION",
+    "POLICY_VIOLATION",
+    "INVALID_PARTITIONS",
+    "INVALID_REPLICATION_FACTOR",
+    "INVALID_CONFIG",
+    "INVALID_REQUEST",
+)
+"""Why a topic can't be made; anything else is trouble of the brokers, which says nothing of the topic."""
 _POLICY: Final = "cleanup.policy"
 
 
@@ -103,17 +113,13 @@ class TopicInspector:
 
     def _refusal(self, topic: str, partitions: int) -> str:
         """Return why a topic couldn't be made; nothing is made."""
-        from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic
 
         asked = self._client.create_topics(
             [NewTopic(topic, partitions, -1)], validate_only=True, request_timeout=_CALL_SECONDS
         )
-        try:
-            asked[topic].result(_CALL_SECONDS + _GRACE_SECONDS)
-        except KafkaException as error:
-            return f"{error.args[0].name()}: {error.args[0].str()}"
-        return ""
+        _, refusal = self._result(asked[topic], f"asking whether topic {topic} can be made", _REFUSALS)
+        return refusal
 
     def _result(self, told: Any, doing: str, passing: tuple[str, ...]) -> tuple[Any, str]:
         """Return what a call gave; or None and why, where it failed by an error that is an answer."""

@@ -75,3 +75,8 @@ def test_a_topic_that_is_missing_is_told_with_why_it_can_not_be_made() -> None:
 def test_brokers_that_do_not_answer_are_an_error() -> None:
     with pytest.raises(BrokersAway):
         facts(Admin(KafkaError._TIMED_OUT))
+
+
+def test_brokers_in_trouble_refuse_no_topic() -> None:
+    with pytest.raises(BrokersAway, match="can be made"):
+        facts(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, made=KafkaError.REQUEST_TIMED_OUT))
