@@ -4,6 +4,9 @@ Such a record has all that the message had: its place, its time, the value as it
 it was written or, where that could be read, as JSON. So it becomes what it would have become, at the same
 place in its partition's order: what came of later messages stays newer. One whose id is still unknown stays
 as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up no run.
+
+A truncate never lands. Of what came after it the mirror may be all that is left, and it would be emptied of
+that too. It stays set apart, for a reason by which nothing waits.
 """
 
 from __future__ import annotations
@@ -99,7 +102,9 @@ class AwaitingReader:
         )
         feed = reader.feed(part)
         keys, values = self._converters
-        feed = replace(feed, strict=False, key_converter=_KeysLeft(keys), value_converter=values)
+        feed = replace(
+            feed, strict=False, is_late=True, key_converter=_KeysLeft(keys), value_converter=values
+        )
         times_ms = pc.divide(records["committed_at"].cast(pa.int64()), 1000).fill_null(-1)
         messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy())
         yield from read_parted(messages, feed, seen, Counter())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,34 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
     assert schemas["captured_at"].cast(pa.int64()).to_pylist() == [moments[0], moments[100], moments[200]]
     dated = schemas["committed_at"].cast(pa.int64()).to_pylist()
     assert dated == [moments[n] // 1000 * 1000 for n in (0, 100, 200)]
+
+
+@pytest.mark.parametrize(("partitions", "reason"), [(1, "LATE-TRUNCATE"), (3, "TRUNCATE")])
+def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awaited(
+    partitions: int, reason: str
+) -> None:
+    late = Late()
+    value = as_avro(text(with_op(event("t"))), late)
+    build = FakeConsumer([[FakeMessage(100, value, None), end_at(101)]])
+    reader = replace(reader_of(late, "json"), build=build)
+    part = replace(PART, range=MessageRange(TOPIC, 2, 100, 101), partitions=partitions)
+    apart = pa.Table.from_batches(reader(part))
+    assert [row["schema_id"].partition(":")[0] for row in apart.to_pylist()] == ["UNKNOWN-SCHEMA"]
+
+    late.heard = {1}
+    again = AwaitingReader(reader, {TOPIC: partitions})
+    (before,) = apart.to_pylist()
+    (found,) = pa.Table.from_batches(again(apart.to_batches()[0])).to_pylist()
+    assert found["schema_id"].partition(":")[0] == reason
+    told = "(topic server.shop.orders, partition 2, offset 100, schema 1)"
+    assert found["schema_id"].endswith(told)
+    same = [name for name in before if name != "schema_id"]
+    assert [found[name] for name in same] == [before[name] for name in same]
+    late.asked.clear()
+    assert (
+        pa.Table.from_batches(again(pa.RecordBatch.from_pylist([found], schema=apart.schema))).num_rows == 1
+    )
+    assert not late.asked
 
 
 def test_only_sources_with_a_registry_wait_for_schemas() -> None:
