@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -31,6 +32,9 @@ from airflow_cdc_provider.sources.abilities import (
     TellsReading,
 )
 from airflow_cdc_provider.sources.base import ReadLimit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -242,19 +246,22 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
     if not changes.table.exists():
         return 0, 0
     waiting = changes.lasting(record.QUARANTINE)
-    count = waiting.count()
-    if not count:
+    before = _counted(waiting)
+    if not before:
         return 0, 0
     source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
     names = record.CHANGE_SCHEMA.names
     work = _Again(source.quarantine_reader())
     again = map_in_arrow(waiting.select(*names), work, record.SPARK_DDL).persist()
     try:
-        kinds = {row["kind"]: row["count"] for row in again.groupBy("kind").count().collect()}
-        left = kinds.pop(record.QUARANTINE, 0)
-        recorded = kinds.pop(record.SCHEMA, 0)
-        landed = sum(kinds.values())
-        if left < count:
+        after = _counted(again)
+        left, recorded = (
+            sum(count for (kind, _), count in after.items() if kind == one)
+            for one in (record.QUARANTINE, record.SCHEMA)
+        )
+        landed = sum(after.values()) - left - recorded
+        if after != before:
+            # Also where reasons alone are others: what is set apart for good must not be awaited.
             changes.land(again, state)
             log.info("%s: %d changes that were set apart have landed", context.connector.name, landed)
         if recorded:
@@ -264,6 +271,13 @@ def land_quarantined(context: JobContext, source: LearnsSchemas, state: ChangesS
     finally:
         again.unpersist()
     return landed, left
+
+
+def _counted(records: DataFrame) -> dict[tuple[str, str | None], int]:
+    """Count records by their kinds; those set apart also by the codes of their reasons."""
+    code = f"IF(kind = '{record.QUARANTINE}', substring_index(schema_id, ':', 1), NULL) code"
+    counted = records.selectExpr("kind", code).groupBy("kind", "code").count().collect()
+    return {(row["kind"], row["code"]): int(row["count"]) for row in counted}
 
 
 @dataclass(frozen=True)

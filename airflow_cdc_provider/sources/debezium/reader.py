@@ -85,6 +85,7 @@ class SliceReader:
 
     def feed(self, part: TopicSlice) -> Feed:
         """Tell what is to be made of a slice's messages."""
+        keys, values = self.converters()
         return Feed(
             part.range.topic,
             part.range.partition,
@@ -96,9 +97,13 @@ class SliceReader:
             strict=self.options.advanced.strict,
             wanted=self.selects,
             known=self.known,
-            key_converter=self._converter(self.options.key_converter),
-            value_converter=self._converter(self.options.value_converter),
+            key_converter=keys,
+            value_converter=values,
         )
+
+    def converters(self) -> tuple[Converter, Converter]:
+        """Make what reads keys, and what reads values."""
+        return self._converter(self.options.key_converter), self._converter(self.options.value_converter)
 
     def _converter(self, name: ConverterName) -> Converter:
         if name == "json":

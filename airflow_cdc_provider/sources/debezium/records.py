@@ -72,6 +72,7 @@ PASSED_OVER: Final[Mapping[int, str]] = {
 _NO_ENVELOPE: Final = 11
 _NO_TABLE: Final = 12
 _TRUNCATE: Final = 13
+_LATE_TRUNCATE: Final = 14
 _FIRST_FAULT: Final = _NO_ENVELOPE
 _OF_CONVERTERS: Final = 20
 """What is at least this is a fault that a converter told, and so much more than its number there."""
@@ -82,6 +83,9 @@ _REASONS: Final[Mapping[int, str]] = {
     _NO_TABLE: "NO-TABLE: the event doesn't say which table it is of; see source.tables_from",
     _TRUNCATE: "TRUNCATE: a table was truncated whose topic has several partitions, so nothing tells which "
     "of their events came before; delete the rows, or give the topic one partition",
+    _LATE_TRUNCATE: "LATE-TRUNCATE: a table was truncated by a message whose schema was known too late: rows "
+    "that are newer may have no other record by now than the mirror, so it is emptied no more; see "
+    "docs/source-debezium.md",
 }
 
 
@@ -129,6 +133,7 @@ class Feed:
         known: Tables with the names of schemas that need no record.
         key_converter: Reads keys.
         value_converter: Reads values.
+        is_late: Whether messages that follow these may have been merged, and let go of, before.
     """
 
     topic: str
@@ -143,6 +148,7 @@ class Feed:
     known: frozenset[tuple[str, str]] = frozenset()
     key_converter: Converter = field(default_factory=JsonConverter)
     value_converter: Converter = field(default_factory=JsonConverter)
+    is_late: bool = False
 
     @property
     def origin(self) -> str:
@@ -194,6 +200,9 @@ def read_messages(
     truncates = (what == _SOUND) & (letters == ord("t"))
     if not feed.is_only:
         what[truncates] = _TRUNCATE
+    elif feed.is_late:
+        # As the newest truncate it would take rows along that are newer, but stand in the mirror alone.
+        what[truncates] = _LATE_TRUNCATE
     apart = what >= _FIRST_FAULT
     if feed.strict and apart.any():
         first = int(apart.argmax())

@@ -4,6 +4,9 @@ Such a record has all that the message had: its place, its time, the value as it
 it was written or, where that could be read, as JSON. So it becomes what it would have become, at the same
 place in its partition's order: what came of later messages stays newer. One whose id is still unknown stays
 as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up no run.
+
+A truncate never lands. Of what came after it the mirror may be all that is left, and it would be emptied of
+that too. It stays set apart, for a reason by which nothing waits.
 """
 
 from __future__ import annotations
@@ -12,17 +15,19 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
-from airflow_cdc_provider.sources.debezium.position import epoch_of, offsets_of, partition_of
+from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
 from airflow_cdc_provider.sources.debezium.records import Messages
 from airflow_cdc_provider.sources.debezium.registered import Registered
@@ -35,10 +40,10 @@ AWAITED: Final = "UNKNOWN-SCHEMA"
 
 @dataclass(frozen=True)
 class AwaitingReader:
-    """Reads records of kind ``quarantine`` again. Picklable.
+    """Reads records of kind ``quarantine`` again. Picklable: in each task it begins anew.
 
     Args:
-        reader: Reads messages; its registry is asked once for each id.
+        reader: Reads messages; its registry is asked once for each id, and no more when it has failed.
         partitions: How many partitions topics have.
     """
 
@@ -53,24 +58,38 @@ class AwaitingReader:
             yield others
         if others.num_rows == records.num_rows:
             return
+        awaited = pa.Table.from_batches([records.filter(waits)])
+        awaited = awaited.append_column("epoch", pc.binary_slice(awaited["position"], 0, 4))
+        awaited = awaited.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
+        of_epochs = awaited.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
+        seen: set[tuple[str, str]] = set()
+        first = 0
+        for count in of_epochs["count_all"].to_pylist():
+            some = awaited.slice(first, count).to_batches()[0]
+            first += count
+            for made in self._read(some, seen):
+                yield _moments_back(made, some)
+
+    @cached_property
+    def _asking(self) -> SliceReader:
+        """What reads all that this task is given."""
         reader = self.reader
         if reader.registry is not None:
             reader = replace(reader, registry=_AsFarAsItAnswers(reader.registry))
-        awaited = pa.Table.from_batches([records.filter(waits)])
-        awaited = awaited.append_column("epoch", pc.binary_slice(awaited["position"], 0, 4))
-        awaited = awaited.append_column("captured_us", awaited["captured_at"].cast(pa.int64()))
-        seen: set[tuple[str, str]] = set()
-        for feed in awaited.group_by(["origin", "epoch", "captured_us"]).aggregate([]).to_pylist():
-            some = awaited
-            for name, value in feed.items():
-                some = some.filter(pc.equal(some[name], pa.scalar(value, some[name].type)))
-            some = some.sort_by("position").combine_chunks()
-            yield from self._read(reader, some.to_batches()[0], seen)
+        return reader
 
-    def _read(
-        self, reader: SliceReader, records: pa.RecordBatch, seen: set[tuple[str, str]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Read what was captured of one partition at one time, in its order."""
+    @cached_property
+    def _converters(self) -> tuple[Converter, Converter]:
+        """What reads keys and values: schemas are compiled once."""
+        return self._asking.converters()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what a task made: the next one asks anew."""
+        return {"reader": self.reader, "partitions": self.partitions}
+
+    def _read(self, records: pa.RecordBatch, seen: set[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+        """Read what waits of one epoch of a partition, in its order."""
+        reader = self._asking
         topic, partition = partition_of(records["origin"][0].as_py())
         offsets = offsets_of(records["position"])
         table = table_of(topic) if reader.options.tables_from == "topic" else ""
@@ -79,13 +98,29 @@ class AwaitingReader:
             epoch_of(records["position"][0].as_py()),
             self.partitions.get(topic, 0),
             table,
-            records["captured_us"][0].as_py(),
+            captured_us=0,
         )
         feed = reader.feed(part)
-        feed = replace(feed, strict=False, key_converter=_KeysLeft(feed.key_converter))
+        keys, values = self._converters
+        feed = replace(
+            feed, strict=False, is_late=True, key_converter=_KeysLeft(keys), value_converter=values
+        )
         times_ms = pc.divide(records["committed_at"].cast(pa.int64()), 1000).fill_null(-1)
         messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy())
         yield from read_parted(messages, feed, seen, Counter())
+
+
+def _moments_back(made: pa.RecordBatch, records: pa.RecordBatch) -> pa.RecordBatch:
+    """Give records the moments when their messages were captured, which may be many."""
+    positions = pc.binary_slice(made["position"], 0, POSITION_BYTES)
+    rows = pc.index_in(positions, value_set=records["position"])
+    captured = records["captured_at"].take(rows)
+    # A schema that came with a message without a time is dated by when that was captured.
+    undated = pc.and_(pc.equal(made["kind"], SCHEMA), records["committed_at"].take(rows).is_null())
+    dated = pc.if_else(undated, pc.floor_temporal(captured, unit="millisecond"), made["committed_at"])
+    for name, moments in (("captured_at", captured), ("committed_at", dated)):
+        made = made.set_column(made.schema.get_field_index(name), made.schema.field(name), moments)
+    return made
 
 
 @dataclass(frozen=True)

@@ -90,3 +90,53 @@ def test_stop_before_the_first_batch_is_a_clean_one() -> None:
     )
     counts = stage.capture(context)
     assert (counts.batches, counts.changes, counts.quarantined) == (0, 0, 0)
+
+
+class Frame:
+    """Records, counted by kind and reason."""
+
+    def __init__(self, *counts: tuple[str, str | None, int]) -> None:
+        self.counts = [dict(zip(("kind", "code", "count"), count, strict=True)) for count in counts]
+
+    def select(self, *_: str) -> Frame:
+        return self
+
+    selectExpr = groupBy = persist = select
+
+    def count(self) -> Any:
+        return self
+
+    def unpersist(self) -> None: ...
+    def drop(self, _: str) -> Any:
+        return SimpleNamespace(toArrow=lambda: None)
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self.counts
+
+
+@pytest.mark.parametrize(
+    ("again", "commits", "told"),
+    [
+        (Frame(("quarantine", "UNKNOWN-SCHEMA", 3)), False, (0, 3)),
+        (Frame(("quarantine", "UNKNOWN-SCHEMA", 2), ("quarantine", "LATE-TRUNCATE", 1)), True, (0, 3)),
+        (
+            Frame(("quarantine", "UNKNOWN-SCHEMA", 1), ("change", None, 2), ("schema", None, 1)),
+            True,
+            (2, 1),
+        ),
+    ],
+)
+def test_what_is_set_apart_for_another_reason_by_now_is_committed_so(
+    monkeypatch: pytest.MonkeyPatch, again: Frame, commits: bool, told: tuple[int, int]
+) -> None:
+    landed: list[Any] = []
+    changes = SimpleNamespace(
+        table=SimpleNamespace(exists=lambda: True),
+        lasting=lambda _: Frame(("quarantine", "UNKNOWN-SCHEMA", 3)),
+        land=lambda rows, state: landed.append(rows),
+    )
+    monkeypatch.setattr(stage, "map_in_arrow", lambda *_: again)
+    context: Any = SimpleNamespace(changes=changes, connector=CONNECTOR)
+    state = ChangesState(Head(None), 7, {})
+    assert stage.land_quarantined(context, Source(), state) == told
+    assert landed == ([again] if commits else [])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -14,7 +16,9 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.debezium import registered
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.position import positions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.reread import AwaitingReader
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
@@ -159,6 +163,88 @@ def test_a_registry_that_fails_is_asked_once_and_leaves_what_waits(error: CdcErr
     reader = AwaitingReader(reader_of(late, "avro"), {})
     assert in_order(pa.Table.from_batches(reader(apart.combine_chunks().to_batches()[0]))) == in_order(apart)
     assert sum(late.asked.values()) == 1
+
+
+def test_a_registry_that_is_down_is_asked_once_in_a_task_however_many_batches_it_has() -> None:
+    late = Late()
+    apart = read(late, "avro")
+    late.error = TransientError("it doesn't answer")
+    late.asked.clear()
+    reader = AwaitingReader(reader_of(late, "avro"), {})
+    batches = apart.combine_chunks().to_batches(max_chunksize=3)
+    assert len(batches) == 2
+    for _ in range(2):
+        found = pa.Table.from_batches([made for some in batches for made in reader(some)])
+        assert in_order(found) == in_order(apart)
+        assert sum(late.asked.values()) == 1
+    assert "_asking" not in vars(pickle.loads(pickle.dumps(reader))), "the next task asks anew"
+
+
+def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = Late()
+    some = read(late, "avro").combine_chunks()
+    count = 300
+    row = some.filter(pc.equal(some["kind"], "quarantine")).slice(0, 1)
+    moments = [1_700_000_000_000_123 + 1_000_001 * number for number in range(count)]
+    apart = pa.concat_tables([row] * count).combine_chunks()
+    for name, values in (
+        ("position", positions(7, np.arange(count))),
+        ("captured_at", pa.array(moments).cast(apart.schema.field("captured_at").type)),
+        ("committed_at", pa.nulls(count, apart.schema.field("committed_at").type)),
+    ):
+        apart = apart.set_column(apart.schema.get_field_index(name), apart.schema.field(name), values)
+    late.heard = {1, 2}
+    late.asked.clear()
+    compiled: list[str] = []
+    compile_avro = registered.compile_avro
+
+    def counted(schema: str, references: list[str]) -> Any:
+        compiled.append(schema)
+        return compile_avro(schema, references)
+
+    monkeypatch.setattr(registered, "compile_avro", counted)
+
+    reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3})
+    batches = [made for some in apart.to_batches(max_chunksize=100) for made in reader(some)]
+    assert len(batches) == 3, "one for each that was given"
+    assert len(compiled) == sum(late.asked.values()) == 2, "each schema once in a task"
+    found = pa.Table.from_batches(batches)
+    changes = found.filter(pc.equal(found["kind"], "change")).sort_by("position")
+    assert changes["captured_at"].cast(pa.int64()).to_pylist() == moments
+    schemas = found.filter(pc.equal(found["kind"], "schema")).sort_by("position")
+    assert schemas["captured_at"].cast(pa.int64()).to_pylist() == [moments[0], moments[100], moments[200]]
+    dated = schemas["committed_at"].cast(pa.int64()).to_pylist()
+    assert dated == [moments[n] // 1000 * 1000 for n in (0, 100, 200)]
+
+
+@pytest.mark.parametrize(("partitions", "reason"), [(1, "LATE-TRUNCATE"), (3, "TRUNCATE")])
+def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awaited(
+    partitions: int, reason: str
+) -> None:
+    late = Late()
+    value = as_avro(text(with_op(event("t"))), late)
+    build = FakeConsumer([[FakeMessage(100, value, None), end_at(101)]])
+    reader = replace(reader_of(late, "json"), build=build)
+    part = replace(PART, range=MessageRange(TOPIC, 2, 100, 101), partitions=partitions)
+    apart = pa.Table.from_batches(reader(part))
+    assert [row["schema_id"].partition(":")[0] for row in apart.to_pylist()] == ["UNKNOWN-SCHEMA"]
+
+    late.heard = {1}
+    again = AwaitingReader(reader, {TOPIC: partitions})
+    (before,) = apart.to_pylist()
+    (found,) = pa.Table.from_batches(again(apart.to_batches()[0])).to_pylist()
+    assert found["schema_id"].partition(":")[0] == reason
+    told = "(topic server.shop.orders, partition 2, offset 100, schema 1)"
+    assert found["schema_id"].endswith(told)
+    same = [name for name in before if name != "schema_id"]
+    assert [found[name] for name in same] == [before[name] for name in same]
+    late.asked.clear()
+    assert (
+        pa.Table.from_batches(again(pa.RecordBatch.from_pylist([found], schema=apart.schema))).num_rows == 1
+    )
+    assert not late.asked
 
 
 def test_only_sources_with_a_registry_wait_for_schemas() -> None:
