@@ -19,7 +19,7 @@ with DAG(
     schedule=None,
     max_active_runs=1,
     params={
-        "cdc_raw": Param("", type="string", title="Folders of nodes to free, with commas"),
+        "cdc_raw": Param(None, type=["string", "null"], title="Folders of nodes to free, with commas"),
         "clear_segments": Param(True, type="boolean", title="Remove finished segments unread"),
     },
     tags=["cdc"],
@@ -28,7 +28,7 @@ with DAG(
     again = CassandraRebootstrapOperator(
         task_id="again",
         connector=SHOP,
-        cdc_raw="{{ params.cdc_raw }}",
+        cdc_raw="{{ params.cdc_raw or '' }}",
         clear_segments="{{ params.clear_segments }}",
         retries=3,
     )

@@ -15,8 +15,10 @@ with DAG(
     schedule=None,
     max_active_runs=1,
     params={
-        "since": Param("", type="string", description="From when on, ISO 8601; empty: all that is kept"),
-        "until": Param("", type="string", description="Up to when; empty: the newest"),
+        "since": Param(
+            None, type=["string", "null"], description="From when on, ISO 8601; empty: all that is kept"
+        ),
+        "until": Param(None, type=["string", "null"], description="Up to when; empty: the newest"),
         "topic_prefix": Param(
             "again.store",
             type="string",
@@ -29,8 +31,8 @@ with DAG(
     replay = CdcReplayOperator(
         task_id="replay",
         connector=EVENTS,
-        since="{{ params.since }}",
-        until="{{ params.until }}",
+        since="{{ params.since or '' }}",
+        until="{{ params.until or '' }}",
         topic_prefix="{{ params.topic_prefix }}",
     )
     # Only a replay of all that there ever was has each row.

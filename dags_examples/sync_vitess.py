@@ -11,7 +11,9 @@ from airflow_cdc_provider.sensors.snapshots import CdcSnapshotSensor
 from airflow_cdc_provider.sensors.vitess import VitessLagSensor, VitessNewsSensor, VitessReshardSensor
 
 SHOP = str(Path(__file__).with_name("shop_vitess.yaml"))
-AGAIN = Param("", type="string", title="Table", description="keyspace.table to read in full once more")
+AGAIN = Param(
+    None, type=["string", "null"], title="Table", description="keyspace.table to read in full once more"
+)
 
 with DAG(
     "sync_vitess", schedule=None, max_active_runs=1, params={"again": AGAIN}, tags=["cdc"], doc_md=__doc__
