@@ -1,9 +1,13 @@
 """Reading messages again that were set apart because the registry had no schema of their id.
 
 Such a record has all that the message had: its place, its time, the value as it was written, and the key, as
-it was written or, where that could be read, as JSON. So it becomes what it would have become, at the same
-place in its partition's order: what came of later messages stays newer. One whose id is still unknown stays
-as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up no run.
+it was written or, where that could be read, as JSON. So it becomes the record that it would have become, at
+the same place in its partition's order: what came of later messages stays newer. One whose id is still
+unknown stays as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up
+no run.
+
+The mirror needn't become what it would have been. A newer event that left values out (placeholders) was
+merged with the row before both; the late row loses to it, and with it the values that it alone has.
 
 Nothing waits for ever: while something does, no deletion is forgotten. So what is older than deletions are
 remembered, and whose id the registry still doesn't have, is given up: it stays set apart.
