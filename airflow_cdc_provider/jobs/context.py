@@ -296,7 +296,9 @@ def build_source(connector: Connector, connection: Mapping[str, Any]) -> Source:
     if isinstance(connector.source, DebeziumOptions):
         from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 
-        return DebeziumSource(connector.source, connection, connector.selects)
+        return DebeziumSource(
+            connector.source, connection, connector.selects, connector.lake.tombstone_retention_seconds
+        )
     from airflow_cdc_provider.sources.mongodb.selection import Selection
     from airflow_cdc_provider.sources.mongodb.source import MongodbSource
 

@@ -1,9 +1,16 @@
 """Reading messages again that were set apart because the registry had no schema of their id.
 
 Such a record has all that the message had: its place, its time, the value as it was written, and the key, as
-it was written or, where that could be read, as JSON. So it becomes what it would have become, at the same
-place in its partition's order: what came of later messages stays newer. One whose id is still unknown stays
-as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up no run.
+it was written or, where that could be read, as JSON. So it becomes the record that it would have become, at
+the same place in its partition's order: what came of later messages stays newer. One whose id is still
+unknown stays as it is. So do all while the registry doesn't answer, or refuses us: what waits here holds up
+no run.
+
+The mirror needn't become what it would have been. A newer event that left values out (placeholders) was
+merged with the row before both; the late row loses to it, and with it the values that it alone has.
+
+Nothing waits for ever: while something does, no deletion is forgotten. So what is older than deletions are
+remembered, and whose id the registry still doesn't have, is given up: it stays set apart.
 
 A truncate never lands. Of what came after it the mirror may be all that is left, and it would be emptied of
 that too. It stays set apart, for a reason by which nothing waits.
@@ -14,14 +21,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.changes.record import QUARANTINE, SCHEMA
 from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.consumer import MessageRange
@@ -36,6 +43,9 @@ log = logging.getLogger(__name__)
 
 AWAITED: Final = "UNKNOWN-SCHEMA"
 """Code of the reason for which records wait to be read again."""
+_GIVEN_UP: Final = (
+    "SCHEMA-GIVEN-UP: this waited for longer than lake.tombstone_retention_seconds and is read no more"
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +55,13 @@ class AwaitingReader:
     Args:
         reader: Reads messages; its registry is asked once for each id, and no more when it has failed.
         partitions: How many partitions topics have.
+        given_up_before_us: What was captured before is given up if its schema isn't known now, µs since 1970;
+            0 for nothing.
     """
 
     reader: SliceReader
     partitions: Mapping[str, int]
+    given_up_before_us: int = 0
 
     def __call__(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield what they hold by the schemas that the registry has now; others as they are."""
@@ -68,7 +81,19 @@ class AwaitingReader:
             some = awaited.slice(first, count).to_batches()[0]
             first += count
             for made in self._read(some, seen):
-                yield _moments_back(made, some)
+                yield self._without_old(_moments_back(made, some))
+
+    def _without_old(self, made: pa.RecordBatch) -> pa.RecordBatch:
+        """Give up what has waited for too long; unless the registry failed, which says nothing of an id."""
+        registry = self._asking.registry
+        if isinstance(registry, _AsFarAsItAnswers) and registry.failed:
+            return made
+        old = pc.less(made["captured_at"].cast(pa.int64()), self.given_up_before_us)
+        old = pc.and_(old, pc.equal(made["kind"], QUARANTINE))
+        name = "schema_id"
+        told = pc.replace_substring_regex(made[name], f"^{AWAITED}:", f"{_GIVEN_UP}:")
+        reasons = pc.if_else(old, told, made[name])
+        return made.set_column(made.schema.get_field_index(name), made.schema.field(name), reasons)
 
     @cached_property
     def _asking(self) -> SliceReader:
@@ -85,7 +110,7 @@ class AwaitingReader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what a task made: the next one asks anew."""
-        return {"reader": self.reader, "partitions": self.partitions}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def _read(self, records: pa.RecordBatch, seen: set[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
         """Read what waits of one epoch of a partition, in its order."""
@@ -147,19 +172,22 @@ class _AsFarAsItAnswers:
 
     Args:
         registry: The registry.
+
+    Attributes:
+        failed: Whether it did.
     """
 
     def __init__(self, registry: Registered) -> None:
         self._registry = registry
-        self._failed = False
+        self.failed = False
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
         """Return a schema, None if there is none, or it can't be told."""
-        if self._failed:
+        if self.failed:
             return None
         try:
             return self._registry.schema_of(schema_id)
         except CdcError as error:
             log.warning("messages whose schemas were unknown wait on: %s", error)
-            self._failed = True
+            self.failed = True
             return None

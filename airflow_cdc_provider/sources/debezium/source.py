@@ -49,17 +49,24 @@ class DebeziumSource:
         options: The source's options.
         connection: Values of the Airflow connection, whose extra has librdkafka's settings.
         selects: Tells whether a table belongs to the capture. Picklable.
+        remembers_seconds: How long deletions are remembered, and messages wait for their schemas; None for
+            ever.
     """
 
     type = "debezium"
     feed_is_whole = True
 
     def __init__(
-        self, options: DebeziumOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+        self,
+        options: DebeziumOptions,
+        connection: Mapping[str, Any],
+        selects: Callable[[str], bool],
+        remembers_seconds: int | None = None,
     ) -> None:
         self._options = options
         self._connection = connection
         self._selects = selects
+        self._remembers_seconds = remembers_seconds
         self._cluster_made: ClusterTopics | None = None
         self._records: list[dict[str, Any]] = []
         self._start: dict[str, Place] = {}
@@ -130,7 +137,10 @@ class DebeziumSource:
         """Return what reads records of kind ``quarantine`` again, which asks once for each schema."""
         if not self._options.registry.enabled:
             return _as_they_are
-        return AwaitingReader(self._reader(Patience(0, 0)), dict(self._counts))
+        before_us = 0
+        if self._remembers_seconds is not None:
+            before_us = int((time.time() - self._remembers_seconds) * 1_000_000)
+        return AwaitingReader(self._reader(Patience(0, 0)), dict(self._counts), before_us)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> Codec:
         """Return the decoder of a table by all schemas that its rows came with.

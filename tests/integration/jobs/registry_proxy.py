@@ -14,7 +14,8 @@ from server_kit import RegistryServer
 Trouble = Literal["", "hang_up", "error", "slow", "cut", "page"]
 """What a request meets: nothing; no answer at all; HTTP 503; none within its time; half of one; a page."""
 
-TIMEOUT_SECONDS = 1
+TIMEOUT_SECONDS = 5
+"""Bounds sound requests, too, on a machine that has much else to do."""
 _UNKNOWN = b'{"error_code":40403,"message":"no such schema"}'
 
 
@@ -45,7 +46,7 @@ class RegistryProxy:
                 status, kind, body = proxy._answer(server, self.command, self.path, content, self.headers)
                 trouble = proxy._next_trouble()
                 if trouble == "slow":
-                    time.sleep(2 * TIMEOUT_SECONDS)
+                    time.sleep(TIMEOUT_SECONDS + 1)
                 if trouble in ("hang_up", "slow"):
                     self.close_connection = True
                     return

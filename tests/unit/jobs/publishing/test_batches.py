@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from airflow_cdc_provider.connector.publish_kafka import KafkaOptions
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, OffsetMissing, TransientError
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
+from airflow_cdc_provider.jobs.publishing import batches
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PublishPosition
@@ -210,25 +211,51 @@ def test_a_run_that_dies_while_records_are_set_apart_goes_on_behind_what_was_sen
 
 
 @pytest.mark.parametrize("away", [BrokersAway("no broker"), RegistryAway("no registry")])
-def test_servers_that_are_away_are_waited_for_from_when_they_were_missed(away: Exception) -> None:
-    tries: list[float] = []
+def test_servers_that_are_away_are_waited_for_from_when_they_were_missed(
+    monkeypatch: pytest.MonkeyPatch, away: Exception
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
 
-    def publish() -> None:
-        tries.append(time.monotonic())
-        if len(tries) < 4:
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    options = KafkaOptions(retry_interval_seconds=10.0, retry_seconds=30.0)
+    tries: list[float] = []
+    sent = 0
+
+    def sends_some_in_each_try() -> None:
+        nonlocal sent
+        tries.append(clock.now)
+        clock.now += 100.0  # of work, which is no waiting
+        sent += 1
+        if len(tries) < 6:
             raise away
 
-    quick = KafkaOptions(retry_interval_seconds=0.01, retry_seconds=30.0)
-    wait_for_servers(publish, lambda: 0, quick, lambda: False, "shop")
-    assert len(tries) == 4
+    wait_for_servers(sends_some_in_each_try, lambda: sent, options, lambda: False, "shop")
+    assert tries == [1000.0 + 110.0 * number for number in range(6)], "650 s in all, never 30 s of waiting"
 
     tries.clear()
+
+    def sends_some_once() -> None:
+        nonlocal sent
+        tries.append(clock.now)
+        sent += len(tries) == 3
+        raise away
+
+    clock.now = 0.0
     with pytest.raises(type(away)):
-        wait_for_servers(publish, lambda: 0, replace(quick, retry_seconds=0.0), lambda: False, "shop")
+        wait_for_servers(sends_some_once, lambda: sent, options, lambda: False, "shop")
+    assert tries == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0], "30 s from the third one on"
+
+    tries.clear()
+    at_once = replace(options, retry_seconds=0.0)
+    with pytest.raises(type(away)):
+        wait_for_servers(sends_some_once, lambda: sent, at_once, lambda: False, "shop")
     assert len(tries) == 1
     tries.clear()
     with pytest.raises(type(away)):
-        wait_for_servers(publish, lambda: 0, quick, lambda: True, "shop")
+        wait_for_servers(sends_some_once, lambda: sent, options, lambda: True, "shop")
     assert len(tries) == 1
 
 

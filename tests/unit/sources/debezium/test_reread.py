@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import time
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.jobs.context import build_source
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -245,6 +249,51 @@ def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awai
         pa.Table.from_batches(again(pa.RecordBatch.from_pylist([found], schema=apart.schema))).num_rows == 1
     )
     assert not late.asked
+
+
+def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_registry_fails() -> None:
+    late = Late()
+    apart = read(late, "avro")
+    captured_us = PART.captured_us
+
+    def codes(given_up_before_us: int, records: pa.Table = apart) -> Counter[str]:
+        reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3}, given_up_before_us)
+        again = pickle.loads(pickle.dumps(reader))(records.combine_chunks().to_batches()[0])
+        nonlocal found
+        found = pa.Table.from_batches(again)
+        kept = [row for row in found.to_pylist() if row["kind"] == "quarantine"]
+        return Counter(row["schema_id"].partition(":")[0] for row in kept)
+
+    found = apart
+    waiting = codes(0)
+    assert waiting["UNKNOWN-SCHEMA"]
+    assert codes(captured_us) == waiting
+    late.error = TransientError("it doesn't answer")
+    assert codes(captured_us + 1) == waiting, "it may have them"
+    late.error = None
+    late.heard = {1, 2}
+    assert codes(captured_us + 1)["SCHEMA-GIVEN-UP"] == 0, "no deletion was forgotten so far"
+    late.heard = set()
+    given_up = Counter({name.replace("UNKNOWN-SCHEMA", "SCHEMA-GIVEN-UP"): n for name, n in waiting.items()})
+    assert codes(captured_us + 1) == given_up
+
+    late.heard = {1, 2}
+    late.asked.clear()
+    assert codes(captured_us + 1, found) == given_up, "deletions may be forgotten by now"
+    assert not late.asked
+
+
+def test_sources_give_up_what_is_older_than_the_lake_remembers_deletions() -> None:
+    options = {"topics": ["t"], "value_converter": "avro", "registry": {"url": "http://r"}}
+    declared = {"name": "shop", "source": {"type": "debezium", **options}}
+    connector = Connector.from_dict({**declared, "lake": {"tombstone_retention_seconds": 60}})
+    made = build_source(connector, {"extra": {"bootstrap.servers": "localhost:1"}})
+    assert isinstance(made, DebeziumSource)
+    assert not made.may_land("SCHEMA-GIVEN-UP")
+    before = time.time()
+    reader = made.quarantine_reader()
+    assert isinstance(reader, AwaitingReader)
+    assert before - 60 - 1 < reader.given_up_before_us / 1_000_000 <= time.time() - 60
 
 
 def test_only_sources_with_a_registry_wait_for_schemas() -> None:
