@@ -138,5 +138,6 @@ def test_what_is_set_apart_for_another_reason_by_now_is_committed_so(
     monkeypatch.setattr(stage, "map_in_arrow", lambda *_: again)
     context: Any = SimpleNamespace(changes=changes, connector=CONNECTOR)
     state = ChangesState(Head(None), 7, {})
-    assert stage.land_quarantined(context, Source(), state) == told
+    source: Any = Source()
+    assert stage.land_quarantined(context, source, state) == told
     assert landed == ([again] if commits else [])

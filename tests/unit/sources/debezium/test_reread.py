@@ -20,7 +20,7 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.debezium import registered
+from airflow_cdc_provider.sources.debezium import avro_program, registered
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import positions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
@@ -202,7 +202,7 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
     late.heard = {1, 2}
     late.asked.clear()
     compiled: list[str] = []
-    compile_avro = registered.compile_avro
+    compile_avro = avro_program.compile_avro
 
     def counted(schema: str, references: list[str]) -> Any:
         compiled.append(schema)
@@ -255,6 +255,7 @@ def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_regi
     late = Late()
     apart = read(late, "avro")
     captured_us = PART.captured_us
+    found = apart
 
     def codes(given_up_before_us: int, records: pa.Table = apart) -> Counter[str]:
         reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3}, given_up_before_us)
@@ -264,7 +265,6 @@ def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_regi
         kept = [row for row in found.to_pylist() if row["kind"] == "quarantine"]
         return Counter(row["schema_id"].partition(":")[0] for row in kept)
 
-    found = apart
     waiting = codes(0)
     assert waiting["UNKNOWN-SCHEMA"]
     assert codes(captured_us) == waiting
