@@ -8,6 +8,7 @@ What can't be known isn't taken for equal:
 
 * What a topic doesn't tell of a row that both sides have (``untold``): it may have been written before.
 * A row that was told before a deletion of a range of its partition (``not_compared``): it may be in it.
+* A row of which all told values have expired and that the mirror has (``not_compared``).
 * A row that lives by cells that the topic doesn't tell whole, if it lives (``not_compared``).
 """
 
@@ -61,14 +62,17 @@ def compare_told(told: pa.Table, form: RowForm, now_us: int) -> Comparison:
 
     in_topic, in_mirror = np.zeros((2, count), np.bool_)
     in_topic[topic.ids[topic.codes != _NULL] // columns] = True
-    inserted = events.says & (events.what == INSERT) & ~events.static & ~cells.expired_inserts
-    in_topic[events.key[inserted]] = True
+    inserted = events.says & (events.what == INSERT) & ~events.static
+    in_topic[events.key[inserted & ~cells.expired_inserts]] = True
     in_mirror[events.key[events.of_mirror]] = True
     perhaps = ~in_topic & np.isin(np.arange(count), events.key[cells.owners_left_out])
     lost_sight = events.ranged() | (perhaps & ~in_mirror)
     # A row all of whose columns are left out of events is told as one that is gone.
     lost_sight[events.key[events.of_mirror & (events.what == DELETE)]] = True
     in_topic |= perhaps & in_mirror
+    # Whether such a row lives by itself, or has expired with its cells, isn't told.
+    outlived = np.isin(np.arange(count), events.key[inserted & cells.expired_inserts])
+    lost_sight |= outlived & in_mirror & ~in_topic
 
     known = ~lost_sight
     both = known & in_topic & in_mirror
@@ -210,7 +214,7 @@ class _Cells:
         columns = np.array([names.index(name) for name in spelled] or [0], np.int64)[numbers]
         of_keys = _flags(names, (*form.partition, *form.clustering, *_BOUNDS))[columns]
         is_told &= ~of_keys
-        expired = (expiry > 0) & (expiry <= now_us) & ~events.of_mirror[owners]
+        expired = (expiry > 0) & (expiry <= now_us) & (codes != _NULL) & ~events.of_mirror[owners]
 
         some, lasting = np.zeros((2, len(events.key)), np.bool_)
         some[owners[is_told & expired]] = True

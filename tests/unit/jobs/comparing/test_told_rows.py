@@ -147,6 +147,16 @@ def test_what_has_expired_is_gone_on_both_sides() -> None:
     assert counts(topic, [mirrored(row(2), a=1)]) == (1, 0, 0, 0, 0, 0)
 
 
+def test_a_row_that_may_have_outlived_its_cells_is_not_compared() -> None:
+    topic = [event("i", row(), 10, a=cell(1, NOW_US))]
+    assert counts(topic, [mirrored(row())]) == (0, 0, 0, 0, 0, 1)
+    assert counts(topic, []) == (0, 0, 0, 0, 0, 0)
+
+
+def test_a_null_has_no_expiry() -> None:
+    assert counts([event("i", row(), 10, a=cell(None, 5))], [mirrored(row())]) == (1, 0, 0, 0, 0, 0)
+
+
 def test_a_row_of_updates_alone_lives_by_its_cells_and_an_insert_by_itself() -> None:
     assert counts([event("u", row(), 10, a=cell(None))], []) == (0, 0, 0, 0, 0, 0)
     assert counts([event("i", row(), 10, a=cell(None))], []) == (0, 1, 0, 0, 0, 0)
