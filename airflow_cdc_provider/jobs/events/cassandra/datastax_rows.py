@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -45,9 +47,10 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
     """Make the row after each change, of a write that several nodes logged once; or each row as it is now.
 
-    All changes are kept in memory: the last may change the first row.
+    Of rows after changes all are kept in memory: the last may change the first row. Rows as they are now are
+    made of each batch by itself where that is wanted: what else is read must not decide what a batch has.
     """
-    connector, source = settings.connector, settings.source
+    connector = settings.connector
     if set(connector.publish.skipped_operations) - {"t"}:
         raise ConfigurationError(
             "option publish.skipped_operations is for events that have an operation",
@@ -60,6 +63,15 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
             expected="publish.cassandra.reread false",
             remedy="or print events of what was captured, with --from-lake and a connection",
         )
+    if settings.by_batch and connector.publish.cassandra.reread:
+        for _, of_batch in groupby(batches, itemgetter(0)):
+            yield from _whole_rows(settings, of_batch, damage)
+    else:
+        yield from _whole_rows(settings, batches, damage)
+
+
+def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Damage) -> Iterator[Made]:
+    connector, source = settings.connector, settings.source
     excluded = excluded_columns(connector, source)
     former = {schema.id for schema in source.former_tables()}
     records, numbers = all_records(batches)
@@ -70,6 +82,8 @@ def whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Dam
     made: list[pa.RecordBatch] = []
     for schema in settings.tables():
         ours = pc.equal(table_ids, bytes.fromhex(schema.id)).fill_null(False)
+        if not pc.any(ours).as_py():
+            continue
         codec = source.codec_of(schema)
         left_out = whole_columns(excluded_of(schema, excluded, former=schema.id in former))
         states, places = _states(settings, codec, records, ours, damage)
