@@ -84,6 +84,8 @@ def _clashes(publish: PublishOptions) -> Iterator[tuple[str, str, str]]:
     """Yield options that clash, what is expected, and why."""
     if publish.kafka.enabled:
         yield "publish.kafka.connection", "one of the two", "a connector publishes to one place"
+    elif publish.kafka != type(publish.kafka)():
+        yield "publish.kafka", "its defaults", "nothing of it is followed"
     if publish.envelope != "datastax":
         yield "publish.envelope", "datastax", "that is the form that readers of DataStax's topics know"
     if (publish.key, publish.value) != ("avro", "avro"):

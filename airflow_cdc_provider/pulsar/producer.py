@@ -134,9 +134,8 @@ class _Session:
             self._partitions[topic] = self._brokers.partitions(topic)
         if count := self._partitions[topic]:
             topic = f"{topic}-partition-{partition_of(sent.key or '', count)}"
+        # What the broker knows already is sent, too: it may have taken it in and not stored it yet.
         producer = self._producer(topic, schema)
-        if sent.sequence <= producer.stored:
-            return
         size = len(sent.value or b"") + len(sent.key or "") + len(sent.properties)
         if size > producer.connection.max_message_bytes - _METADATA_BYTES:
             self.finish()

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.damage import Damage
@@ -72,7 +72,10 @@ def publish_to_pulsar_from(context: JobContext, batch: int) -> None:
     """
     require_batch(context, batch)
     table = _table(context)
-    table.read()
+    try:
+        table.read()
+    except OffsetMissing as error:
+        log.warning("%s: %s", context.connector.name, error)
     table.store(Standing(_new_name(context.connector), PublishPosition(context.connector.name, batch)))
 
 

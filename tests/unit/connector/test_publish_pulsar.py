@@ -47,6 +47,7 @@ def test_connections_and_patience_are_no_part_of_the_form_but_names_of_topics_ar
         ({"cassandra": {}}, "publish.cassandra.reread"),
         ({"cassandra": {"reread": True, "key_in_value": True}}, "publish.cassandra.key_in_value"),
         ({"kafka": {"connection": "kafka"}}, "publish.kafka.connection"),
+        ({"kafka": {"what": "after_merge"}}, "publish.kafka"),
         ({"registry": {"connection": "registry"}}, "publish.registry"),
         ({"topic_pattern": "x-{database}.{table}"}, "publish.topic_pattern"),
         ({"topics": {"partitions": 3}}, "publish.topics"),
