@@ -161,6 +161,8 @@ class PulsarServer(Server):
             "webServicePort": self.web_port,
             "bindAddress": self.host,
             "advertisedAddress": self.host,
+            # Else topics that no reader has come to yet go with their messages when a test is slow.
+            "brokerDeleteInactiveTopicsEnabled": "false",
             "brokerDeduplicationEnabled": str(self.deduplication).lower(),
             "managedLedgerDefaultEnsembleSize": 1,
             "managedLedgerDefaultWriteQuorum": 1,

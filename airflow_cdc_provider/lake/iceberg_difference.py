@@ -86,20 +86,20 @@ def newest_of_same_rows(table: IcebergTable, snapshot: str) -> str:
     return snapshot if newest is None else str(newest.snapshotId())
 
 
-def pin(table: IcebergTable, snapshot: str, keep: Collection[str] = ()) -> None:
+def pin(table: IcebergTable, snapshot: str, keep: Collection[str] | None = None) -> None:
     """Keep a snapshot, and all files that it needs, from expiry, and let go of others that were kept.
 
     Args:
         table: The table.
         snapshot: The snapshot.
-        keep: Those that stay, too.
+        keep: Those that stay, too; None for all.
     """
     name = f"{PIN_PREFIX}{snapshot}"
-    kept = {name, *(f"{PIN_PREFIX}{other}" for other in keep)}
 
     def change() -> None:
         loaded = table.load()
         names = _pins(loaded)
+        kept = names if keep is None else {name, *(f"{PIN_PREFIX}{other}" for other in keep)}
         update = _without(loaded, names - kept)
         if name not in names:
             update = update.createTag(name, int(snapshot))

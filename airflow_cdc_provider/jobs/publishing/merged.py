@@ -152,7 +152,8 @@ def _now(context: JobContext) -> MergedPosition:
     for table in context.tables():
         place = _newest(context, table)
         if place is not None:
-            pin(context.lake.table(context.mirror(table).name), place.snapshot, keep=())
+            # What is published stays pinned until the new position is stored: maintenance lets go of it.
+            pin(context.lake.table(context.mirror(table).name), place.snapshot)
             tables[table] = place
     return MergedPosition(tables)
 
