@@ -38,7 +38,7 @@ test-unit: install ## Tests that need no server and no Spark
 	$(PYTEST) -m "not integration and not e2e and not long"
 
 test-long: install ## Tests that take long: kills and races of many rounds, long workloads
-	$(PYTEST) -m long
+	$(PYTEST) -m long --timeout 5400
 
 fuzz: install ## Fuzz the readers of Cassandra's segments for FUZZ_SECONDS (600), led by coverage
 	$(PYTHON) -m tools.fuzz_cassandra --seconds $(FUZZ_SECONDS)
