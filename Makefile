@@ -40,6 +40,9 @@ test-unit: install ## Tests that need no server and no Spark
 test-long: install ## Tests that take long: kills and races of many rounds, long workloads
 	$(PYTEST) -m long --timeout 5400
 
+test-faults: install ## Of those, the ones that kill, cut off and fill up: 20 random moments for each stage
+	$(PYTEST) -m long -k "killed or broker or lost_primaries or full_disk" --timeout 5400
+
 fuzz: install ## Fuzz the readers of Cassandra's segments for FUZZ_SECONDS (600), led by coverage
 	$(PYTHON) -m tools.fuzz_cassandra --seconds $(FUZZ_SECONDS)
 
@@ -69,4 +72,4 @@ clean: ## Remove what jobs made here: .venv, caches, the demo's data (downloads 
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-long fuzz shipper demo ui features bench protocol lock clean
+.PHONY: help install check format test test-unit test-long test-faults fuzz shipper demo ui features bench protocol lock clean
