@@ -1,10 +1,10 @@
 """How fast events reach a local broker, and where the time goes: ``python benchmarks/bench_publish.py``.
 
-Change events of MongoDB with documents of about 200 bytes, in memory, to Debezium's form in JSON without
-schemas, to one topic of three partitions, in transactions. Steps are timed by CPU, each on the same events:
-making them (decode, envelope, encode), sending them, and all of it, in rounds. Of the whole it shows how long
-nothing was left to do but wait for acknowledgements, and beside each round the load. It checks first
-that a reader of committed records sees what was made.
+Change events of MongoDB with documents of about 200 bytes, in memory, to Debezium's form in one format after
+the other, each to a topic of three partitions, in transactions; formats with a registry register with a real
+one. Steps are timed by CPU, each on the same events: making them (decode, envelope, encode), sending, and
+all of it, in rounds. Of the whole it shows how long nothing was left to do but wait for acknowledgements, and
+beside each round the load. It checks first that a reader of committed records sees what was made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any, Final
 
 import bson
 import pyarrow as pa
@@ -23,16 +25,23 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
-from airflow_cdc_provider.jobs.topics.settings import headers_of
+from airflow_cdc_provider.jobs.topics.settings import headers_of, registry_settings
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
+from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
-from server_kit import KafkaServer
+from server_kit import KafkaServer, RegistryServer
 
 _AT_ONCE = 10_000
-NAME = "bench"
-TOPIC = f"{NAME}.shop.orders"
+FORMATS: Final[dict[str, dict[str, Any]]] = {
+    "json": {},
+    "json with schemas": {"schemas": True},
+    "avro": {"key": "avro", "value": "avro"},
+    "protobuf": {"key": "protobuf", "value": "protobuf"},
+    "json_schema": {"key": "json_schema", "value": "json_schema"},
+}
+"""Options of ``publish`` by what is measured."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,9 @@ def change_events(count: int) -> list[pa.Array]:
     return arrays
 
 
-def make(connector: Connector, arrays: list[pa.Array]) -> Iterator[Made]:
+def make(connector: Connector, arrays: list[pa.Array], registry: Registry | None) -> Iterator[Made]:
     """Make the records of change events."""
-    maker = MongodbRecords(connector, 1_800_000_000_000_000_000)
+    maker = MongodbRecords(connector, 1_800_000_000_000_000_000, registrar=registry)
     form = maker.form()
     for array in arrays:
         decoded = mongodb_events.decode_stream(array, full_document="lookup", pre_images=False, form=form)
@@ -95,9 +104,8 @@ def publisher(
     producer: RecordProducer, connector: Connector, made: Callable[[Wanted], Iterator[Made]]
 ) -> BatchPublisher:
     """Return what publishes one batch."""
-    return BatchPublisher(
-        producer, made, headers_of(connector), "", 50_000, lambda: False, None, PublishPosition(NAME, 1)
-    )
+    start = PublishPosition(connector.name, 1)
+    return BatchPublisher(producer, made, headers_of(connector), "", 50_000, lambda: False, None, start)
 
 
 class TimedProducer(RecordProducer):
@@ -111,56 +119,78 @@ class TimedProducer(RecordProducer):
         self.waited += time.perf_counter() - began
 
 
+def measure(
+    name: str,
+    connector: Connector,
+    arrays: list[pa.Array],
+    rounds: int,
+    server: KafkaServer,
+    tuning: dict[str, str],
+    registry: Registry | None,
+) -> None:
+    """Check one format, then time it."""
+    topic = f"{connector.name}.shop.orders"
+    settings = ClientSettings({"bootstrap.servers": server.bootstrap}, tuning)
+    positions = PositionsTopic(settings, f"{connector.name}.cdc-positions", connector.name)
+    positions.make(1)
+    server.create_topic(topic, 3)
+    producer = TimedProducer(settings, positions, transactional_id=connector.name)
+    producer.take_over()
+    few = list(make(connector, arrays[:1], registry))  # kernels are compiled
+    size = sum(len(value.as_buffer()) for value in few[0].records["value"].slice(0, 100)) / 100
+    publisher(producer, connector, lambda wanted: iter(few)).publish(1, 0)
+    sent = {bytes(value.as_buffer()) for value in few[0].records["value"]}
+    assert {message.value() for message in server.read(topic)} == sent
+
+    print(f"{name}: events of {size:.0f} bytes")
+    made: list[Made] = []
+
+    def send(events: Callable[[], Iterable[Made]]) -> None:
+        publisher(producer, connector, lambda wanted: iter(events())).publish(1, 0)
+
+    count = sum(map(len, arrays))
+    for number in range(rounds):
+        made.clear()
+        making = timed(lambda: made.extend(make(connector, arrays, registry)))
+        sending = timed(lambda: send(lambda: made))
+        producer.waited = 0.0
+        both = timed(lambda: send(lambda: make(connector, arrays, registry)))
+        load = os.getloadavg()[0]
+        print(f"  round {number + 1}, load {load:.1f} on {os.cpu_count()} CPUs")
+        for step, spent in (("making", making), ("sending", sending), ("both", both)):
+            print(f"    {step:8} {spent.per(count)}")
+        print(f"    waited for acknowledgements: {producer.waited / both.wall:.0%} of the time")
+    producer.close()
+
+
 def main() -> None:
-    """Check, then time."""
+    """Measure what is asked for."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--events", type=int, default=200_000)
     arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--formats", default=",".join(FORMATS), help="with commas; default: %(default)s")
     arguments.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a producer's setting"
     )
     arguments.add_argument("--no-headers", action="store_true", help="without Debezium's context headers")
     options = arguments.parse_args()
-    connector = Connector.from_dict(
-        {
-            "name": NAME,
-            "source": {"type": "mongodb"},
-            "publish": {"headers": not options.no_headers, "kafka": {"connection": "kafka"}},
-        }
-    )
     arrays = change_events(options.events)
-    few = list(make(connector, arrays[:1]))  # kernels are compiled
-    size = sum(len(value.as_buffer()) for value in few[0].records["value"].slice(0, 100)) / 100
     tuning = dict(setting.split("=", 1) for setting in options.set)
-    with KafkaServer(heap_mib=512) as server:
-        settings = ClientSettings({"bootstrap.servers": server.bootstrap}, tuning)
-        positions = PositionsTopic(settings, f"{NAME}.cdc-positions", NAME)
-        positions.make(1)
-        server.create_topic(TOPIC, 3)
-        producer = TimedProducer(settings, positions, transactional_id=NAME)
-        producer.take_over()
-        publisher(producer, connector, lambda wanted: iter(few)).publish(1, 0)
-        sent = {bytes(value.as_buffer()) for value in few[0].records["value"]}
-        assert {message.value() for message in server.read(TOPIC)} == sent
-
-        print(f"{options.events:,} events of {size:.0f} bytes; producer {tuning or 'as it is by default'}")
-        made: list[Made] = []
-
-        def send(events: Callable[[], Iterable[Made]]) -> None:
-            publisher(producer, connector, lambda wanted: iter(events())).publish(1, 0)
-
-        for number in range(options.rounds):
-            made.clear()
-            making = timed(lambda: made.extend(make(connector, arrays)))
-            sending = timed(lambda: send(lambda: made))
-            producer.waited = 0.0
-            both = timed(lambda: send(lambda: make(connector, arrays)))
-            load = os.getloadavg()[0]
-            print(f"round {number + 1}, load {load:.1f} on {os.cpu_count()} CPUs")
-            for name, spent in (("making", making), ("sending", sending), ("both", both)):
-                print(f"  {name:8} {spent.per(options.events)}")
-            print(f"  waited for acknowledgements: {producer.waited / both.wall:.0%} of the time")
-        producer.close()
+    print(f"{options.events:,} events; producer {tuning or 'as it is by default'}")
+    with ExitStack() as servers:
+        server = servers.enter_context(KafkaServer(heap_mib=512))
+        registry: RegistryServer | None = None
+        for number, name in enumerate(options.formats.split(",")):
+            publish = {"headers": not options.no_headers, "kafka": {"connection": "kafka"}, **FORMATS[name]}
+            if "value" in FORMATS[name]:
+                registry = registry or servers.enter_context(RegistryServer())
+                publish["registry"] = {"url": registry.url}
+            connector = Connector.from_dict(
+                {"name": f"bench{number}", "source": {"type": "mongodb"}, "publish": publish}
+            )
+            named = registry_settings(connector, {})
+            registrar = Registry(named) if named else None
+            measure(name, connector, arrays, options.rounds, server, tuning, registrar)
 
 
 if __name__ == "__main__":
