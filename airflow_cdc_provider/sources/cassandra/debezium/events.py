@@ -263,6 +263,23 @@ class EventDecoder:
         Returns:
             Struct of cells as ``after`` has them; null where nothing lived.
         """
+        shown = self._kept(rows)
+        whole, present = shown.whole, shown.present
+        keys = (*self._shown.partition_key, *self._shown.clustering)
+        has_row = rows["state"].is_valid().to_numpy(zero_copy_only=False)
+        arrays = []
+        for column in keys:
+            values, field = self._value(whole, column)
+            there = has_row | (column.kind == "partition_key")
+            arrays.append(_cell_struct(field, values, pa.nulls(len(there), pa.int64()), there))
+        for slot, column in enumerate(self._cells):
+            values, field = self._value(whole, column)
+            arrays.append(_cell_struct(field, values, shown.expiry_of(slot), present[:, slot]))
+        fields = [pa.field(c.name, a.type) for c, a in zip((*keys, *self._cells), arrays, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~shown.lives))
+
+    def _kept(self, rows: pa.RecordBatch) -> _Kept:
+        """Read the cell rows of :meth:`whole_rows`."""
         whole = self._projection.project(rows.select(["key", "state", "static_state"]))
         at_us = rows["at_us"].to_numpy()
         present = np.zeros((len(at_us), max(len(self._cells), 1)), np.bool_)
@@ -279,19 +296,7 @@ class EventDecoder:
             expiry[told] = np.where(own, np.where(facts.expires, facts.expiry, 0), expiry[told])
             by_itself, strict = liveness_at(plain, offsets[:-1] - offsets[0], at_us[told])
             lives[told] |= (by_itself & (kind == "regular")) | (present[told].any(axis=1) & ~strict)
-        keys = (*self._shown.partition_key, *self._shown.clustering)
-        has_row = rows["state"].is_valid().to_numpy(zero_copy_only=False)
-        arrays = []
-        for column in keys:
-            values, field = self._value(whole, column)
-            shown = has_row | (column.kind == "partition_key")
-            arrays.append(_cell_struct(field, values, pa.nulls(len(shown), pa.int64()), shown))
-        for slot, column in enumerate(self._cells):
-            values, field = self._value(whole, column)
-            times = pa.array(expiry[:, slot] * 1_000_000, mask=expiry[:, slot] == 0)
-            arrays.append(_cell_struct(field, values, times, present[:, slot]))
-        fields = [pa.field(c.name, a.type) for c, a in zip((*keys, *self._cells), arrays, strict=True)]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~lives))
+        return _Kept(whole, present, expiry, lives)
 
     def inserts_of(self, rows: pa.RecordBatch, *, static: bool) -> pa.RecordBatch:
         """Show rows that live as the events of a snapshot's rows, with the cells that they have.
@@ -327,6 +332,67 @@ class EventDecoder:
             "range_end": pa.nulls(count, BOUND_TYPE),
         }
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+    def merged_rows(self, rows: pa.RecordBatch, *, static: bool) -> pa.RecordBatch:
+        """Show what became of rows of a mirror, as a snapshot shows rows: with all of their columns.
+
+        Args:
+            rows: As in :meth:`whole_rows`, rows alone or statics alone, with columns ``op`` (``r``: it is
+                read; ``c``, ``u`` and ``d``) and ``ts_us``, which is the time of a deletion too. A row that
+                is gone has the state that it had; statics that are gone are those of a partition that is.
+            static: Whether they are statics.
+
+        Returns:
+            Columns as :class:`CassandraEvents` describes them. They are in no file.
+        """
+        count = rows.num_rows
+        kept = self._kept(rows)
+        gone = pc.equal(rows["op"], "d").to_numpy(zero_copy_only=False)
+        ended = pa.array(rows["ts_us"].to_numpy(zero_copy_only=False), mask=~gone)
+        everything = np.ones(count, np.bool_)
+        keys = (*self._shown.partition_key, *self._shown.clustering)
+        key_values, after = [], []
+        for column in keys:
+            values, field = self._value(kept.whole, column)
+            key_values.append((values, self._field(column.name, column)))
+            of_rows = static and column.kind == "clustering"
+            times = ended if of_rows else pa.nulls(count, pa.int64())
+            after.append(_cell_struct(field, values, times, gone if of_rows else everything))
+        for slot, column in enumerate(self._cells):
+            values, field = self._value(kept.whole, column)
+            own = (column.kind == "static") == static
+            if own and self._is_collection(column):
+                values = pc.if_else(values.is_null(), empty_of(field), values)
+            values = pc.if_else(pa.array(gone), pa.scalar(None, field.type), values)
+            times = pc.if_else(pa.array(gone), ended, kept.expiry_of(slot))
+            after.append(_cell_struct(field, values, times, everything if own else gone))
+        names = [column.name for column in (*keys, *self._cells)]
+        said = {"r": "u" if static else "i", "c": "u" if static else "i", "u": "u", "d": "d"}
+        codes = rows["op"].dictionary_encode()
+        ops = pa.array([said[op] for op in codes.dictionary.to_pylist()], pa.utf8())
+        columns = {
+            "row": pa.array(np.arange(count)),
+            "ordinal": pa.array(np.zeros(count, np.int64)),
+            "op": ops.take(codes.indices),
+            "snapshot": pc.equal(rows["op"], "r"),
+            "file": pa.repeat("", count),
+            "pos": pa.array(np.full(count, -1)),
+            "ts_us": rows["ts_us"],
+            "key": pa.StructArray.from_arrays(
+                [values for values, _ in key_values], fields=[field for _, field in key_values]
+            ),
+            "after": pa.StructArray.from_arrays(
+                after, fields=[pa.field(n, a.type) for n, a in zip(names, after, strict=True)]
+            ),
+            "range_start": pa.nulls(count, BOUND_TYPE),
+            "range_end": pa.nulls(count, BOUND_TYPE),
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+    def _is_collection(self, column: Column) -> bool:
+        """Tell whether a column without elements is shown as empty, not as null."""
+        kind = column.type
+        return kind.multi_cell and kind.name in ("list", "set", "map") and column.name not in self._converters
 
     def _value(self, whole: pa.RecordBatch, column: Column) -> tuple[pa.Array, pa.Field]:
         values = self._types.array(whole.column(column.name), column.type)
@@ -387,8 +453,7 @@ class EventDecoder:
     ) -> pa.Array:
         facts, removes = event.facts, event.removes
         field = self._field("value", column)
-        collection = column.type.multi_cell and column.type.name in ("list", "set", "map")
-        if collection and column.name not in self._converters:
+        if self._is_collection(column):
             empty = present & ~removes & values.is_null().to_numpy(zero_copy_only=False)
             if empty.any():
                 values = pc.if_else(pa.array(empty), empty_of(field), values)
@@ -435,6 +500,23 @@ class EventDecoder:
             kind = java_type(column.type, descending=column.descending)
             values.append({"name": column.name, "value": text, "type": kind})
         return after, values
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What cell rows that a mirror keeps show: values, which cells there are, when they expire; what lives.
+
+    ``present`` and ``expiry`` (s since 1970, 0 for never) are by row and static or regular column.
+    """
+
+    whole: pa.RecordBatch
+    present: NDArray[np.bool_]
+    expiry: NDArray[np.int64]
+    lives: NDArray[np.bool_]
+
+    def expiry_of(self, slot: int) -> pa.Array:
+        """Return when cells of a column expire, us since 1970."""
+        return pa.array(self.expiry[:, slot] * 1_000_000, mask=self.expiry[:, slot] == 0)
 
 
 @dataclass(frozen=True)
