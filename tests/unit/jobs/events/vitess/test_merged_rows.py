@@ -42,8 +42,8 @@ class Mirror:
         stream.change("t", None, [b"2", b"long" * 50, b"7"], shard="-80")
         self.table, self.fields = captured(stream.write(folder / "made.vstream"), "shop", SHARDS)
         self.schema = RecordedSchema(self.fields, {})
-        told = {"source_table": TABLE, "kind": record.SCHEMA, "origin": "shop/-80", "position": bytes(28)}
-        told["committed_at"] = datetime.fromtimestamp(0, UTC)
+        told: dict[str, Any] = {"source_table": TABLE, "kind": record.SCHEMA, "origin": "shop/-80"}
+        told |= {"position": bytes(28), "committed_at": datetime.fromtimestamp(0, UTC)}
         shapes = [{**told, "schema_id": name, "payload": one} for (_, name), one in self.fields.items()]
         self.codec = VitessCodec(TABLE, TableHistory.of(TABLE, shapes))
         changes = self.table.filter(pc.equal(self.table["kind"], record.CHANGE)).combine_chunks()
