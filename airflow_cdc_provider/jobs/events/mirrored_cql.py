@@ -35,7 +35,7 @@ from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.lake.row_changes import READ
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.converters import load_converters
@@ -145,7 +145,7 @@ class _CqlEvents:
     def _cells(self, connector: Connector, states: pa.RecordBatch, *, static: bool) -> Envelope:
         schema, choices = self.codec.schema, connector.publish.cassandra
         types = EventTypes(choices.decimals, choices.varints, choices.frozen)
-        decoder = EventDecoder(schema, types, load_converters(choices.converters))
+        decoder = KeptRowDecoder(schema, types, load_converters(choices.converters))
         at = pa.array(np.full(states.num_rows, self.now_us))
         events = decoder.merged_rows(_as_read(states).append_column("at_us", at), static=static)
         options = cassandra_events.envelope_options(connector, "", self.now_us * 1000, self.excluded)

@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import cluster_of, exclu
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
 from airflow_cdc_provider.jobs.topics.settings import encoded, without_skipped
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.converters import load_converters, require_columns
@@ -64,7 +64,7 @@ class CassandraCells:
         known = [source.schemas.tables[name] for name in source.tables()]
         require_columns(converters, [f"{one.full_name}.{c.name}" for one in known for c in one.columns])
         types = EventTypes(choices.decimals, choices.varints, choices.frozen)
-        decoder = EventDecoder(schema, types, converters)
+        decoder = KeptRowDecoder(schema, types, converters)
         excluded = excluded_columns(connector, source)[schema.full_name]
         options = envelope_options(connector, cluster_of(source), now_ns, excluded)
 
