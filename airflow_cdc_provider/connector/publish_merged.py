@@ -23,21 +23,7 @@ def refuse_clashing_merged(kind: str, publish: PublishOptions) -> None:
     """
     if not publish.kafka.enabled or not publish.kafka.after_merge:
         return
-    if kind not in ("cassandra", "mongodb"):
-        raise ConfigurationError(
-            f"rows of mirrors of source {kind} can't be published",
-            expected="source cassandra or mongodb with publish.kafka.what: after_merge",
-            found=f"source {kind}",
-            remedy="publish.kafka.what: changes",
-        )
-    if kind == "cassandra" and publish.envelope != "datastax":
-        raise ConfigurationError(
-            "publish.kafka.what: after_merge publishes whole rows, which this envelope doesn't have",
-            expected="publish.envelope: datastax",
-            found=publish.envelope,
-            remedy="choose it, or publish.kafka.what: changes",
-        )
-    for option, why in _of_changes(publish):
+    for option, why in _of_changes(kind, publish):
         raise ConfigurationError(
             f"option {option} doesn't go with publish.kafka.what: after_merge: {why}",
             expected=f"{option} left out",
@@ -64,9 +50,11 @@ def refuse_statics_apart(publish: PublishOptions, statics: str) -> None:
         )
 
 
-def _of_changes(publish: PublishOptions) -> Iterator[tuple[str, str]]:
+def _of_changes(kind: str, publish: PublishOptions) -> Iterator[tuple[str, str]]:
     """Yield options that are chosen and need the changes, and why."""
     own = publish.cassandra
+    if publish.envelope == "cloudevents" and kind != "mongodb":
+        yield "publish.envelope: cloudevents", "ids of CloudEvents name changes, which a merge joins"
     if publish.kafka.slices != 1:
         yield "publish.kafka.slices", "one producer publishes what a merge changed"
     if publish.transactions:
@@ -88,7 +76,25 @@ def _of_changes(publish: PublishOptions) -> Iterator[tuple[str, str]]:
         yield "publish.cassandra.reread", "rows are read from the mirror"
     if publish.mongodb.token_header:
         yield "publish.mongodb.token_header", "a row of a mirror has no place in the stream"
+    yield from _of_logs(publish)
+    if publish.vitess.key_columns:
+        yield "publish.vitess.key_columns", "rows of a mirror are known by their primary key"
     if publish.envelope == "datastax" and publish.skipped_operations:
         yield "publish.skipped_operations", "events of envelope datastax have no operation"
     if publish.event_index:
         yield "publish.event_index", "a merge joins the events of many changes"
+
+
+def _of_logs(publish: PublishOptions) -> Iterator[tuple[str, str]]:
+    """Likewise, of what ScyllaDB's logs alone tell."""
+    own = publish.scylla
+    if own.preimages:
+        yield "publish.scylla.preimages", "the row before the merge isn't published"
+    if own.before != "none":
+        yield "publish.scylla.before", "the row before the merge isn't published"
+    if own.after != "none":
+        yield "publish.scylla.after", "rows are whole without postimages"
+    if own.collection_changes:
+        yield "publish.scylla.collection_changes", "collections are told whole"
+    if own.source_details:
+        yield "publish.scylla.source_details", "a row of a mirror has no place in the log"

@@ -2,6 +2,9 @@
 
 A row counts as changed where its contents did: what the source's codec keeps of it, and columns that are
 named. So rows that compaction moved, or that a new snapshot of the source brought as they were, are none.
+
+Rows that are gone come first: a row of Vitess that moved to another shard is another row of the mirror then,
+and who reads by its key must be told last that it is there.
 """
 
 from __future__ import annotations
@@ -28,19 +31,22 @@ _SHOWN: Final = "shown"
 _COMPARED: Final = "compared"
 
 
-def changed_rows(found: Difference, columns: Sequence[str]) -> DataFrame:
+def changed_rows(found: Difference, columns: Sequence[str], *, statics_apart: bool = False) -> DataFrame:
     """Return the rows that changed.
 
     Args:
         found: Of the mirror.
         columns: Columns of the mirror whose values belong to a row's contents, and are returned.
+        statics_apart: Partitions of which only static columns live are no rows.
 
     Returns:
         Columns ``op`` (``c``, ``u`` or ``d``), ``key``, ``clustering``, ``version``, ``state`` of ``_cdc``,
-        and the columns: of the row after, of a row that is gone as it was before. Ordered by id.
+        and the columns: of the row after, of a row that is gone as it was before. What is gone first, then by
+        id.
     """
-    before = _rows(found.gone, columns).withColumnRenamed("row", "before")
-    after = _rows(found.new, columns).withColumnRenamed("row", "after")
+    gone, new = (_with_states(rows) if statics_apart else rows for rows in (found.gone, found.new))
+    before = _rows(gone, columns).withColumnRenamed("row", "before")
+    after = _rows(new, columns).withColumnRenamed("row", "after")
     contents = ["state", *_numbered(columns, _COMPARED)]
     same = " AND ".join(f"before.{name} <=> after.{name}" for name in contents)
     op = f"CASE WHEN before IS NULL THEN '{INSERT}' WHEN after IS NULL THEN '{DELETE}' ELSE '{UPDATE}' END op"
@@ -49,8 +55,9 @@ def changed_rows(found: Difference, columns: Sequence[str]) -> DataFrame:
     return _shown(changed.selectExpr("id", op, "coalesce(after, before) row"), columns)
 
 
-def all_rows(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+def all_rows(rows: DataFrame, columns: Sequence[str], *, statics_apart: bool = False) -> DataFrame:
     """Return all rows of a mirror in the columns and order of :func:`changed_rows`, as ``r``."""
+    rows = _with_states(rows) if statics_apart else rows
     return _shown(_rows(rows, columns).selectExpr("id", f"'{READ}' op", "row"), columns)
 
 
@@ -72,28 +79,38 @@ class _AsStreams:
             yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
 
 
+def compared(rows: DataFrame, name: str) -> str:
+    """Return the expression by which values of a column are compared: Spark compares no maps."""
+    value = quoted(name)
+    return f"to_json({value})" if "map<" in rows.schema[name].dataType.simpleString() else value
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL has it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _with_states(rows: DataFrame) -> DataFrame:
+    return rows.where(f"{CDC_COLUMN}.state IS NOT NULL")
+
+
 def _rows(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return ids, and structs ``row`` of what is shown and compared."""
     fields = [f"'{name}', {CDC_COLUMN}.{name}" for name in _OF_CDC]
-    shown, compared = _numbered(columns, _SHOWN), _numbered(columns, _COMPARED)
-    for name, as_shown, as_compared in zip(columns, shown, compared, strict=True):
-        value = _quoted(name)
-        # Spark compares no maps.
-        text = "map<" in rows.schema[name].dataType.simpleString()
-        fields += [f"'{as_shown}', {value}", f"'{as_compared}', {f'to_json({value})' if text else value}"]
+    shown, contents = _numbered(columns, _SHOWN), _numbered(columns, _COMPARED)
+    for name, as_shown, as_compared in zip(columns, shown, contents, strict=True):
+        fields += [f"'{as_shown}', {quoted(name)}", f"'{as_compared}', {compared(rows, name)}"]
     return rows.selectExpr(f"{CDC_COLUMN}.id id", f"named_struct({', '.join(fields)}) row")
 
 
 def _shown(changed: DataFrame, columns: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
     shown = [f"row.{name} {name}" for name in _OF_CDC]
     numbered = zip(_numbered(columns, _SHOWN), columns, strict=True)
-    shown += [f"row.{number} {_quoted(name)}" for number, name in numbered]
-    return changed.orderBy("id").selectExpr("op", *shown)
+    shown += [f"row.{number} {quoted(name)}" for number, name in numbered]
+    return changed.orderBy(f.col("op") != DELETE, "id").selectExpr("op", *shown)
 
 
 def _numbered(columns: Sequence[str], what: str) -> list[str]:
     return [f"{what}_{number}" for number in range(len(columns))]
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

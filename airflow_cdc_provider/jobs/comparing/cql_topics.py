@@ -60,7 +60,7 @@ def require_cells(connector: Connector) -> None:
         return
     own = publish.scylla
     in_cells = own.format == "legacy" and not own.flatten_columns
-    if not in_cells and own.after != "full":
+    if not in_cells and own.after != "full" and not publish.kafka.after_merge:
         raise ConfigurationError(
             "events of this form don't tell a null from a column that wasn't touched",
             expected="publish.scylla.format legacy without flatten_columns, or advanced with after: full",
@@ -106,6 +106,7 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
         names(tuple(left_out)),
         enveloped,
         in_cells,
+        not enveloped or publish.kafka.after_merge,
     )
 
 

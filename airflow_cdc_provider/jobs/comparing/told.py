@@ -7,7 +7,7 @@ When an event counts as later than another one:
 ===================  =====================================================================================
 Cassandra's cells    by the write times that events tell, whichever node told them; a deletion wins a tie
 ScyllaDB's cells     by the time of the change, then by their order in the topic
-rows of ``datastax``  by their order in the topic: each tells all of the row
+whole rows            by their order in the topic: those of ``datastax``, and rows as merges left them
 ===================  =====================================================================================
 
 :mod:`.told_rows` puts together what was told of a row.
@@ -77,6 +77,7 @@ class RowForm:
         left_out: Columns that events don't tell whole.
         enveloped: Whether values are envelopes with ``op`` and ``after``; else they are whole rows.
         in_cells: Whether values stand in objects with a member ``value``, and what has none isn't told.
+        whole: Whether each event tells all of its row.
     """
 
     source: str
@@ -86,6 +87,7 @@ class RowForm:
     left_out: tuple[str, ...] = ()
     enveloped: bool = True
     in_cells: bool = True
+    whole: bool = False
 
 
 def told_by(
@@ -115,7 +117,8 @@ def told_by(
         what = np.where((objects.kinds == OBJECT) & (count > 0), INSERT, DELETE)
         after = objects
     times, wins = _times(members, what, form)
-    if form.source == "cassandra" and form.enveloped:
+    if form.source == "cassandra" and not form.whole:
+        # Rows that merges took are each told as gone.
         what[(what == DELETE) & static] = DELETE_PARTITION
     cells = after.only(OBJECT)
     told = pa.RecordBatch.from_arrays(
@@ -163,7 +166,7 @@ def _operations(members: Members, source: str) -> np.ndarray:
 def _times(members: Members, what: np.ndarray, form: RowForm) -> tuple[np.ndarray, np.ndarray]:
     """Return when events count as written, and which come behind others of that time."""
     nobody = np.zeros(members.count, np.bool_)
-    if not form.enveloped:
+    if form.whole:
         return np.zeros(members.count, np.int64), nobody
     source, after = members.find("source", "after")
     ts_us, ts_ms = members_of(members.data, source).find("ts_us", "ts_ms")

@@ -18,14 +18,19 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.cassandra.merged_cells import CassandraCells
 from airflow_cdc_provider.jobs.events.cassandra.merged_rows import CassandraRows
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.mirrored import as_bson
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
+from airflow_cdc_provider.jobs.events.scylla.merged_rows import ScyllaRows
+from airflow_cdc_provider.jobs.events.vitess.merged_rows import VitessRows
 from airflow_cdc_provider.lake.row_changes import DELETE
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.mongodb import events as mongodb_events
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 
 RowMaker = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Makes the records of some rows, in their order."""
@@ -38,7 +43,16 @@ class RowEvents(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the mirror that it needs besides what is kept of each row."""
+        """Columns of the mirror that belong to what is told, besides what is kept of each row."""
+        ...
+
+    @property
+    def statics_apart(self) -> bool:
+        """Whether these are static columns that are told by themselves.
+
+        Each partition whose statics changed is a row without a state then, and a row is told where its own
+        cells changed.
+        """
         ...
 
     def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowMaker:
@@ -60,7 +74,12 @@ def row_events(context: JobContext, table: str) -> RowEvents:
     """
     source = context.connector.source
     if isinstance(source, CassandraOptions):
-        return CassandraRows.of(context, table)
+        of_cassandra = CassandraRows if context.connector.publish.envelope == "datastax" else CassandraCells
+        return of_cassandra.of(context, table)
+    if isinstance(source, ScyllaOptions):
+        return ScyllaRows.of(context, table)
+    if isinstance(source, VitessOptions):
+        return VitessRows.of(context, table)
     assert isinstance(source, MongodbOptions)
     return _of_mongodb(context, source, table)
 
@@ -91,6 +110,11 @@ class MongodbRows:
     context: JobContext
     table: str
     columns: tuple[str, ...]
+
+    @property
+    def statics_apart(self) -> bool:
+        """There are no static columns."""
+        return False
 
     def maker(self, now_ns: int, registrar: Registrar | None, damage: Damage) -> RowMaker:
         """Return what makes them; see :class:`RowEvents`."""

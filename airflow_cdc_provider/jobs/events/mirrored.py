@@ -14,13 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.changes.spans import without_first_bytes
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
@@ -28,6 +23,7 @@ from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.mirrored_cql import cql_mirror_events
 from airflow_cdc_provider.jobs.events.mongodb.records import MongodbRecords
 from airflow_cdc_provider.jobs.events.vitess import lake as vitess_lake
+from airflow_cdc_provider.jobs.events.vitess.kept_rows import everything, kept_rows
 from airflow_cdc_provider.jobs.events.vitess.records import VitessRecords
 from airflow_cdc_provider.jobs.topics.settings import converters_of
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
@@ -38,16 +34,12 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.vitess.event_records import decode_records
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
-from airflow_cdc_provider.sources.vitess.states import HEAD_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EVENT_DDL: Final = "key binary, value binary"
 _EVENT_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
-_POSITION_BYTES: Final = 28
-_AFTER: Final = b"\x12"
-"""Leads the field ``after`` of a RowChange message."""
 
 Maker = Callable[[pa.Array], pa.RecordBatch]
 """Makes encoded records of what a mirror keeps of its rows."""
@@ -137,18 +129,11 @@ class _VitessEvents:
         )
         for batch in batches:
             states = batch["state"]
-            count = len(states)
-            if not count:
+            if not len(states):
                 continue
-            names = pc.binary_slice(states, 1, HEAD_BYTES).dictionary_encode()
-            told = pa.array([name.hex() for name in names.dictionary.to_pylist()], pa.string())
-            rows = _snapshot_rows(
-                self.table,
-                f"{self.table.partition('.')[0]}/-",
-                _as_inserts(without_first_bytes(states, HEAD_BYTES)),
-                told.take(names.indices),
-            )
-            decoded = decode_records(rows, self._fields, maker.form, _everything)
+            origins = pa.repeat(f"{self.table.partition('.')[0]}/-", len(states))
+            rows = kept_rows(self.table, origins, states, pa.repeat(pa.scalar(False), len(states)))
+            decoded = decode_records(rows, self._fields, maker.form, everything)
             if decoded.unread:
                 raise CorruptInput(
                     f"a row of the mirror of {self.table} can't be read",
@@ -191,28 +176,6 @@ class _MongodbEvents:
             yield _events(records)
 
 
-def _as_inserts(rows: pa.Array) -> pa.Array:
-    """Write Row messages as the changes that have them after: what a copy gives."""
-    sizes = pc.binary_length(rows).dictionary_encode()
-    heads = [_AFTER + _varint(size) for size in sizes.dictionary.to_pylist()]
-    before = pa.array(heads, pa.binary()).take(sizes.indices)
-    return pc.binary_join_element_wise(before, rows, pa.scalar(b"", pa.binary()))
-
-
-def _varint(number: int) -> bytes:
-    """Write a number as Protobuf does: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def _everything(keyspace: str, table: str) -> bool:
-    del keyspace, table
-    return True
-
-
 def as_bson(texts: pa.Array) -> pa.Array:
     """Read documents that a mirror keeps as text alone; one after the other, as the driver reads them."""
     import bson
@@ -230,21 +193,3 @@ def _events(records: pa.RecordBatch) -> pa.RecordBatch:
     """Return keys and values of encoded records, which have both."""
     both = [records[name].cast(pa.large_binary()).cast(pa.binary()) for name in ("key", "value")]
     return pa.RecordBatch.from_arrays(both, schema=_EVENT_SCHEMA)
-
-
-def _snapshot_rows(table: str, origin: str, payload: pa.Array, schema_ids: pa.Array) -> pa.RecordBatch:
-    """Write records of kind ``snapshot``, all at one place."""
-    count = len(payload)
-    place = pa.repeat(pa.scalar(bytes(_POSITION_BYTES), pa.binary()), count)
-    values = {
-        "source_table": pa.repeat(pa.scalar(table), count),
-        "kind": pa.repeat(pa.scalar(record.SNAPSHOT), count),
-        "origin": pa.repeat(pa.scalar(origin), count),
-        "position": place,
-        "generation": pa.array(np.zeros(count, np.int64)),
-        "version": place,
-        "schema_id": schema_ids,
-        "payload": payload,
-    }
-    arrays = [values.get(one.name, pa.nulls(count, one.type)) for one in CHANGE_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)

@@ -33,8 +33,9 @@ from airflow_cdc_provider.jobs.topics.settings import encoded
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
+from airflow_cdc_provider.lake.row_changes import READ
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
-from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.converters import load_converters
@@ -136,7 +137,7 @@ class _CqlEvents:
         states = pa.RecordBatch.from_arrays([rows[name].cast(pa.binary()) for name in names], names)
         if self.log is not None:
             maker = ScyllaRecords(connector, self.now_us * 1000, LogSchemas(()), Damage(strict=True))
-            return maker.of_rows(self.log, states, self.codec.schema)
+            return maker.of_rows(self.log, _as_read(states), self.codec.schema)
         made = self._whole if connector.publish.envelope == "datastax" else self._cells
         envelope = made(connector, states, static=static)
         return encoded(connector, [Piece(envelope, np.arange(rows.num_rows))])
@@ -144,9 +145,9 @@ class _CqlEvents:
     def _cells(self, connector: Connector, states: pa.RecordBatch, *, static: bool) -> Envelope:
         schema, choices = self.codec.schema, connector.publish.cassandra
         types = EventTypes(choices.decimals, choices.varints, choices.frozen)
-        decoder = EventDecoder(schema, types, load_converters(choices.converters))
+        decoder = KeptRowDecoder(schema, types, load_converters(choices.converters))
         at = pa.array(np.full(states.num_rows, self.now_us))
-        events = decoder.inserts_of(states.append_column("at_us", at), static=static)
+        events = decoder.merged_rows(_as_read(states).append_column("at_us", at), static=static)
         options = cassandra_events.envelope_options(connector, "", self.now_us * 1000, self.excluded)
         return cassandra_envelope.build(events, schema.keyspace, schema.name, options)
 
@@ -168,3 +169,10 @@ class _CqlEvents:
         decoder = RowDecoder(schema, key_in_value=options.key_in_value)
         shown = decoder.decode(pa.RecordBatch.from_pydict(columns))
         return datastax_envelope.build(shown, schema.keyspace, schema.name, options)
+
+
+def _as_read(states: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows as those that are read, at no time."""
+    count = states.num_rows
+    read = states.append_column("op", pa.repeat(READ, count))
+    return read.append_column("ts_us", pa.array(np.zeros(count, np.int64)))

@@ -2,8 +2,9 @@
 
 What is published of a mirror is the difference of two of its snapshots
 (:mod:`airflow_cdc_provider.lake.iceberg_difference`): that through which it is published, which a tag keeps
-from expiry, and the newest. Rows come by key, so that a difference is the same sequence each time it is
-made: a run that was ended in the middle of one goes on there, with the snapshots at which it was begun.
+from expiry, and the newest. Rows come by key, those that are gone first, so that a difference is the same
+sequence each time it is made: a run that was ended in the middle of one goes on there, with the snapshots at
+which it was begun.
 Records and position (:mod:`airflow_cdc_provider.kafka.merged_position`) are one transaction, of the
 transactional id ``<connector>.merged``.
 
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats
@@ -24,7 +26,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import is_strict
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.events.merged_rows import row_events
+from airflow_cdc_provider.jobs.events.merged_rows import RowEvents, row_events
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag
@@ -50,8 +52,12 @@ from airflow_cdc_provider.lake.iceberg_difference import (
     table_id,
 )
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
+from airflow_cdc_provider.lake.static_changes import all_statics, changed_statics
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.abilities import RenamesTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def publish_merged(context: JobContext) -> PublishResult:
@@ -291,20 +297,32 @@ class _Merged:
         connector = self.context.connector
         after = known.reached().to_json()
         yield Made(wanted.after + 1, encoded(connector, []), after)
-        make = row_events(self.context, step.table).maker(
-            wanted.now_ns, registrar_of(self.context), self.damage
-        )
+        events = row_events(self.context, step.table)
+        make = events.maker(wanted.now_ns, registrar_of(self.context), self.damage)
+        with ExitStack() as read:
+            for rows in self._changed(known, step, events, read):
+                for batch in arrow_batches(rows):
+                    yield Made(wanted.after + 1, make(batch), after)
+
+    def _changed(
+        self, known: MergedPosition, step: Step, events: RowEvents, read: ExitStack
+    ) -> Iterator[DataFrame]:
+        """Yield what a step tells: rows, then static columns where they are told apart."""
         table = self.context.lake.table(self.context.mirror(step.table).name)
         published = known.tables.get(step.table)
-        with ExitStack() as read:
-            if published is None:
-                rows = all_rows(table.read(Head(step.until.snapshot)), step.columns)
-            else:
-                since = newest_of_same_rows(table, published.snapshot)
-                found = read.enter_context(difference(table, since, step.until.snapshot))
-                rows = changed_rows(found, step.columns)
-            for batch in arrow_batches(rows):
-                yield Made(wanted.after + 1, make(batch), after)
+        apart = events.statics_apart
+        columns = () if apart else step.columns
+        everything = table.read(Head(step.until.snapshot))
+        if published is None:
+            yield all_rows(everything, columns, statics_apart=apart)
+            if apart and step.columns:
+                yield all_statics(everything, step.columns)
+            return
+        since = newest_of_same_rows(table, published.snapshot)
+        found = read.enter_context(difference(table, since, step.until.snapshot))
+        yield changed_rows(found, columns, statics_apart=apart)
+        if apart and step.columns:
+            yield changed_statics(found, table.read(Head(since)), everything, step.columns)
 
     def _require_form(self, publisher: BatchPublisher) -> None:
         """Refuse to go on in the middle of a step with another form of events."""

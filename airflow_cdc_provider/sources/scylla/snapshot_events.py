@@ -64,21 +64,26 @@ class SnapshotEventDecoder:
         return TableEvents(events, undecodable, {})
 
     def of_states(self, states: pa.RecordBatch, schema: TableSchema, *, static: bool) -> pa.RecordBatch:
-        """Show rows that live as the events of a snapshot's rows.
+        """Show what became of rows of a mirror, as a snapshot shows rows: with all of their columns.
 
         Args:
-            states: Columns ``key``, ``state`` and ``static_state``: rows alone, or statics alone.
+            states: Columns ``key``, ``state`` and ``static_state``: rows alone, or statics alone; ``op``
+                (``r``, ``c``, ``u`` or ``d``) and ``ts_us``. A row that is gone has the state that it had.
             schema: The table with the columns' ids that the states name.
             static: Whether they are statics.
 
         Returns:
-            The columns of events; those that tell when a change was made tell nothing.
+            The columns of events; those that tell when a change was made, but for ``ts_us``, tell nothing.
         """
         count = states.num_rows
         rows = states.select(["key", "state", "static_state"])
         whole = Projection(schema, LAKE).project(rows)
-        nothing = pa.array(np.zeros(count, np.int64))
-        shown_as = {"row": pa.array(np.arange(count)), "snapshot": pa.repeat("true", count), "ts_us": nothing}
+        shown_as = {
+            "row": pa.array(np.arange(count)),
+            "op": states["op"],
+            "snapshot": pc.if_else(pc.equal(states["op"], "r"), "true", "false"),
+            "ts_us": states["ts_us"],
+        }
         return self._shown(whole, pa.repeat(pa.scalar(static), count), shown_as)
 
     def _events(self, rows: pa.RecordBatch, found: pa.RecordBatch, places: Any) -> pa.RecordBatch:
@@ -109,8 +114,8 @@ class SnapshotEventDecoder:
         of_statics = static.to_numpy(zero_copy_only=False)
         told = [of_statics == (column.name in self.table.log.static) for column in cells]
         own = {
-            **shown_as,
             "op": pa.repeat("r", count),
+            **shown_as,
             "static": static,
             "by_service": pa.array(np.zeros(count, np.bool_)),
             "key": self._struct(whole, self.table.key),

@@ -113,6 +113,18 @@ def key_prefix(shard: str) -> bytes:
     return len(name).to_bytes(2, "little") + name
 
 
+def shards_of(keys: pa.Array) -> pa.Array:
+    """Return the shard (``keyspace/shard``) of each key."""
+    data, starts, _ = binary_buffer(keys)
+    lengths = data[starts].astype(np.int64) | data[starts + 1].astype(np.int64) << 8
+    shards = pa.nulls(len(keys), pa.string())
+    for length in np.unique(lengths).tolist():
+        own = pa.array(lengths == length)
+        names = pc.binary_slice(keys.filter(own), 2, 2 + length)
+        shards = pc.replace_with_mask(shards, own, names.cast(pa.string()))
+    return shards
+
+
 def _comparable(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Ints]:
     """Return where a key column's values stand in the one form that keys have."""
     family = family_of(column)

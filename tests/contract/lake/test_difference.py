@@ -20,6 +20,8 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 )
 from airflow_cdc_provider.lake.mirror import Mirror, mirror_arrow_schema, spark_schema
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
+from airflow_cdc_provider.lake.static_changes import all_statics, changed_statics
+from airflow_cdc_provider.lake.table import Head
 
 pytestmark = pytest.mark.integration
 
@@ -36,12 +38,29 @@ def table(lake: IcebergLake, namespace: str) -> IcebergTable:
 
 def commit(table: IcebergTable, rows: Mapping[int, str], gone: tuple[int, ...] = ()) -> str:
     """Write rows, in place of those that have their ids, and delete others."""
-    spark = table.spark
     written = [
         (f"text {state}", {"n": 1}, (b"%d" % n, b"%d" % n, None, 0, b"v", state.encode(), None))
         for n, state in rows.items()
     ]
-    ids = spark.createDataFrame([(b"%d" % n,) for n in (*rows, *gone)], "id binary")
+    return write(table, written, [b"%d" % n for n in (*rows, *gone)])
+
+
+def commit_rows(table: IcebergTable, rows: Mapping[str, tuple[str | None, dict[str, int] | None]]) -> str:
+    """Write rows with static columns; a row's first letter names its partition, and ``-`` no row of it."""
+    written = [
+        (
+            text,
+            counts,
+            (name.encode(), name[:1].encode(), None, 0, b"v", None if name[1:] == "-" else b"s", None),
+        )
+        for name, (text, counts) in rows.items()
+    ]
+    return write(table, written, [name.encode() for name in rows])
+
+
+def write(table: IcebergTable, written: list[Any], replaced: list[bytes]) -> str:
+    spark = table.spark
+    ids = spark.createDataFrame([(one,) for one in replaced], "id binary")
     head = table.commit(
         table.head(),
         append=spark.createDataFrame(written, spark_schema(mirror_arrow_schema(COLUMNS)))
@@ -74,7 +93,7 @@ def files(table: IcebergTable, since: str) -> int:
         return found.files
 
 
-def test_what_changed_is_told_once_by_key_in_order(table: IcebergTable) -> None:
+def test_what_changed_is_told_once_what_is_gone_first_then_by_key(table: IcebergTable) -> None:
     first = commit(table, dict.fromkeys(range(6), "a"))
     assert shown(all_rows(table.read(), ())) == [("r", b"%d" % n, b"a") for n in range(6)]
     commit(table, {1: "b", 7: "a"}, gone=(0,))
@@ -83,8 +102,8 @@ def test_what_changed_is_told_once_by_key_in_order(table: IcebergTable) -> None:
     commit(table, {}, gone=(9,))
     assert changes(table, first) == [
         ("d", b"0", b"a"),
-        ("u", b"1", b"c"),
         ("d", b"3", b"a"),
+        ("u", b"1", b"c"),
         ("c", b"7", b"a"),
     ]
 
@@ -94,7 +113,7 @@ def test_compaction_and_expiry_between_take_and_add_nothing(table: IcebergTable)
     commit(table, {4: "a"})
     pin(table, first)
     commit(table, {0: "b"}, gone=(1,))
-    expected = [("u", b"0", b"b"), ("d", b"1", b"a"), ("c", b"4", b"a")]
+    expected = [("d", b"1", b"a"), ("u", b"0", b"b"), ("c", b"4", b"a")]
     assert changes(table, first) == expected
     table.maintain(retain_seconds=0)
     assert newest_of_same_rows(table, first) == first, "rows changed since"
@@ -162,3 +181,45 @@ def test_rows_before_and_what_changed_are_the_rows_after(table: IcebergTable) ->
                 applied[key] = state
         assert applied == {b"%d" % n: s.encode() for n, s in states.items()}
         assert len({key for _, key, _ in found}) == len(found)
+
+
+def test_statics_that_changed_are_told_once_of_each_partition(table: IcebergTable) -> None:
+    one, two = {"n": 1}, {"n": 2}
+    none = (None, None)
+    commit_rows(table, {"a1": ("a", one), "a2": ("a", one), "b1": none, "c1": ("c", None), "c2": ("c", None)})
+    commit_rows(
+        table, {"d-": ("d", None), "e1": ("e", None), "f-": ("f", None), "g1": ("g", None), "h1": none}
+    )
+    first = commit_rows(table, {"i1": ("i", one)})
+    now = table.read()
+    everything = all_statics(now, ("text", "counts"))
+    assert [row["key"] for row in everything.collect()] == [b"a", b"c", b"d", b"e", b"f", b"g", b"i"]
+    assert all_rows(now, (), statics_apart=True).count() == 9
+
+    commit_rows(table, {"a3": ("a", one), "b2": none})  # rows came, statics stay
+    write(table, [], [b"c2", b"d-", b"e1"])  # of c a row stays, of d and e nothing
+    commit_rows(
+        table, {"f1": ("f", None), "g1": none, "h1": ("h", None), "i1": ("i", two), "j1": ("j", None)}
+    )
+    last = write(table, [], [b"f-"])  # it has a row now
+    with difference(table, first, last) as found:
+        told = changed_statics(found, table.read(Head(first)), table.read(), ("text", "counts"))
+        batches = [row for batch in arrow_batches(told) for row in batch.to_pylist()]
+        rows = shown(changed_rows(found, (), statics_apart=True))
+    assert [(row["op"], row["key"]) for row in batches] == [
+        ("d", b"d"),
+        ("d", b"e"),
+        ("u", b"g"),
+        ("c", b"h"),
+        ("u", b"i"),
+        ("c", b"j"),
+    ]
+    assert {(row["state"], row["clustering"]) for row in batches} == {(None, None)}
+    assert [(op, key) for op, key, _ in rows] == [
+        ("d", b"c"),
+        ("d", b"e"),
+        ("c", b"a"),
+        ("c", b"b"),
+        ("c", b"f"),
+        ("c", b"j"),
+    ], "statics alone change no row"

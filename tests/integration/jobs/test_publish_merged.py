@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,14 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from server_kit import KafkaServer
+from server_kit.scylla import CdcOptions, SystemKeyspaces
+from server_kit.scylla.statements import DeleteRow, Insert, SetWhole, Update
 from tests.integration.jobs.conftest import Application, RunStage
+from tests.integration.jobs.imitated import declare
 from tests.integration.jobs.publishing import declaration, read, topic_of, with_broker
 from tests.integration.jobs.shop import Shop
+from tests.integration.jobs.test_compare_cql_topics import scylla_table
+from tests.integration.jobs.test_scylla_lake_events import number
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -219,7 +225,8 @@ def test_whole_rows_of_cassandra_are_those_of_the_mirror(shop: Shop, kafka_serve
     for k, c in ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)):
         shop.run(f"INSERT INTO t (k, c, v, m) VALUES ({k}, {c}, 'a', {{'x': {c}}})")
     shop.run("UPDATE t SET s = 'one' WHERE k = 1")
-    published(shop, 5)
+    shop.run("UPDATE t SET s = 'brief' WHERE k = 5")
+    published(shop, 6)
     require_equal_rows(shop, kafka_server.read(topic))
 
     shop.run("UPDATE t SET v = 'b' WHERE k = 2 AND c = 1")
@@ -227,10 +234,12 @@ def test_whole_rows_of_cassandra_are_those_of_the_mirror(shop: Shop, kafka_serve
     shop.run("DELETE FROM t WHERE k = 2 AND c = 2")
     shop.run("DELETE FROM t WHERE k = 3")
     shop.run("UPDATE t SET s = 'alone' WHERE k = 4")
-    published(shop, 6)
+    shop.run("DELETE FROM t WHERE k = 5")
+    published(shop, 7)
     messages = kafka_server.read(topic)
     require_equal_rows(shop, messages)
-    told = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages[5:]]
+    told = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages[6:]]
+    assert ({"k": 5, "c": None}, None) in told
     assert ({"k": 4, "c": None}, {"s": "alone"}) in told
     assert ({"k": 3, "c": 1}, None) in told
     published(shop, 0)
@@ -259,3 +268,143 @@ def require_equal_rows(shop: Shop, messages: list[Message]) -> None:
         if row["c"] is not None:
             assert (value["v"], value["m"]) == (row["v"], row["m"])
     assert not any(held.values()), "what is left is gone"
+
+
+def folded(messages: list[Message], in_cells: bool = True) -> dict[str, dict[str, Any]]:
+    """Apply events: return what a reader holds of each key, of columns that the events say something of."""
+    held: dict[str, dict[str, Any]] = {}
+    for message in messages:
+        key, value = (message.key() or b"").decode(), message.value()
+        if value is None:
+            assert key not in held
+            continue
+        event = json.loads(value)
+        if event["op"] == "d":
+            del held[key]
+            continue
+        assert (event["op"] == "u") or key not in held, event
+        keys = json.loads(key)
+        cells = {n: c for n, c in event["after"].items() if n not in keys and not n.startswith("_")}
+        shown = {n: c["value"] for n, c in cells.items() if c is not None} if in_cells else cells
+        assert held.get(key) != shown, "an event that changes nothing"
+        held[key] = shown
+    return held
+
+
+def told_ops(messages: list[Message]) -> list[tuple[dict[str, Any], str | None]]:
+    found = [(json.loads(m.key() or b""), json.loads(m.value() or b"null")) for m in messages]
+    return [(key, value and value["op"]) for key, value in found]
+
+
+def require_equal_topic(shop: Shop, table: str) -> None:
+    result = shop.stage("compare_topics", tables=(f"{shop.keyspace}.{table}",))
+    assert (result.ok, [one.note for one in result.tables]) == (True, ["equal"]), result.error
+
+
+def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_statics_are_told_once(
+    shop: Shop, kafka_server: KafkaServer
+) -> None:
+    shop.run(
+        "CREATE TABLE t (k int, c int, s text static, v text, w int, PRIMARY KEY (k, c)) WITH cdc = true"
+    )
+    topic = f"{shop.keyspace}.{shop.keyspace}.t"
+    shop.connection = with_broker(shop.connection, kafka_server)
+    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 3}
+    shop.declare(publish={"topic_prefix": shop.keyspace, "kafka": kafka})
+    for k, c in ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (5, 1)):
+        shop.run(f"INSERT INTO t (k, c, v, w) VALUES ({k}, {c}, 'a', {c})")
+    for k in (1, 2, 3, 4):
+        shop.run(f"UPDATE t SET s = 's{k}' WHERE k = {k}")
+    published(shop, 10)
+    messages = kafka_server.read(topic)
+    assert {op for _, op in told_ops(messages)} == {"i", "u"}
+    assert folded(messages)['{"k":1,"c":2}'] == {"v": "a", "w": 2}
+    assert folded(messages)['{"k":4,"c":null}'] == {"s": "s4"}
+
+    shop.run("INSERT INTO t (k, c, v) VALUES (1, 3, 'new')")  # the statics of other files' rows stay
+    shop.run("UPDATE t SET v = null WHERE k = 1 AND c = 2")
+    shop.run("DELETE FROM t WHERE k = 1 AND c = 1")
+    shop.run("DELETE s FROM t WHERE k = 2")
+    shop.run("DELETE FROM t WHERE k = 3")
+    shop.run("UPDATE t SET s = 'other' WHERE k = 4")
+    shop.run("UPDATE t SET s = 'first' WHERE k = 5")
+    published(shop, 11)
+    later = kafka_server.read(topic)
+    told = told_ops(later[10:])
+    assert sorted(told, key=str) == sorted(
+        [
+            ({"k": 1, "c": 3}, "i"),
+            ({"k": 1, "c": 2}, "u"),
+            ({"k": 1, "c": 1}, "d"),
+            ({"k": 1, "c": 1}, None),
+            ({"k": 2, "c": None}, "u"),
+            ({"k": 3, "c": 1}, "d"),
+            ({"k": 3, "c": 1}, None),
+            ({"k": 3, "c": None}, "d"),
+            ({"k": 3, "c": None}, None),
+            ({"k": 4, "c": None}, "u"),
+            ({"k": 5, "c": None}, "u"),
+        ],
+        key=str,
+    )
+    assert folded(later) == {
+        '{"k":1,"c":2}': {"v": None, "w": 2},
+        '{"k":1,"c":3}': {"v": "new", "w": None},
+        '{"k":1,"c":null}': {"s": "s1"},
+        '{"k":2,"c":1}': {"v": "a", "w": 1},
+        '{"k":2,"c":2}': {"v": "a", "w": 2},
+        '{"k":2,"c":null}': {"s": None},
+        '{"k":4,"c":null}': {"s": "other"},
+        '{"k":5,"c":1}': {"v": "a", "w": 1},
+        '{"k":5,"c":null}': {"s": "first"},
+    }
+    published(shop, 0)
+    require_equal_topic(shop, "t")
+
+
+@pytest.mark.parametrize("form", [pytest.param("legacy", marks=pytest.mark.long), "advanced"])
+def test_rows_of_scylla_are_those_of_the_mirror_and_statics_are_told_once(
+    shop: Shop, names: SystemKeyspaces, kafka_server: KafkaServer, form: str
+) -> None:
+    cluster = scylla_table(shop, names, CdcOptions())
+    shop.connection = with_broker(shop.connection, kafka_server)
+    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 2}
+    publish = {"topic_prefix": shop.keyspace, "headers": False, "scylla": {"format": form}, "kafka": kafka}
+    declare(shop, names, snapshot={"mode": "never"}, publish=publish)
+    topic = f"{shop.keyspace}.{shop.keyspace}.item"
+    seven, eight = (number(7),), (number(8),)
+    cluster.execute("item", *(Insert(seven, (number(n),), {"qty": number(n)}) for n in range(3)))
+    cluster.execute("item", Insert(seven, None, {"owner": b"ann"}), Insert(eight, None, {"owner": b"bob"}))
+    time.sleep(2.1)
+    published(shop, 5)
+    assert {op for _, op in told_ops(kafka_server.read(topic))} == {"r"}
+
+    cluster.execute("item", Update(seven, (number(0),), (SetWhole("qty", None),)))
+    cluster.execute("item", DeleteRow(seven, (number(1),)), Insert(seven, (number(3),), {"qty": number(3)}))
+    cluster.execute("item", Update(eight, None, (SetWhole("owner", b"eve"),)))
+    time.sleep(2.1)
+    published(shop, 5)
+    messages = kafka_server.read(topic)
+    assert sorted(told_ops(messages[5:]), key=str) == [
+        ({"shop": 7, "sku": 0}, "u"),
+        ({"shop": 7, "sku": 1}, "d"),
+        ({"shop": 7, "sku": 1}, None),
+        ({"shop": 7, "sku": 3}, "c"),
+        ({"shop": 8}, "u"),
+    ]
+    # In the advanced form each row shows all columns; statics are those of the partition alone.
+    shown = {key: {n: v for n, v in one.items() if v is not None} for key, one in _of(messages, form).items()}
+    assert shown == {
+        '{"shop":7,"sku":0}': {},
+        '{"shop":7,"sku":2}': {"qty": 2},
+        '{"shop":7,"sku":3}': {"qty": 3},
+        '{"shop":7}': {"owner": "ann"},
+        '{"shop":8}': {"owner": "eve"},
+    }
+    published(shop, 0)
+    require_equal_topic(shop, "item")
+
+
+def _of(messages: list[Message], form: str) -> dict[str, dict[str, Any]]:
+    held = folded(messages, in_cells=form == "legacy")
+    return {key: {n: v for n, v in one.items() if n != "sku"} for key, one in held.items()}

@@ -148,3 +148,42 @@ def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_
     assert run_stage("sync", silent, vitess_server.connection).ok
     (differs,) = run_stage("compare_topics", chosen, both).tables
     assert differs.note == '{"equal": 0, "only_topic": 1, "only_mirror": 0, "different": 1}'
+
+
+def test_rows_after_merges_are_those_of_the_mirror_each_told_once(
+    run_stage: RunStage, vitess_server: VitessServer, table: str, kafka_server: KafkaServer
+) -> None:
+    chosen = declaration(table)
+    kafka = {"connection": "kafka", "what": "after_merge", "records_at_once": 2}
+    chosen["publish"] = {"topic_prefix": table, "headers": False, "kafka": kafka}
+    both = {**vitess_server.connection, "kafka": {"bootstrap.servers": kafka_server.bootstrap}}
+    topic = f"{table}.shop.{table}"
+
+    def published() -> int:
+        outcome = run_stage("sync", chosen, both)
+        assert outcome.ok, outcome.error
+        assert outcome.published is not None
+        return outcome.published.records
+
+    with vitess_server.connect("shop").cursor() as cursor:
+        for number in (1, 2, 1001):
+            cursor.execute(f"insert into {table} (id, name) values ({number}, 'first')")
+        assert published() == 3
+        cursor.execute(f"update {table} set name = 'second' where id = 1")
+        cursor.execute(f"delete from {table} where id = 2")
+        cursor.execute(f"insert into {table} (id, name) values (3, 'brief'), (1002, 'new')")
+        cursor.execute(f"delete from {table} where id = 3")
+    assert published() == 4
+    assert published() == 0
+
+    messages = kafka_server.read(topic)
+    values = [(json.loads(m.key() or b"")["id"], json.loads(m.value() or b"null")) for m in messages]
+    later = [(key, value and value["op"]) for key, value in values[3:]]
+    assert sorted(later, key=str) == [(1, "u"), (1002, "c"), (2, "d"), (2, None)]
+    assert {value["op"] for _, value in values[:3]} == {"c"}
+    shards = {value["source"]["shard"] for _, value in values if value}
+    assert shards == {"-80", "80-"}
+    records = [{"topic": topic, "key": {"id": key}, "value": value} for key, value in values]
+    assert folded(records, topic) == selected(vitess_server, table)
+    same = run_stage("compare_topics", chosen, both)
+    assert (same.ok, [one.mirror_rows for one in same.tables]) == (True, [3]), same.error

@@ -12,22 +12,47 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 def declared(kind: str = "mongodb", lake: dict[str, Any] | None = None, **publish: Any) -> Connector:
     kafka = {"connection": "k", "what": "after_merge", **publish.pop("kafka", {})}
+    source = {"type": kind, **({"keyspace": "s"} if kind == "vitess" else {})}
     return Connector.from_dict(
-        {"name": "shop", "source": {"type": kind}, "lake": lake or {}, "publish": {**publish, "kafka": kafka}}
+        {"name": "shop", "source": source, "lake": lake or {}, "publish": {**publish, "kafka": kafka}}
     )
 
 
-def test_rows_of_mongodb_and_whole_rows_of_cassandra_can_be_published() -> None:
-    assert declared().publish.kafka.after_merge
-    assert declared(envelope="document", key="avro").publish.kafka.after_merge
-    assert declared("cassandra", envelope="datastax").publish.kafka.after_merge
+@pytest.mark.parametrize(
+    ("kind", "publish"),
+    [
+        ("mongodb", {}),
+        ("mongodb", {"envelope": "document", "key": "avro"}),
+        ("mongodb", {"envelope": "cloudevents"}),
+        ("cassandra", {}),
+        ("cassandra", {"envelope": "datastax"}),
+        ("cassandra", {"envelope": "datastax-cells", "skipped_operations": ["d"]}),
+        ("scylla", {"unwrap": {"enabled": True}}),
+        ("scylla", {"scylla": {"format": "advanced", "key_placement": ["kafka-key"]}}),
+        ("vitess", {"vitess": {"local_vgtid": True}}),
+    ],
+)
+def test_rows_of_mirrors_can_be_published_in_every_envelope_that_shows_them(
+    kind: str, publish: dict[str, Any]
+) -> None:
+    assert declared(kind, **publish).publish.kafka.after_merge
 
 
 @pytest.mark.parametrize(
     ("kind", "publish", "told"),
     [
-        ("scylla", {}, "rows of mirrors of source scylla"),
-        ("cassandra", {}, "this envelope doesn't have"),
+        ("scylla", {"scylla": {"preimages": True}}, "publish.scylla.preimages"),
+        ("scylla", {"scylla": {"format": "advanced", "before": "full"}}, "publish.scylla.before"),
+        ("scylla", {"scylla": {"format": "advanced", "after": "full"}}, "publish.scylla.after"),
+        ("scylla", {"scylla": {"collection_changes": True}}, "publish.scylla.collection_changes"),
+        ("scylla", {"scylla": {"source_details": True}}, "publish.scylla.source_details"),
+        ("scylla", {"envelope": "cloudevents"}, "publish.envelope: cloudevents"),
+        ("vitess", {"envelope": "cloudevents"}, "publish.envelope: cloudevents"),
+        ("vitess", {"vitess": {"key_columns": {"s.t": "name"}}}, "publish.vitess.key_columns"),
+        ("vitess", {"transactions": True}, "publish.transactions"),
+        ("cassandra", {"cassandra": {"before": True}}, "publish.cassandra.before"),
+        ("cassandra", {"cassandra": {"order": "write_time"}}, "publish.cassandra.order"),
+        ("cassandra", {"envelope": "cloudevents"}, "publish.envelope: cloudevents"),
         ("mongodb", {"kafka": {"slices": 2}}, "publish.kafka.slices"),
         ("mongodb", {"transactions": True}, "publish.transactions"),
         ("mongodb", {"schema_changes": True}, "publish.schema_changes"),
@@ -47,5 +72,6 @@ def test_what_only_changes_tell_is_refused(kind: str, publish: dict[str, Any], t
 
 
 def test_rows_without_their_static_columns_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="with their static columns"):
-        declared("cassandra", {"statics": "table"}, envelope="datastax")
+    for envelope in ("datastax", "debezium"):
+        with pytest.raises(ConfigurationError, match="with their static columns"):
+            declared("cassandra", {"statics": "table"}, envelope=envelope)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
-from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Numbered, cluster_name
+from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings, Numbered, cluster_of
 from airflow_cdc_provider.jobs.events.cassandra.rows_before import Known
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
@@ -59,7 +58,7 @@ def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Ite
     settings = EventSettings(
         context.connector,
         source,
-        _cluster(source),
+        cluster_of(source),
         wanted.now_ns,
         read_again=partial(_read_again, context, source),
         by_batch=wanted.by_batch,
@@ -70,10 +69,6 @@ def captured_records(context: JobContext, wanted: Wanted, damage: Damage) -> Ite
         earlier = (batch for _, batch in _records(context, 0, after))
         settings = replace(settings, known_of=partial(_known, context, after))
     yield from made_of_records(settings, _records(context, after, wanted.through), damage, earlier)
-
-
-def _cluster(source: CassandraSource) -> str:
-    return source.options.cluster or cluster_name(Path(source.options.cdc_raw)) or source.cluster_name()
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,9 @@ def sliced_records(context: JobContext, after: int, through: int) -> Sliced:
     source = context.source
     assert isinstance(source, CassandraSource)
     context.learn()
-    settings = EventSettings(context.connector, source.that_asks_nobody(), _cluster(source), 0, by_batch=True)
+    settings = EventSettings(
+        context.connector, source.that_asks_nobody(), cluster_of(source), 0, by_batch=True
+    )
     rows = _rows(context, after, through)
     return Sliced(
         rows,

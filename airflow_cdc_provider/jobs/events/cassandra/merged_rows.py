@@ -15,16 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_times import latest_times
-from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, STATIC
-from airflow_cdc_provider.changes.fence import newest_generation
 from airflow_cdc_provider.events.envelopes import datastax as datastax_envelope
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.jobs.context import JobContext
 from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_columns
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
-from airflow_cdc_provider.jobs.events.cassandra.row_states import row_states
 from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.known_statics import known_statics
 from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
 from airflow_cdc_provider.lake.row_changes import DELETE
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
@@ -66,6 +64,11 @@ class CassandraRows:
     def columns(self) -> tuple[str, ...]:
         """The static columns: they may change where no cell of the row does."""
         return tuple(column.name for column in self.codec.schema.static)
+
+    @property
+    def statics_apart(self) -> bool:
+        """A whole row has the static columns of its partition."""
+        return False
 
     def maker(
         self, now_ns: int, registrar: Registrar | None, damage: Damage
@@ -122,16 +125,4 @@ class CassandraRows:
 
     def _statics(self, keys: pa.Array, now_seconds: int) -> pa.Array:
         """Return the static cells of partitions, null for none."""
-        from pyspark.sql import functions as f
-
-        if not self.columns or not len(keys):
-            return pa.nulls(len(keys), pa.binary())
-        spark, names = self.context.spark, CONTRIBUTION_SCHEMA.names
-        wanted = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
-        remembered = self.context.mirror(self.table).remembered()
-        fence = newest_generation(self.state.fences)
-        own = remembered.where(f"scope = {STATIC} AND generation >= {fence}").select(*names)
-        found = own.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
-        partitions = found["key"].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-        told = row_states(found, partitions, now_seconds, self.codec.rules)
-        return told["static_state"].take(pc.index_in(keys, value_set=told["key"]))
+        return known_statics(self.context, self.codec, self.state, keys, now_seconds).states

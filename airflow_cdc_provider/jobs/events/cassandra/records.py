@@ -185,3 +185,8 @@ def cluster_name(path: Path) -> str:
             values = read_yaml(file)
             return str(values.get("cluster_name") or "") if isinstance(values, dict) else ""
     return ""
+
+
+def cluster_of(source: CassandraSource) -> str:
+    """Return the name of a source's cluster: as declared, else as the node's files or the cluster tell it."""
+    return source.options.cluster or cluster_name(Path(source.options.cdc_raw)) or source.cluster_name()

@@ -112,11 +112,12 @@ class ScyllaRecords:
             yield from self._enveloped(table, found.events, places[chosen])
 
     def of_rows(self, table: EventTable, states: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-        """Make the records of rows that live: those of a mirror, as of a snapshot.
+        """Make the records of rows of a mirror, as a snapshot shows rows.
 
         Args:
             table: The table and its log.
-            states: Columns ``key``, ``state`` and ``static_state``; where ``state`` is null, of statics.
+            states: Columns ``key``, ``state`` and ``static_state``; where ``state`` is null, of statics; and
+                ``op`` and ``ts_us``.
             schema: The table with the columns' ids that the states name.
         """
         decoder = SnapshotEventDecoder(table, self._lead(table))

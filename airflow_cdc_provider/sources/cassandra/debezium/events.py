@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION, ROW, STATIC
 from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
-from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts, facts_of, liveness_at
+from airflow_cdc_provider.sources.cassandra.debezium.facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.debezium.types import (
     EventTypes,
     empty_of,
@@ -253,85 +253,10 @@ class EventDecoder:
             ],
         )
 
-    def whole_rows(self, rows: pa.RecordBatch) -> pa.StructArray:
-        """Show rows as cells, like the ``after`` of a snapshot's row.
-
-        Args:
-            rows: Columns ``key``; ``state`` and ``static_state``, cell rows in which nothing is marked as
-                expired, null for none; ``at_us``: cells that had expired by then are left out.
-
-        Returns:
-            Struct of cells as ``after`` has them; null where nothing lived.
-        """
-        whole = self._projection.project(rows.select(["key", "state", "static_state"]))
-        at_us = rows["at_us"].to_numpy()
-        present = np.zeros((len(at_us), max(len(self._cells), 1)), np.bool_)
-        expiry = np.zeros_like(present, np.int64)
-        lives = np.zeros(len(at_us), np.bool_)
-        for name, kind in (("state", "regular"), ("static_state", "static")):
-            told = np.flatnonzero(rows[name].is_valid())
-            data, offsets, _ = binary_parts(rows[name].drop_null())
-            plain = data[offsets[0] : offsets[-1]].copy()
-            facts = facts_of(plain, np.ascontiguousarray(offsets[1:] - offsets[0]), self._slots, self._cells)
-            own = np.array([c.kind == kind for c in self._cells] or [False])
-            expired = facts.expires & (facts.expiry * 1_000_000 <= at_us[told, np.newaxis])
-            present[told] |= (facts.live > 0) & ~expired & own
-            expiry[told] = np.where(own, np.where(facts.expires, facts.expiry, 0), expiry[told])
-            by_itself, strict = liveness_at(plain, offsets[:-1] - offsets[0], at_us[told])
-            lives[told] |= (by_itself & (kind == "regular")) | (present[told].any(axis=1) & ~strict)
-        keys = (*self._shown.partition_key, *self._shown.clustering)
-        has_row = rows["state"].is_valid().to_numpy(zero_copy_only=False)
-        arrays = []
-        for column in keys:
-            values, field = self._value(whole, column)
-            shown = has_row | (column.kind == "partition_key")
-            arrays.append(_cell_struct(field, values, pa.nulls(len(shown), pa.int64()), shown))
-        for slot, column in enumerate(self._cells):
-            values, field = self._value(whole, column)
-            times = pa.array(expiry[:, slot] * 1_000_000, mask=expiry[:, slot] == 0)
-            arrays.append(_cell_struct(field, values, times, present[:, slot]))
-        fields = [pa.field(c.name, a.type) for c, a in zip((*keys, *self._cells), arrays, strict=True)]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~lives))
-
-    def inserts_of(self, rows: pa.RecordBatch, *, static: bool) -> pa.RecordBatch:
-        """Show rows that live as the events of a snapshot's rows, with the cells that they have.
-
-        Args:
-            rows: As in :meth:`whole_rows`, rows alone or statics alone.
-            static: Whether they are statics.
-
-        Returns:
-            Columns as :class:`CassandraEvents` describes them. They have been in no file, and at no time.
-        """
-        count = rows.num_rows
-        whole = self.whole_rows(rows)
-        # What lives was decided before: nothing is masked here.
-        after = pa.StructArray.from_arrays(
-            [whole.field(i) for i in range(whole.type.num_fields)], fields=list(whole.type)
-        )
-        keys = (*self._shown.partition_key, *self._shown.clustering)
-        key = [after.field(at).field("value") for at in range(len(keys))]
-        numbers = pa.array(np.arange(count))
-        nothing = pa.array(np.zeros(count, np.int64))
-        columns = {
-            "row": numbers,
-            "ordinal": nothing,
-            "op": pa.repeat("u" if static else "i", count),
-            "snapshot": pa.repeat(pa.scalar(True), count),
-            "file": pa.repeat("", count),
-            "pos": nothing,
-            "ts_us": nothing,
-            "key": pa.StructArray.from_arrays(key, fields=[self._field(c.name, c) for c in keys]),
-            "after": after,
-            "range_start": pa.nulls(count, BOUND_TYPE),
-            "range_end": pa.nulls(count, BOUND_TYPE),
-        }
-        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-
-    def _value(self, whole: pa.RecordBatch, column: Column) -> tuple[pa.Array, pa.Field]:
-        values = self._types.array(whole.column(column.name), column.type)
-        converter = self._converters.get(column.name)
-        return converter.array(values) if converter else values, self._field("value", column)
+    def _is_collection(self, column: Column) -> bool:
+        """Tell whether a column without elements is shown as empty, not as null."""
+        kind = column.type
+        return kind.multi_cell and kind.name in ("list", "set", "map") and column.name not in self._converters
 
     def _values(
         self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: Facts
@@ -380,15 +305,14 @@ class EventDecoder:
         gone = event.removes & (event.scope == PARTITION_DELETION) & clustering
         missing = clustering & np.isin(event.scope, (STATIC, RANGE_DELETION))
         times = _times(event.facts.deleted_at, gone)
-        return _cell_struct(self._field("value", column), values, times, ~missing)
+        return cell_struct(self._field("value", column), values, times, ~missing)
 
     def _cell(
         self, column: Column, slot: int, values: pa.Array, event: _Event, present: NDArray[np.bool_]
     ) -> pa.Array:
         facts, removes = event.facts, event.removes
         field = self._field("value", column)
-        collection = column.type.multi_cell and column.type.name in ("list", "set", "map")
-        if collection and column.name not in self._converters:
+        if self._is_collection(column):
             empty = present & ~removes & values.is_null().to_numpy(zero_copy_only=False)
             if empty.any():
                 values = pc.if_else(pa.array(empty), empty_of(field), values)
@@ -402,7 +326,7 @@ class EventDecoder:
             values = pc.if_else(pa.array(removes), pa.scalar(None, field.type), values)
             times = np.where(removes, facts.deleted_at, times)
             known, present = known | removes, present | removes
-        return _cell_struct(field, values, _times(times, known), present)
+        return cell_struct(field, values, _times(times, known), present)
 
     def _bounds(
         self, sink: Sink, rows: NDArray[np.int64], order: NDArray[np.int64], is_range: NDArray[np.bool_]
@@ -458,9 +382,10 @@ def _times(times: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
     return pa.array(times, mask=~known) if known.any() else pa.nulls(len(times), pa.int64())
 
 
-def _cell_struct(
+def cell_struct(
     field: pa.Field, values: pa.Array, times: pa.Array, present: NDArray[np.bool_]
 ) -> pa.StructArray:
+    """Put cells together: values, ``deletion_ts`` and ``set``; null where the event says nothing of one."""
     return pa.StructArray.from_arrays(
         [values, times, pa.array(present)],
         fields=[field, pa.field("deletion_ts", pa.int64()), pa.field("set", pa.bool_())],

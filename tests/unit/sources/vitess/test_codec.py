@@ -21,6 +21,7 @@ from airflow_cdc_provider.sources.base import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.history import TableHistory, lineage_of
 from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE, schema_id
+from airflow_cdc_provider.sources.vitess.states import key_prefix, shards_of
 from tests.unit.sources.vitess.made_records import (
     TABLE,
     batch,
@@ -110,6 +111,13 @@ def test_a_changed_key_deletes_the_row_of_the_old_one() -> None:
     )
     assert rows_of(decoded, codec) == [{"id": "10", "v": "a"}]
     assert decoded.rows == [0, 1, 1]
+
+
+def test_keys_tell_their_shards() -> None:
+    names = ["shop/-80", "shop/0", "shop/80-", "shop/0"]
+    keys = pa.array([b"", *(key_prefix(name) + bytes(range(n)) for n, name in enumerate(names))], pa.binary())
+    assert shards_of(keys.slice(1)).to_pylist() == names
+    assert shards_of(keys.slice(0, 0)).to_pylist() == []
 
 
 def test_one_key_in_two_shards_is_two_rows() -> None:

@@ -1,0 +1,86 @@
+"""Rows of a mirror of Cassandra as events of cells: what merges changed, as a snapshot would tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.events.envelopes import cassandra as cassandra_envelope
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.cassandra.events import envelope_options
+from airflow_cdc_provider.jobs.events.cassandra.records import cluster_of, excluded_columns
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
+from airflow_cdc_provider.jobs.topics.settings import encoded, without_skipped
+from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
+from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.converters import load_converters, require_columns
+
+_NOTHING_EXPIRED: Final = 0
+"""A mirror's row is told as it is, whatever has expired since the merge."""
+
+
+@dataclass(frozen=True)
+class CassandraCells:
+    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+
+    Args:
+        cells: Those of the rows.
+    """
+
+    cells: MergedCells
+
+    @classmethod
+    def of(cls, context: JobContext, table: str) -> CassandraCells:
+        """Return how events are made of the rows of a table's mirror."""
+        return cls(MergedCells.of(context, table))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The static columns."""
+        return self.cells.columns
+
+    @property
+    def statics_apart(self) -> bool:
+        """Static columns are events of their own."""
+        return True
+
+    def maker(
+        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Return what makes records of rows."""
+        connector, source = self.cells.context.connector, self.cells.context.source
+        assert isinstance(source, CassandraSource)
+        schema, choices = self.cells.codec.schema, connector.publish.cassandra
+        converters = load_converters(choices.converters)
+        known = [source.schemas.tables[name] for name in source.tables()]
+        require_columns(converters, [f"{one.full_name}.{c.name}" for one in known for c in one.columns])
+        types = EventTypes(choices.decimals, choices.varints, choices.frozen)
+        decoder = KeptRowDecoder(schema, types, converters)
+        excluded = excluded_columns(connector, source)[schema.full_name]
+        options = envelope_options(connector, cluster_of(source), now_ns, excluded)
+
+        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+            states = self.cells.states(rows, now_ns)
+            at = pa.array(np.full(states.num_rows, _NOTHING_EXPIRED))
+            states = states.append_column("at_us", at)
+            statics = states["state"].is_null()
+            pieces = []
+            for static, chosen in ((False, pc.invert(statics)), (True, statics)):
+                events = decoder.merged_rows(states.filter(chosen), static=static)
+                events = without_skipped(events, connector, damage.skipped)
+                if events.num_rows:
+                    places = np.flatnonzero(chosen)[events["row"].to_numpy()]
+                    envelope = cassandra_envelope.build(events, schema.keyspace, schema.name, options)
+                    pieces.append(Piece(envelope, places))
+            return encoded(connector, pieces, registrar)
+
+        return make

@@ -1,0 +1,96 @@
+"""The static cells of partitions, as the side table of a mirror knows them now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, PARTITION_DELETION, STATIC
+from airflow_cdc_provider.changes.fence import newest_generation
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.lake.mirror import MirrorState
+from airflow_cdc_provider.lake.reconcile import reconcile_cells
+from airflow_cdc_provider.lake.reconcile.columns import only_columns
+from airflow_cdc_provider.sources.cql.codec import CqlCodec
+
+
+@dataclass(frozen=True)
+class KnownStatics:
+    """What is known of some partitions.
+
+    Args:
+        states: Cell rows of static columns, null where none of them has a value.
+        written_us: When statics of each were written, or deleted, last, us since 1970; a small number if that
+            isn't known.
+    """
+
+    states: pa.Array
+    written_us: np.ndarray
+
+
+NEVER_WRITTEN = np.iinfo(np.int64).min
+"""Of a partition whose statics nobody wrote."""
+
+
+def known_statics(
+    context: JobContext, codec: CqlCodec, state: MirrorState, keys: pa.Array, now_seconds: int
+) -> KnownStatics:
+    """Return the static cells of partitions.
+
+    Args:
+        context: The job.
+        codec: The table's, with the column ids of the mirror.
+        state: Of the mirror.
+        keys: Of the partitions (binary), in any order, with any repetitions.
+        now_seconds: When expiry is judged, s since 1970.
+    """
+    from pyspark.sql import functions as f
+
+    if not codec.schema.static or not len(keys):
+        return KnownStatics(pa.nulls(len(keys), pa.binary()), np.full(len(keys), NEVER_WRITTEN))
+    spark, names = context.spark, CONTRIBUTION_SCHEMA.names
+    wanted = f.broadcast(spark.createDataFrame(pa.table({"key": pc.unique(keys)})))
+    fence = newest_generation(state.fences)
+    remembered = context.mirror(codec.table).remembered()
+    own = remembered.where(f"scope IN ({STATIC}, {PARTITION_DELETION}) AND generation >= {fence}")
+    found = own.join(wanted, "key", "left_semi").select(*names).toArrow().cast(CONTRIBUTION_SCHEMA)
+    return statics_of(found, codec, keys, now_seconds, fence)
+
+
+def statics_of(
+    found: pa.Table, codec: CqlCodec, keys: pa.Array, now_seconds: int, generation: int = 0
+) -> KnownStatics:
+    """Return the static cells of partitions, by the contributions to them that a side table has.
+
+    Args:
+        found: ``CONTRIBUTION_SCHEMA``: statics and deletions of partitions.
+        codec: The table's.
+        keys: Of the partitions.
+        now_seconds: When expiry is judged.
+        generation: What is of a lower one doesn't count.
+    """
+    found = found.combine_chunks()
+    if codec.column_ids is not None:
+        states = only_columns(found["state"], codec.column_ids)
+        found = found.set_column(found.schema.get_field_index("state"), "state", states)
+    outcome = reconcile_cells(
+        found, now_seconds, rules=codec.rules, min_generation=generation, statics_apart=True
+    )
+    told = outcome.statics.combine_chunks()
+    owners = pc.index_in(keys, value_set=_one(told["key"]))
+    written = np.full(len(keys), NEVER_WRITTEN)
+    contributed = _one(found["key"])
+    if len(contributed):
+        numbers = pc.index_in(contributed, value_set=pc.unique(keys)).to_numpy()
+        latest = np.full(len(pc.unique(keys)), NEVER_WRITTEN)
+        np.maximum.at(latest, numbers, latest_times(_one(found["state"])))
+        written = latest[pc.index_in(keys, value_set=pc.unique(keys)).to_numpy()]
+    return KnownStatics(_one(told["static_state"]).take(owners), written)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks().cast(pa.binary())

@@ -1,0 +1,87 @@
+"""Rows of mirrors of Cassandra and ScyllaDB for envelopes that tell rows and static columns apart.
+
+A mirror keeps the cells of each row; static cells of its partition stand in the side table. Statics are shown
+with the newest of these: a step that is made again may show newer ones than when it was begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.cell_times import latest_times
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.known_statics import KnownStatics, known_statics
+from airflow_cdc_provider.lake.mirror import MirrorState
+from airflow_cdc_provider.lake.reconcile.columns import only_columns
+from airflow_cdc_provider.sources.cql.codec import CqlCodec
+from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
+
+
+@dataclass(frozen=True)
+class MergedCells:
+    """Knows the cells of what merges changed.
+
+    Args:
+        context: The job.
+        codec: The table's, with the column ids of the mirror.
+        state: Of the mirror.
+    """
+
+    context: JobContext
+    codec: CqlCodec
+    state: MirrorState
+
+    @classmethod
+    def of(cls, context: JobContext, table: str) -> MergedCells:
+        """Return what knows those of a table's mirror."""
+        context.learn()
+        state = context.mirror(table).state()
+        codec = context.source.codec(table, state.memory)
+        assert isinstance(codec, CqlCodec)
+        return cls(context, codec, state)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The static columns."""
+        return tuple(column.name for column in self.codec.schema.static)
+
+    def states(self, rows: pa.RecordBatch, now_ns: int) -> pa.RecordBatch:
+        """Return the cells of rows and of statics.
+
+        Args:
+            rows: Columns ``op``, ``key`` and ``state``, which is null where they are statics.
+            now_ns: When events are made, ns since 1970.
+
+        Returns:
+            Columns ``op``, ``key``, ``state``, ``static_state`` and ``ts_us``: the greatest write time of
+            what is shown, or was before it went; where that isn't known, when it is told.
+        """
+        keys = rows["key"].cast(pa.binary())
+        cells = rows["state"].cast(pa.binary())
+        if self.codec.column_ids is not None:
+            cells = only_columns(cells, self.codec.column_ids).cast(pa.binary())
+        of_rows = np.flatnonzero(cells.is_valid())
+        of_statics = pa.array(np.flatnonzero(cells.is_null()))
+        written = np.full(len(keys), UNKNOWN_TIME)
+        written[of_rows] = latest_times(rows["state"].take(pa.array(of_rows)))
+        statics = self.statics(keys.take(of_statics), now_ns // 1_000_000_000)
+        written[of_statics] = statics.written_us
+        return pa.RecordBatch.from_pydict(
+            {
+                "op": rows["op"],
+                "key": keys,
+                "state": cells,
+                "static_state": pc.replace_with_mask(
+                    pa.nulls(len(keys), pa.binary()), cells.is_null(), statics.states
+                ),
+                "ts_us": pa.array(np.where(written <= UNKNOWN_TIME, now_ns // 1000, written)),
+            }
+        )
+
+    def statics(self, keys: pa.Array, now_seconds: int) -> KnownStatics:
+        """Return the static cells of partitions, as they are now."""
+        return known_statics(self.context, self.codec, self.state, keys, now_seconds)

@@ -1,0 +1,58 @@
+"""Rows of a mirror of ScyllaDB as events: what merges changed, as a snapshot would tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from airflow_cdc_provider.events.framing import Registrar
+from airflow_cdc_provider.jobs.context import JobContext
+from airflow_cdc_provider.jobs.events.damage import Damage
+from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
+from airflow_cdc_provider.jobs.events.scylla.lake import schemas_of
+from airflow_cdc_provider.jobs.events.scylla.records import ScyllaRecords
+from airflow_cdc_provider.sources.scylla.event_tables import LogSchemas
+
+
+@dataclass(frozen=True)
+class ScyllaRows:
+    """Makes events of one mirror's rows; see :class:`~..merged_rows.RowEvents`.
+
+    Args:
+        cells: Those of the rows.
+        schemas: The logs' schemas.
+    """
+
+    cells: MergedCells
+    schemas: LogSchemas
+
+    @classmethod
+    def of(cls, context: JobContext, table: str) -> ScyllaRows:
+        """Return how events are made of the rows of a table's mirror."""
+        return cls(MergedCells.of(context, table), schemas_of(context, context.changes.state().batch))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The static columns."""
+        return self.cells.columns
+
+    @property
+    def statics_apart(self) -> bool:
+        """Static columns are events of their own."""
+        return True
+
+    def maker(
+        self, now_ns: int, registrar: Registrar | None, damage: Damage
+    ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Return what makes records of rows."""
+        codec = self.cells.codec
+        records = ScyllaRecords(self.cells.context.connector, now_ns, self.schemas, damage, registrar)
+        names = [column.name for column in codec.schema.regular]
+        log = self.schemas.of_row(codec.table, "", names, static=False, read_us=now_ns // 1000)
+
+        def make(rows: pa.RecordBatch) -> pa.RecordBatch:
+            return records.of_rows(log, self.cells.states(rows, now_ns), codec.schema)
+
+        return make
