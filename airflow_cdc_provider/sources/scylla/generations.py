@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.scylla.server_tables import rows_if_there
 from airflow_cdc_provider.sources.scylla.stream_ids import stream_token, vnode_index
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ def by_token(streams: Iterable[bytes]) -> Groups:
 class StreamTables:
     """Reads them, once for all tables of vnodes.
 
+    Those of generations are read at QUORUM where there is more than one node, so a replica that lags can't
+    hide a generation, or streams of one. Those of tablets are each node's own.
+
     Args:
         session: To the cluster.
         names: Keyspaces of the server's own tables.
@@ -114,7 +117,8 @@ class StreamTables:
     def _generations(self) -> Timeline:
         keyspace = self._names.distributed_keyspace
         rows = self._rows_if_there(
-            f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'"
+            f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'",
+            level=self._level,
         )
         if rows is None:
             self._refuse_old_form()
@@ -141,8 +145,10 @@ class StreamTables:
                 f"SELECT streams FROM {self._names.distributed_keyspace}.cdc_streams_descriptions_v2 "
                 "WHERE time = %s",
                 (_moment(begin_ms),),
+                level=self._level,
             )
-            self._described[begin_ms] = by_vnode(stream for row in rows for stream in row.streams)
+            groups = by_vnode(stream for row in rows for stream in row.streams)
+            self._described[begin_ms] = _described(groups, begin_ms, "generation")
         return self._described[begin_ms]
 
     def _tablet_times(self, table: str) -> tuple[int, ...]:
@@ -159,21 +165,42 @@ class StreamTables:
             'AND table_name = %s AND "timestamp" = %s AND stream_state = %s',
             (*table.split(".", 1), _moment(begin_ms), _IN_USE),
         )
-        return by_token(row.stream_id for row in rows)
+        return _described(by_token(row.stream_id for row in rows), begin_ms, f"stream set of {table}")
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        with driver_errors("reading the streams of change data capture"):
-            return list(self._session.execute(query, values))
+    @property
+    def _level(self) -> int:
+        """Consistency level of what is replicated."""
+        from cassandra import ConsistencyLevel
 
-    def _rows_if_there(self, query: str, values: Sequence[Any] = ()) -> list[Any] | None:
-        """Return a table's rows, None if there is no such table or keyspace."""
-        from cassandra import InvalidRequest
+        alone = len(self._session.cluster.metadata.all_hosts()) == 1
+        return int(ConsistencyLevel.ONE if alone else ConsistencyLevel.QUORUM)
 
-        with driver_errors("reading the streams of change data capture"):
-            try:
-                return list(self._session.execute(query, values))
-            except InvalidRequest:
-                return None
+    def _rows(self, query: str, values: Sequence[Any] = (), level: int | None = None) -> list[Any]:
+        rows = self._rows_if_there(query, values, level)
+        if rows is None:
+            raise ConfigurationError(
+                "the cluster doesn't tell the streams of change data capture", found=f"no table for: {query}"
+            )
+        return rows
+
+    def _rows_if_there(
+        self, query: str, values: Sequence[Any] = (), level: int | None = None
+    ) -> list[Any] | None:
+        doing = "reading the streams of change data capture"
+        return rows_if_there(self._session, query, values, doing=doing, level=level)
+
+
+def _described(groups: Groups, begin_ms: int, what: str) -> Groups:
+    """Refuse a set without streams: its time would be taken for read, and its changes lost."""
+    if groups:
+        return groups
+    raise TransientError(
+        f"the {what} that begins at {_moment(begin_ms):%Y-%m-%d %H:%M:%S.%f} UTC is announced, but "
+        "its streams aren't described",
+        expected="at least one stream",
+        found="none",
+        remedy="run again; if that stays so, look at the repair of the cluster's own tables of streams",
+    )
 
 
 def _ms(moment: datetime) -> int:
