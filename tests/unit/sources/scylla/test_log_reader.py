@@ -16,6 +16,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_reader import (
     LogReader,
@@ -23,7 +24,7 @@ from airflow_cdc_provider.sources.scylla.log_reader import (
     QuarantineReader,
     payload_rows,
 )
-from airflow_cdc_provider.sources.scylla.log_schema import CdcOption, LoggedTable, log_tables, schema_columns
+from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables, schema_columns
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses
 from tests.unit.sources.scylla.fake_session import FakeSession, Rows

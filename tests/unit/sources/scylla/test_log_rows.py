@@ -28,12 +28,20 @@ from airflow_cdc_provider.changes.contribution import (
 )
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.sources.cql.native_rows import native_rows
-from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec
+from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
+from airflow_cdc_provider.sources.scylla.payload import schema_digest
 from server_kit.scylla.tables import CdcOptions, Delta, Table
 from server_kit.scylla.timeuuids import EPOCH_TICKS
 from server_kit.scylla.values import pack_elements, pack_pairs, pack_parts
 from tests.unit.server_kit.scylla.item import ITEM, NOW, PAIRS, THINGS, T, descending, i, t
-from tests.unit.sources.scylla.logged import LogRow, change_record, changes, codec_of
+from tests.unit.sources.scylla.logged import (
+    LogRow,
+    change_record,
+    changes,
+    codec_of,
+    schema_payload,
+    table_schema,
+)
 
 STREAM = bytes.fromhex("c000000000000000aacd159e24000051")
 TRUE = b"\1"
@@ -283,6 +291,24 @@ def test_keys_alone_put_the_partition_in_doubt_and_deletes_still_delete() -> Non
     assert told(codec, table, {"op": 2, "sku": i(1)}) == [{"scope": DOUBT}]
     assert told(codec, table, {"op": 1}) == [{"scope": DOUBT}]
     assert told(codec, table, {"op": 3, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "deleted": T}]
+
+
+@pytest.mark.covers("SCY-LOG-17")
+def test_a_log_that_may_be_of_keys_alone_is_believed_and_doubted_where_it_says_nothing_of_columns() -> None:
+    payload = schema_payload(ITEM).replace(b'"full"', b'"untold"')
+    name = schema_digest(payload)
+    codec = recall_scylla_codec(table_schema(ITEM), {name: payload}, None)
+
+    def of(row: dict[str, Any]) -> list[dict[str, Any]]:
+        decoded = codec.decode(changes([change_record(ITEM, rows(row)) | {"schema_id": name}]), [])
+        assert not decoded.reasons
+        return [shown(codec, one) for one in decoded.contributions.to_pylist()]
+
+    assert of({"op": 1, "sku": i(1), "qty": i(3)}) == [{"scope": ROW, "row": sku(1), "qty": [(i(3),)]}]
+    assert of({"op": 1, "sku": i(1), "cdc$deleted_qty": TRUE})[0]["scope"] == ROW
+    assert of({"op": 2, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "live": T}, {"scope": DOUBT}]
+    assert of({"op": 1}) == [{"scope": DOUBT}]
+    assert of({"op": 3, "sku": i(1)}) == [{"scope": ROW, "row": sku(1), "deleted": T}]
 
 
 def _selected(codec: ScyllaCodec, records: Iterable[dict[str, object]]) -> dict[str, bytes | None]:
