@@ -103,8 +103,11 @@ class StreamTables:
         Raises:
             ConfigurationError: Generations are described as release 4.3 did it.
         """
-        with_tablets = {table: times for table in tables if (times := self._tablet_times(table))}
-        generations = self._generations() if len(with_tablets) < len(tables) else None
+        times = {table: self._tablet_times(table) for table in tables}
+        with_tablets = {table: begins for table, begins in times.items() if begins}
+        generations = None
+        if len(with_tablets) < len(tables):
+            generations = self._generations(tablets=any(begins is not None for begins in times.values()))
         found = {}
         for table in tables:
             if table in with_tablets:
@@ -114,19 +117,22 @@ class StreamTables:
                 found[table] = generations
         return found
 
-    def _generations(self) -> Timeline:
+    def _generations(self, *, tablets: bool) -> Timeline:
+        """Return the generations; none yet where tables of tablets are all that there is."""
         keyspace = self._names.distributed_keyspace
         rows = self._rows_if_there(
             f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'",
             level=self._level,
         )
         if rows is None:
-            self._refuse_old_form()
+            self._refuse_old_form(tablets=tablets)
         return Timeline(tuple(sorted(_ms(row.time) for row in rows or ())), self._vnode_groups)
 
-    def _refuse_old_form(self) -> None:
+    def _refuse_old_form(self, *, tablets: bool) -> None:
         keyspace = self._names.distributed_keyspace
         old = self._rows_if_there(f"SELECT time FROM {keyspace}.cdc_streams_descriptions LIMIT 1")
+        if old is None and tablets:
+            return
         raise ConfigurationError(
             "the cluster doesn't tell the generations of its streams",
             expected=f"{keyspace}.cdc_generation_timestamps and {keyspace}.cdc_streams_descriptions_v2, "
@@ -151,13 +157,14 @@ class StreamTables:
             self._described[begin_ms] = _described(groups, begin_ms, "generation")
         return self._described[begin_ms]
 
-    def _tablet_times(self, table: str) -> tuple[int, ...]:
+    def _tablet_times(self, table: str) -> tuple[int, ...] | None:
+        """Return from when each set of a table works; None where there is no such table of sets."""
         rows = self._rows_if_there(
             f'SELECT "timestamp" AS time FROM {self._names.system_keyspace}.cdc_timestamps '
             "WHERE keyspace_name = %s AND table_name = %s",
             tuple(table.split(".", 1)),
         )
-        return tuple(sorted(_ms(row.time) for row in rows or ()))
+        return None if rows is None else tuple(sorted(_ms(row.time) for row in rows))
 
     def _tablet_groups(self, table: str, begin_ms: int) -> Groups:
         rows = self._rows(

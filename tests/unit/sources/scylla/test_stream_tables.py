@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.scylla.generations import StreamTables
 from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced
 from tests.unit.sources.scylla.server_session import ServerSession
@@ -40,3 +40,10 @@ def test_a_set_whose_streams_are_not_described_is_refused_until_they_are() -> No
         for _ in range(2):
             with pytest.raises(TransientError, match=rf"the {what} that begins at .* aren't described"):
                 timeline.groups(BEGIN_MS)
+
+
+def test_a_table_without_streams_yet_does_not_stop_others_where_all_have_tablets() -> None:
+    nothing_yet = ServerSession({"system.cdc_timestamps": [], "system.cdc_streams": []})
+    assert StreamTables(nothing_yet, ScyllaAdvanced()).timelines(["s.t"])["s.t"].begins_ms == ()
+    with pytest.raises(ConfigurationError, match="doesn't tell the generations"):
+        StreamTables(ServerSession({}), ScyllaAdvanced()).timelines(["s.t"])
