@@ -64,6 +64,10 @@ SOURCE_OPTIONS: Mapping[
     "scylla": ScyllaOptions,
     "vitess": VitessOptions,
 }
+# Releases of the connectors whose events are made.
+_DEBEZIUM_VERSION: Final = "3.6.1.Final"
+_SCYLLA_VERSION: Final = "2.0.4"
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]{1,100}")
 _TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
@@ -342,6 +346,11 @@ class Connector:
     def topic_prefix(self) -> str:
         """First part of each topic."""
         return self.publish.topic_prefix or self.name
+
+    @property
+    def event_version(self) -> str:
+        """Text of ``source.version``."""
+        return self.publish.version or (_SCYLLA_VERSION if self.type == "scylla" else _DEBEZIUM_VERSION)
 
     def names(self, table: str) -> bool:
         """Tell whether one of the patterns spells out this table: dots may have their backslash or not."""

@@ -219,7 +219,11 @@ class PublishOptions:
     heartbeat_topic: str = option(
         "Topic of heartbeats, whatever the prefix; connectors may share it", "", check=_optional_topic
     )
-    version: str = option("Text of source.version", "3.6.1.Final")
+    version: str = option(
+        "Text of source.version; empty: that of the connector whose events these are, Debezium's 3.6.1.Final "
+        "or ScyllaDB's 2.0.4",
+        "",
+    )
     task_id: str = option("Text of the header taskId", "0")
     cassandra: CassandraPublishOptions = option(
         "Choices that only events of Cassandra have", CassandraPublishOptions

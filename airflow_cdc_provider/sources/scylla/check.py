@@ -12,6 +12,8 @@ from airflow_cdc_provider.sources.cql.driver.connect import consistency_level, d
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
+from airflow_cdc_provider.sources.scylla.log_options import CdcOption
+from airflow_cdc_provider.sources.scylla.server_tables import rows_if_there
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.scylla.cluster import Cluster
     from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 
-_DEFAULT_TTL_SECONDS: Final = 86400
 _NEED_ALL: Final = ("ANY", "ONE", "TWO", "LOCAL_ONE", "NODE_LOCAL")
 """Levels that overlap only with writers at ALL."""
 _LOCAL: Final = ("LOCAL_QUORUM", "LOCAL_SERIAL")
@@ -77,15 +78,15 @@ def check_cluster(
     yield from check_consistency(options.consistency)
     try:
         release = release_of(cluster.session, options.advanced.system_keyspace)
-        told = read_cdc_options(cluster.session, options.advanced.schema_keyspace)
     except CdcError as error:
-        yield Finding("error", "options", error.message, error.remedy)
+        yield Finding("error", "release", error.message, error.remedy)
         return
     yield Finding("ok", "release", f"ScyllaDB {release}")
     yield from ClientDriver.present().findings()
-    of_tables = {table: told.get(table, {}) for table in tables}
-    yield from check_logs(of_tables, options.confidence_window_seconds)
-    yield from check_images(of_tables, images)
+    logged = {table: cluster.logs[table].option for table in tables if table in cluster.logs}
+    yield from tell_untold(logged, options.advanced.schema_keyspace)
+    yield from check_logs(logged, options.confidence_window_seconds)
+    yield from check_images(logged, images)
 
 
 def release_of(session: Session, keyspace: str = "system") -> str:
@@ -96,24 +97,14 @@ def release_of(session: Session, keyspace: str = "system") -> str:
         keyspace: Keyspace of the table ``versions``; where there is none, the release of Cassandra's protocol
             is told that the node says it has.
     """
-    from cassandra import InvalidRequest
-
-    with driver_errors("asking for the release"):
-        try:
-            row = session.execute(f"SELECT version FROM {keyspace}.versions WHERE key = 'local'").one()
-        except InvalidRequest:
-            row = None
-        if row is not None and row.version:
+    doing = "asking for the release"
+    query = f"SELECT version FROM {keyspace}.versions WHERE key = 'local'"
+    for row in rows_if_there(session, query, doing=doing) or ():
+        if row.version:
             return str(row.version)
+    with driver_errors(doing):
         own = session.execute("SELECT release_version FROM system.local").one()
         return f"that speaks as Cassandra {own.release_version}"
-
-
-def read_cdc_options(session: Session, keyspace: str = "system_schema") -> dict[str, Mapping[str, str]]:
-    """Read the option ``cdc`` of all tables that have one, by ``keyspace.table``."""
-    with driver_errors("reading how tables are logged"):
-        rows = session.execute(f"SELECT keyspace_name, table_name, cdc FROM {keyspace}.scylla_tables")
-        return {f"{r.keyspace_name}.{r.table_name}": dict(r.cdc) for r in rows if r.cdc}
 
 
 def check_consistency(name: str) -> Iterator[Finding]:
@@ -140,15 +131,35 @@ def check_consistency(name: str) -> Iterator[Finding]:
         )
 
 
-def check_logs(options: Mapping[str, Mapping[str, str]], lag_seconds: float) -> Iterator[Finding]:
+def tell_untold(options: Mapping[str, CdcOption], keyspace: str) -> Iterator[Finding]:
+    """Tell of logs whose options the server doesn't tell, as of those that are kept elsewhere.
+
+    Args:
+        options: Of each table.
+        keyspace: Where they should be told.
+    """
+    untold = [table for table, option in options.items() if not option.told]
+    if untold:
+        yield Finding(
+            "warning",
+            "options",
+            f"{keyspace}.scylla_tables doesn't tell how {', '.join(untold)} are logged: a log counts as on "
+            "while its table is there, its rows live as its default_time_to_live says and for ever without "
+            "one, and which images it has isn't known",
+            "of a ScyllaDB, correct source.advanced.schema_keyspace; for logs elsewhere make that table, as "
+            "docs/source-scylla.md says, or leave it at this",
+        )
+
+
+def check_logs(options: Mapping[str, CdcOption], lag_seconds: float) -> Iterator[Finding]:
     """Check how long tables' logs live, and whether they tell what was written.
 
     Args:
-        options: Option ``cdc`` of each table.
+        options: Of each table.
         lag_seconds: How far reading is behind writing at the least.
     """
-    for table, told in options.items():
-        ttl = int(told.get("ttl") or _DEFAULT_TTL_SECONDS)
+    for table, option in options.items():
+        ttl = option.ttl_seconds
         if ttl and ttl <= lag_seconds:
             yield Finding(
                 "error",
@@ -158,7 +169,7 @@ def check_logs(options: Mapping[str, Mapping[str, str]], lag_seconds: float) -> 
             )
         elif ttl:
             yield Finding("ok", table, f"its log lives for {ttl} s: the longest pause between two runs")
-        if told.get("delta", "full") == "keys":
+        if option.delta == "keys":
             yield Finding(
                 "warning",
                 table,
@@ -207,15 +218,15 @@ def tell_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
         )
 
 
-def check_images(options: Mapping[str, Mapping[str, str]], wanted: WantedImages) -> Iterator[Finding]:
+def check_images(options: Mapping[str, CdcOption], wanted: WantedImages) -> Iterator[Finding]:
     """Check that tables log the images that events are to show.
 
     Args:
-        options: Option ``cdc`` of each table.
+        options: Of each table; one that the server doesn't tell says nothing of images.
         wanted: What events are to show.
     """
     for image, asked in (("preimage", wanted.before), ("postimage", wanted.after)):
-        lacking = [table for table, told in options.items() if told.get(image, "false").lower() == "false"]
+        lacking = [table for table, o in options.items() if o.told and image not in o.images]
         for table in lacking if asked else ():
             yield Finding(
                 "error",

@@ -18,7 +18,8 @@ from airflow_cdc_provider.sources.cql.driver.every_node import slowest_clock_us
 from airflow_cdc_provider.sources.cql.schema import Schemas
 from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
-from airflow_cdc_provider.sources.scylla.log_schema import CdcOption, LoggedTable, log_tables
+from airflow_cdc_provider.sources.scylla.log_options import read_log_options
+from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.truncations import Truncation, last_truncations, told_by_nodes
 
@@ -83,12 +84,7 @@ class Cluster:
     @cached_property
     def logs(self) -> dict[str, LoggedTable]:
         """The tables that have a log, whether it is on or off."""
-        keyspace = self._options.advanced.schema_keyspace
-        with driver_errors("reading which tables have a log"):
-            rows = self.session.execute(
-                f"SELECT keyspace_name, table_name, cdc FROM {keyspace}.scylla_tables"
-            )
-            options = {f"{r.keyspace_name}.{r.table_name}": CdcOption.read(r.cdc) for r in rows}
+        options = read_log_options(self.session, self._options.advanced.schema_keyspace)
         return log_tables(self.schemas, options)
 
     @cached_property

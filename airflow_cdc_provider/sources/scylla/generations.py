@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.sources.cql.driver.connect import driver_errors
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.sources.scylla.server_tables import rows_if_there
 from airflow_cdc_provider.sources.scylla.stream_ids import stream_token, vnode_index
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ def by_token(streams: Iterable[bytes]) -> Groups:
 class StreamTables:
     """Reads them, once for all tables of vnodes.
 
+    Those of generations are read at QUORUM where there is more than one node, so a replica that lags can't
+    hide a generation, or streams of one. Those of tablets are each node's own.
+
     Args:
         session: To the cluster.
         names: Keyspaces of the server's own tables.
@@ -100,8 +103,11 @@ class StreamTables:
         Raises:
             ConfigurationError: Generations are described as release 4.3 did it.
         """
-        with_tablets = {table: times for table in tables if (times := self._tablet_times(table))}
-        generations = self._generations() if len(with_tablets) < len(tables) else None
+        times = {table: self._tablet_times(table) for table in tables}
+        with_tablets = {table: begins for table, begins in times.items() if begins}
+        generations = None
+        if len(with_tablets) < len(tables):
+            generations = self._generations(tablets=any(begins is not None for begins in times.values()))
         found = {}
         for table in tables:
             if table in with_tablets:
@@ -111,18 +117,22 @@ class StreamTables:
                 found[table] = generations
         return found
 
-    def _generations(self) -> Timeline:
+    def _generations(self, *, tablets: bool) -> Timeline:
+        """Return the generations; none yet where tables of tablets are all that there is."""
         keyspace = self._names.distributed_keyspace
         rows = self._rows_if_there(
-            f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'"
+            f"SELECT time FROM {keyspace}.cdc_generation_timestamps WHERE key = 'timestamps'",
+            level=self._level,
         )
         if rows is None:
-            self._refuse_old_form()
+            self._refuse_old_form(tablets=tablets)
         return Timeline(tuple(sorted(_ms(row.time) for row in rows or ())), self._vnode_groups)
 
-    def _refuse_old_form(self) -> None:
+    def _refuse_old_form(self, *, tablets: bool) -> None:
         keyspace = self._names.distributed_keyspace
         old = self._rows_if_there(f"SELECT time FROM {keyspace}.cdc_streams_descriptions LIMIT 1")
+        if old is None and tablets:
+            return
         raise ConfigurationError(
             "the cluster doesn't tell the generations of its streams",
             expected=f"{keyspace}.cdc_generation_timestamps and {keyspace}.cdc_streams_descriptions_v2, "
@@ -141,17 +151,20 @@ class StreamTables:
                 f"SELECT streams FROM {self._names.distributed_keyspace}.cdc_streams_descriptions_v2 "
                 "WHERE time = %s",
                 (_moment(begin_ms),),
+                level=self._level,
             )
-            self._described[begin_ms] = by_vnode(stream for row in rows for stream in row.streams)
+            groups = by_vnode(stream for row in rows for stream in row.streams)
+            self._described[begin_ms] = _described(groups, begin_ms, "generation")
         return self._described[begin_ms]
 
-    def _tablet_times(self, table: str) -> tuple[int, ...]:
+    def _tablet_times(self, table: str) -> tuple[int, ...] | None:
+        """Return from when each set of a table works; None where there is no such table of sets."""
         rows = self._rows_if_there(
             f'SELECT "timestamp" AS time FROM {self._names.system_keyspace}.cdc_timestamps '
             "WHERE keyspace_name = %s AND table_name = %s",
             tuple(table.split(".", 1)),
         )
-        return tuple(sorted(_ms(row.time) for row in rows or ()))
+        return None if rows is None else tuple(sorted(_ms(row.time) for row in rows))
 
     def _tablet_groups(self, table: str, begin_ms: int) -> Groups:
         rows = self._rows(
@@ -159,21 +172,42 @@ class StreamTables:
             'AND table_name = %s AND "timestamp" = %s AND stream_state = %s',
             (*table.split(".", 1), _moment(begin_ms), _IN_USE),
         )
-        return by_token(row.stream_id for row in rows)
+        return _described(by_token(row.stream_id for row in rows), begin_ms, f"stream set of {table}")
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        with driver_errors("reading the streams of change data capture"):
-            return list(self._session.execute(query, values))
+    @property
+    def _level(self) -> int:
+        """Consistency level of what is replicated."""
+        from cassandra import ConsistencyLevel
 
-    def _rows_if_there(self, query: str, values: Sequence[Any] = ()) -> list[Any] | None:
-        """Return a table's rows, None if there is no such table or keyspace."""
-        from cassandra import InvalidRequest
+        alone = len(self._session.cluster.metadata.all_hosts()) == 1
+        return int(ConsistencyLevel.ONE if alone else ConsistencyLevel.QUORUM)
 
-        with driver_errors("reading the streams of change data capture"):
-            try:
-                return list(self._session.execute(query, values))
-            except InvalidRequest:
-                return None
+    def _rows(self, query: str, values: Sequence[Any] = (), level: int | None = None) -> list[Any]:
+        rows = self._rows_if_there(query, values, level)
+        if rows is None:
+            raise ConfigurationError(
+                "the cluster doesn't tell the streams of change data capture", found=f"no table for: {query}"
+            )
+        return rows
+
+    def _rows_if_there(
+        self, query: str, values: Sequence[Any] = (), level: int | None = None
+    ) -> list[Any] | None:
+        doing = "reading the streams of change data capture"
+        return rows_if_there(self._session, query, values, doing=doing, level=level)
+
+
+def _described(groups: Groups, begin_ms: int, what: str) -> Groups:
+    """Refuse a set without streams: its time would be taken for read, and its changes lost."""
+    if groups:
+        return groups
+    raise TransientError(
+        f"the {what} that begins at {_moment(begin_ms):%Y-%m-%d %H:%M:%S.%f} UTC is announced, but "
+        "its streams aren't described",
+        expected="at least one stream",
+        found="none",
+        remedy="run again; if that stays so, look at the repair of the cluster's own tables of streams",
+    )
 
 
 def _ms(moment: datetime) -> int:

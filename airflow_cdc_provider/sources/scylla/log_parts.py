@@ -68,14 +68,15 @@ def divide(reads: Iterable[GroupRead], tasks: int, requests: int) -> list[LogPar
     Args:
         reads: The groups.
         tasks: How many tasks there may be.
-        requests: How many requests may be in flight, all together.
+        requests: How many requests may be in flight, all together, at least one; there are no more tasks than
+            that.
     """
     ordered = sorted(reads, key=lambda read: (-len(read.streams), read.table, read.group))
-    parts: list[list[GroupRead]] = [[] for _ in range(max(1, min(tasks, len(ordered))))]
+    parts: list[list[GroupRead]] = [[] for _ in range(max(1, min(tasks, requests, len(ordered))))]
     loads = [0] * len(parts)
     for read in ordered:
         least = loads.index(min(loads))
         parts[least].append(read)
         loads[least] += len(read.streams)
-    share = max(1, requests // len(parts))
+    share = requests // len(parts)
     return [LogPart(tuple(sorted(part)), share) for part in parts if part]

@@ -21,8 +21,10 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.sources.cql.schema import CqlType, Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name, quote_name, to_cql
+from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.payload import (
     LOG_ROW_TTL,
+    LOG_SUFFIX,
     META_COLUMNS,
     OPERATION,
     STREAM_ID,
@@ -30,37 +32,8 @@ from airflow_cdc_provider.sources.scylla.payload import (
     schema_digest,
 )
 
-LOG_SUFFIX: Final = "_scylla_cdc_log"
 OWN_COLUMNS: Final[tuple[str, ...]] = META_COLUMNS[:-1]
 FORMAT: Final = 1
-
-_DEFAULT_TTL_SECONDS: Final = 86400
-
-
-@dataclass(frozen=True)
-class CdcOption:
-    """A table's option ``cdc``.
-
-    Args:
-        enabled: Whether writes are logged.
-        ttl_seconds: How long log rows live, 0 for ever.
-        delta: ``full`` or ``keys``.
-    """
-
-    enabled: bool
-    ttl_seconds: int = _DEFAULT_TTL_SECONDS
-    delta: str = "full"
-
-    @classmethod
-    def read(cls, told: Mapping[str, str] | None) -> CdcOption:
-        """Read the column ``cdc`` of ``scylla_tables``; null is a table that never had a log."""
-        if not told:
-            return cls(enabled=False)
-        return cls(
-            told.get("enabled", "false").lower() == "true",
-            int(told.get("ttl") or _DEFAULT_TTL_SECONDS),
-            told.get("delta", "full"),
-        )
 
 
 @dataclass(frozen=True)
@@ -124,7 +97,7 @@ def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, 
         others = sorted(set(types) - set(OWN_COLUMNS))
         columns: list[tuple[str, str]] = [(c, types[c]) for c in OWN_COLUMNS if c in types]
         columns += [(LOG_ROW_TTL, "int"), *((c, types[c]) for c in others)]
-        option = options.get(name, CdcOption(enabled=True))
+        option = options.get(name) or CdcOption.untold()
         found[name] = LoggedTable(base, tuple(columns), option, _payload(base, columns, log, option))
     return found
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.sources.cql.driver.every_node import slowest_clock_us
-from airflow_cdc_provider.sources.scylla.check import read_cdc_options
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
-from airflow_cdc_provider.sources.scylla.log_schema import CdcOption
+from airflow_cdc_provider.sources.scylla.log_options import read_log_options
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -49,9 +48,8 @@ def look_at_logs(session: Session, names: ScyllaAdvanced, selects: Callable[[str
         ConfigurationError: The login may not read the server's tables.
         TransientError: No node answers.
     """
-    found = read_cdc_options(session, names.schema_keyspace)
-    options = {table: CdcOption.read(told) for table, told in found.items() if selects(table)}
-    tables = sorted(table for table, option in options.items() if option.enabled)
+    options = read_log_options(session, names.schema_keyspace)
+    tables = sorted(table for table, option in options.items() if option.enabled and selects(table))
     return LogState(
         slowest_clock_us(session),
         StreamTables(session, names).timelines(tables) if tables else {},

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.sources.scylla.log_options import UNTOLD
 from airflow_cdc_provider.sources.scylla.payload import DELETED, DELETED_ELEMENTS, schema_digest
 
 FORMAT: Final = 1
@@ -64,6 +65,7 @@ class LogTable:
         types: Fields of user-defined types.
         log_ttl: How long log rows live, in seconds; 0 for ever.
         keys_only: Whether the log tells keys alone (``delta = keys``).
+        untold: Whether nothing tells that.
     """
 
     schema_id: str
@@ -79,6 +81,7 @@ class LogTable:
     types: Mapping[str, Any]
     log_ttl: int
     keys_only: bool
+    untold: bool
 
     @classmethod
     def of(cls, payload: bytes) -> LogTable:
@@ -109,6 +112,7 @@ class LogTable:
                 types=told["types"],
                 log_ttl=int(told["log_ttl"]),
                 keys_only=told["delta"] == "keys",
+                untold=told["delta"] == UNTOLD,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptInput(

@@ -42,6 +42,9 @@ END_OF_BATCH: Final = "cdc$end_of_batch"
 LOG_ROW_TTL: Final = "ttl(cdc$operation)"
 """What is left of the log row's own life when it is read, as ``TTL("cdc$operation")`` shows it."""
 
+LOG_SUFFIX: Final = "_scylla_cdc_log"
+"""After the base table's name in that of its log."""
+
 META_COLUMNS: Final = (STREAM_ID, TIME, BATCH_SEQ_NO, OPERATION, TTL, END_OF_BATCH, LOG_ROW_TTL)
 """What each row of a payload begins with, in this order; the others follow by name."""
 

@@ -38,8 +38,9 @@ from airflow_cdc_provider.sources.scylla.log_reader import (
     LogReads,
     QuarantineReader,
 )
-from airflow_cdc_provider.sources.scylla.log_schema import LOG_SUFFIX, LogHistory, schema_columns
+from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, schema_columns
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, place_of
 from airflow_cdc_provider.sources.scylla.windows import Pace, Paces, next_window

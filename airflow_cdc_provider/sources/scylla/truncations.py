@@ -49,7 +49,7 @@ class Truncation:
 
 
 def told_by_nodes(session: Session, keyspace: str = "system") -> list[dict[str, int]]:
-    """Ask every node for its records; those that don't answer are passed over, and logged.
+    """Ask every node for its records; those that don't answer, or have no such table, are passed over.
 
     Args:
         session: To the cluster.
@@ -58,9 +58,14 @@ def told_by_nodes(session: Session, keyspace: str = "system") -> list[dict[str, 
     Returns:
         Per node, by table id (32 hex digits), when it truncated the table, in us.
     """
+    from cassandra import InvalidRequest
+
     query = f"SELECT DISTINCT table_uuid, truncated_at FROM {keyspace}.truncated"
     found = []
     for host, answer in ask_nodes(session, query):
+        if isinstance(answer, CdcError) and isinstance(answer.__cause__, InvalidRequest):
+            log.info("node %s has no table %s.truncated: it tells of no TRUNCATE", host.address, keyspace)
+            continue
         if isinstance(answer, CdcError):
             log.warning("node %s doesn't say which tables it truncated: %s", host.address, answer)
             continue

@@ -116,7 +116,7 @@ def kill_and_recover(shop: Shop, names: SystemKeyspaces, application: Applicatio
     assert not shop.changes("quarantine").count()
 
 
-@pytest.mark.covers("SCY-OFF-06")
+@pytest.mark.covers("SCY-OFF-01", "SCY-OFF-06")
 @pytest.mark.long
 def test_a_killed_capture_is_made_good_by_the_next_one(
     shop: Shop, names: SystemKeyspaces, application: Application

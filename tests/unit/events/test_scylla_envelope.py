@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.events.encoder import Converters
-from server_kit.scylla.log_rows import Change
+from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, DeleteRow, Insert, SetWhole, Statement, Update
 from server_kit.scylla.tables import Column, Delta, Preimage, Table
 from server_kit.scylla.values import CqlType
@@ -144,7 +144,7 @@ def test_advanced_values_are_plain_and_an_insert_has_its_own_without_postimages(
     ]
 
 
-@pytest.mark.covers("SCY-IMG-02", "SCY-IMG-03")
+@pytest.mark.covers("SCY-IMG-02", "SCY-IMG-03", "SCY-EVT-15", "SCY-EVT-16")
 @pytest.mark.parametrize("preimage", [Preimage.ON, Preimage.FULL])
 def test_full_images_are_whole_rows_whichever_columns_preimages_show(preimage: Preimage) -> None:
     changes = logged(
@@ -158,6 +158,7 @@ def test_full_images_are_whole_rows_whichever_columns_preimages_show(preimage: P
     ]
 
 
+@pytest.mark.covers("SCY-EVT-15", "SCY-EVT-16")
 def test_only_updated_images_of_an_update_show_what_it_says_something_of() -> None:
     changes = logged(
         with_images(Preimage.FULL), insert(name=t("tea"), qty=i(2)), update(qty=i(3)), DeleteRow(SHOP, ROW)
@@ -247,12 +248,15 @@ def test_the_source_block_tells_which_part_is_an_image() -> None:
     }
 
 
+@pytest.mark.covers("SCY-LOG-14")
 def test_source_details_name_a_change_for_good() -> None:
     (value,) = values(ITEM, logged(server(), insert(qty=i(1))), details=True)
     source = value["source"]
     assert source["stream_id"] == "c000000000000000aacd159e24000051"
     assert source["time"] == "04afc000-833b-11ee-8080-808080808080"
     assert (source["batch_seq_no"], source["by_service"]) == (0, False)
+    (expired,) = values(ITEM, [Change(T, (LogRow(-3, ROW, end_of_batch=True),))], details=True)
+    assert (expired["op"], expired["source"]["by_service"]) == ("d", True)
 
 
 @pytest.mark.covers("SCY-LOG-17")

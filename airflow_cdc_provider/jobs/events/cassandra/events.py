@@ -150,7 +150,7 @@ def envelope_options(
     as_datastax = publish.envelope == "datastax-cells"
     return cassandra_envelope.EnvelopeOptions(
         topics_of(connector),
-        publish.version,
+        connector.event_version,
         cluster,
         publish.tombstones,
         now_ns,

@@ -167,7 +167,7 @@ class MongodbRecords:
         publish = self.connector.publish
         return mongodb_envelope.EnvelopeOptions(
             topics_of(self.connector),
-            publish.version,
+            self.connector.event_version,
             publish.tombstones,
             self.now_ns,
             last_of_snapshot,

@@ -219,7 +219,7 @@ class ScyllaRecords:
         own = publish.scylla
         return scylla_envelope.EnvelopeOptions(
             topics_of(self.connector),
-            publish.version,
+            self.connector.event_version,
             publish.tombstones,
             self.now_ns,
             own.format,

@@ -227,7 +227,7 @@ class VitessRecords:
         publish = self.connector.publish
         return vitess_envelope.EnvelopeOptions(
             self.connector.topic_prefix,
-            publish.version,
+            self.connector.event_version,
             publish.tombstones,
             self.now_ns,
             publish.vitess.ordered_transactions,

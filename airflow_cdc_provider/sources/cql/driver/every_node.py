@@ -33,7 +33,8 @@ def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
                 with driver_errors(f"asking {host.address}"):
                     found: Any = answer.result()
             except CdcError as error:
-                if time.monotonic() < last_try and not _is_ignored(session, host):
+                lost = isinstance(error, TransientError)
+                if lost and time.monotonic() < last_try and not _is_ignored(session, host):
                     again.append(host)
                     continue
                 found = error

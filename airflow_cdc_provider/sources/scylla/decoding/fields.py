@@ -34,6 +34,9 @@ from airflow_cdc_provider.sources.cql.reasons import (
 )
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i64
 from airflow_cdc_provider.sources.scylla.decoding.programs import (
+    DELETED_FLAG,
+    ELEMENTS,
+    VALUE,
     LogProgram,
 )
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
@@ -140,6 +143,18 @@ def clustering_count(fields: NDArray[np.int64], log: LogProgram, version: Int) -
                 return np.int64(-1)
             count += 1
     return count
+
+
+@inlined
+def tells_columns(fields: NDArray[np.int64], log: LogProgram, version: Int) -> bool:
+    """Tell whether a row says something of a column, or there is none that it could speak of."""
+    first, end = log.first_column[version], log.first_column[version + 1]
+    for column in range(first, end):
+        for which in (VALUE, DELETED_FLAG, ELEMENTS):
+            place = log.columns[column, which]
+            if place >= 0 and fields[place, 1] >= 0:
+                return True
+    return bool(first == end)
 
 
 @walker

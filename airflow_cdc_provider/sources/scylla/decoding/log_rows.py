@@ -14,7 +14,8 @@ code         contribution
 0, 9         none: images are read without isolation, and tell nothing that the other rows don't
 ============ ========================================================================================
 
-With ``delta = keys`` a 1 or 2 tells that the partition is to be read again: ``DOUBT``.
+With ``delta = keys`` a 1 or 2 tells that the partition is to be read again: ``DOUBT``. Where nothing tells
+whether a log is of keys alone, so does one that says nothing of any column, besides what it says.
 
 Functions that walk return the offset after what they read, or a negative reason.
 """
@@ -59,6 +60,7 @@ from airflow_cdc_provider.sources.scylla.decoding.fields import (
     put_key,
     read_fields,
     read_time_us,
+    tells_columns,
 )
 from airflow_cdc_provider.sources.scylla.decoding.programs import (
     COLUMNS,
@@ -66,6 +68,7 @@ from airflow_cdc_provider.sources.scylla.decoding.programs import (
     KEYS_ONLY,
     NUMBER_AT,
     OPERATION_AT,
+    PERHAPS,
     TIME_AT,
     LogProgram,
 )
@@ -143,12 +146,17 @@ def read_change(
             whole = bound == log.clustering.shape[1]
             if not whole and (bound > 0 or operation not in (1, 2)):
                 return failed(cursor, row_at, BAD_CLUSTERING)
-            if operation in (1, 2) and log.versions[version, KEYS_ONLY]:
-                problem = put_doubt(sink, change)
-            else:
+            keys_only = log.versions[version, KEYS_ONLY]
+            told = operation not in (1, 2) or keys_only == 0
+            if keys_only == PERHAPS:
+                told = told or tells_columns(fields, log, version)
+            problem = np.int64(0)
+            if told or keys_only == PERHAPS:
                 problem = read_row(
                     data, fields, log, version, change, operation, not whole, time_us, read_at, sink
                 )
+            if problem >= 0 and not told:
+                problem = put_doubt(sink, change)
         elif operation in (4, -4):
             seconds = time_us // 1_000_000
             scope = np.int64(PARTITION_DELETION)

@@ -44,9 +44,12 @@ _META: Final = (STREAM_ID, TIME, BATCH_SEQ_NO, OPERATION, TTL, END_OF_BATCH)
 COLUMNS: Final = 0
 """How many columns the log has."""
 KEYS_ONLY: Final = 1
+"""Whether it tells keys alone, :data:`PERHAPS` where nothing says so."""
 LOG_TTL: Final = 2
 TTL_ALTERED: Final = 3
 """Whether versions differ in it, so that a row may have been written under another one."""
+
+PERHAPS: Final = 2
 
 # Columns of ``columns``.
 VALUE: Final = 0
@@ -107,7 +110,11 @@ def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
     keys, clustering = len(schema.partition_key), len(schema.clustering)
     count = len(logs)
     return LogProgram(
-        versions=_table([[len(g.columns), g.keys_only, g.log_ttl, altered] for g in logs], count, 4),
+        versions=_table(
+            [[len(g.columns), PERHAPS if g.untold else int(g.keys_only), g.log_ttl, altered] for g in logs],
+            count,
+            4,
+        ),
         meta=_table([[*_places(g, _META), g.places.get(LOG_ROW_TTL, -1)] for g in logs], count, 7),
         partition=_table([_key(g, g.partition_key, keys) for g in logs], count, keys),
         clustering=_table([_key(g, g.clustering, clustering) for g in logs], count, clustering),
@@ -115,6 +122,10 @@ def compile_logs(schema: TableSchema, logs: Sequence[LogTable]) -> LogProgram:
         columns=_table(rows, len(rows), 6),
         dropped_at=np.array(dropped_at, np.int64),
     )
+
+
+def _keys_only(log: LogTable) -> int:
+    return PERHAPS if log.untold else int(log.keys_only)
 
 
 def _column(schema: TableSchema, log: LogTable, column: LogColumn) -> tuple[list[int], int]:

@@ -294,7 +294,8 @@ def _written_at(
     """Return the second from which a row's TTLs count, and whether that is in doubt.
 
     They count from the coordinator's clock, by which the log row's own life began too. Where the write time
-    isn't near that clock, a client has chosen it.
+    is far behind that clock, a client has chosen it. The server takes none that is far ahead: then the
+    row's life isn't what the schema says.
     """
     seconds = time_us // 1_000_000
     life_at = meta_at(fields, log, version, LIFE_AT, 4)
@@ -304,6 +305,6 @@ def _written_at(
     written = read_at - log_ttl + read_i32(data, life_at)
     if abs(written - seconds) <= APART_SECONDS:
         return seconds, False
-    if log.versions[version, TTL_ALTERED] or written > read_at + APART_SECONDS:
+    if log.versions[version, TTL_ALTERED] or written > read_at + APART_SECONDS or written < seconds:
         return seconds, True
     return written, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.base import Finding
 from airflow_cdc_provider.sources.scylla.check import WantedImages, release_of
+from airflow_cdc_provider.sources.scylla.log_state import look_at_logs
 from server_kit import CassandraServer
 from server_kit.scylla import Column, CqlType, InvalidRequest, Preimage
-from tests.integration.sources.scylla.captured import scylla_source
-from tests.integration.sources.scylla.test_log_reading import imitated, item
+from tests.integration.sources.scylla.captured import Captured, scylla_source
+from tests.integration.sources.scylla.test_log_reading import imitated, insert, item
 
 pytestmark = pytest.mark.integration
 
@@ -71,6 +73,42 @@ def test_levels_logs_and_releases_are_told(
     assert f"{keyspace}.item: its log lives for 20 s: the longest pause between two runs" in told(
         findings, "ok"
     )
+
+
+def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
+    cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    cluster.create_table(item(keyspace))
+    cluster.create_table(item(keyspace, "brief"))
+    cluster.execute("item", insert(1, 1))
+    cassandra_session.execute(f"ALTER TABLE {keyspace}.brief_scylla_cdc_log WITH default_time_to_live = 20")
+    for table in ("scylla_tables", "scylla_keyspaces"):
+        cassandra_session.execute(f"DROP TABLE {cluster.names.schema}.{table}")
+    for table in ("truncated", "versions"):
+        cassandra_session.execute(f"DROP TABLE {cluster.names.system}.{table}")
+    time.sleep(0.02)
+    source = scylla_source(cluster, cassandra_server, consistency="QUORUM", images=BOTH)
+    findings = source.check()
+    (warning,) = told(findings, "warning")
+    assert warning.startswith(
+        f"options: {cluster.names.schema}.scylla_tables doesn't tell how {keyspace}.brief, {keyspace}.item "
+    )
+    assert told(findings, "error") == []
+    assert f"{keyspace}.brief: its log lives for 20 s: the longest pause between two runs" in told(
+        findings, "ok"
+    )
+    captured = Captured(source).run()
+    assert [record["source_table"] for record in captured.records] == [f"{keyspace}.item"]
+    hour_ago_us = time.time_ns() // 1000 - 3_600_000_000
+    old = {"v": 1, "generation": 0, "read_to": hour_ago_us}
+    lost, _ = source.gaps({f"{keyspace}.item": old, f"{keyspace}.brief": old})
+    assert [text.partition(" was read")[0] for text in lost] == [
+        f"the log of {keyspace}.brief keeps changes for 20 s and"
+    ]
+    logs = look_at_logs(cassandra_session, source.options.advanced, lambda table: keyspace in table)
+    assert logs.ttl_seconds == {f"{keyspace}.brief": 20, f"{keyspace}.item": 0}
 
 
 @pytest.mark.covers("SCY-TYP-12")

@@ -19,7 +19,8 @@ from airflow_cdc_provider.sources.cql.reasons import CODES
 from airflow_cdc_provider.sources.cql.schema import DroppedColumn
 from airflow_cdc_provider.sources.cql.snapshot_payload import state_payload
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
-from airflow_cdc_provider.sources.scylla.log_schema import CdcOption, log_tables
+from airflow_cdc_provider.sources.scylla.log_options import CdcOption
+from airflow_cdc_provider.sources.scylla.log_schema import log_tables
 from airflow_cdc_provider.sources.scylla.log_table import LogTable
 from airflow_cdc_provider.sources.scylla.payload import Position, schema_digest, time_us
 from server_kit.scylla.schemas import log_columns

@@ -10,8 +10,11 @@ import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.sources.cql.describe import parse_cql
-from airflow_cdc_provider.sources.scylla.log_schema import CdcOption, LogHistory, log_tables
+from airflow_cdc_provider.sources.scylla.log_options import UNTOLD, CdcOption, read_log_options
+from airflow_cdc_provider.sources.scylla.log_schema import LogHistory, log_tables
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
+from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
+from tests.unit.sources.scylla.server_session import ServerSession
 
 OTHERS = {"k", "c", "o", "u", "l", "cdc$deleted_o", "cdc$deleted_u", "cdc$deleted_l"}
 OTHERS |= {"cdc$deleted_elements_u", "cdc$deleted_elements_l"}
@@ -51,6 +54,25 @@ def test_the_option_of_a_table_has_the_servers_defaults() -> None:
     assert CdcOption.read({"enabled": "true", "ttl": "0", "delta": "keys"}) == CdcOption(True, 0, "keys")
     assert not CdcOption.read(None).enabled
     assert not CdcOption.read({"enabled": "false", "ttl": "60"}).enabled
+
+
+@pytest.mark.covers("SCY-LOG-10")
+def test_a_log_that_nothing_tells_of_is_on_and_its_rows_live_as_its_table_says() -> None:
+    names = [("t", 0), ("t" + LOG_SUFFIX, 60), ("u", 9), ("u" + LOG_SUFFIX, 0), ("plain", 5)]
+    tables = [{"keyspace_name": "s", "table_name": n, "default_time_to_live": ttl} for n, ttl in names]
+    session = ServerSession({"system_schema.tables": tables})
+    untold = {"s.t": CdcOption(True, 60, UNTOLD), "s.u": CdcOption(True, 0, UNTOLD)}
+    assert read_log_options(session) == untold
+
+    told: list[dict[str, Any]] = [
+        {"keyspace_name": "s", "table_name": "t", "cdc": {"enabled": "true", "postimage": "true"}}
+    ]
+    told += [{"keyspace_name": "s", "table_name": "plain", "cdc": None}]
+    session = ServerSession({"system_schema.tables": tables, "mine.scylla_tables": told})
+    options = read_log_options(session, "mine")
+    assert options["s.t"] == CdcOption(True, 86400, "full", frozenset({"postimage"}))
+    assert options["s.u"] == untold["s.u"]
+    assert not options["s.plain"].enabled
 
 
 def test_a_schema_record_decodes_a_log_by_itself() -> None:

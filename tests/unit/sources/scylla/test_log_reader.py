@@ -16,6 +16,7 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.abilities import ReadingCounts
 from airflow_cdc_provider.sources.cql.describe import parse_cql
+from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.log_parts import GroupRead, LogPart
 from airflow_cdc_provider.sources.scylla.log_reader import (
     LogReader,
@@ -23,7 +24,7 @@ from airflow_cdc_provider.sources.scylla.log_reader import (
     QuarantineReader,
     payload_rows,
 )
-from airflow_cdc_provider.sources.scylla.log_schema import CdcOption, LoggedTable, log_tables, schema_columns
+from airflow_cdc_provider.sources.scylla.log_schema import LoggedTable, log_tables, schema_columns
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses
 from tests.unit.sources.scylla.fake_session import FakeSession, Rows
@@ -95,11 +96,14 @@ def told(session: FakeSession) -> Iterator[str]:
     return (level for _, _, level in session.requests)
 
 
-@pytest.mark.parametrize("fetch_size", [1, 3, 1000])
+@pytest.mark.covers("SCY-WIN-05")
+@pytest.mark.parametrize("fetch_size", [0, 1, 3, 1000])
 def test_records_are_whole_changes_whatever_the_page_size(fetch_size: int) -> None:
     streams = {stream_id(n): rows_of(n, 5) for n in range(4)}
-    records, counts = read(FakeSession(streams, LOG_COLUMNS), 4, fetch_size=fetch_size)
+    session = FakeSession(streams, LOG_COLUMNS)
+    records, counts = read(session, 4, fetch_size=fetch_size)
     assert len(records) == counts["events"] == 20
+    assert {size for _, size, _ in session.requests} == {fetch_size or session.default_fetch_size}
     for record in records:
         stream = record["position"][24:]
         assert record["position"][:8] == (7).to_bytes(8, "big")
@@ -111,6 +115,7 @@ def test_records_are_whole_changes_whatever_the_page_size(fetch_size: int) -> No
     assert len({record["position"] for record in records}) == 20
 
 
+@pytest.mark.covers("SCY-CFG-07")
 def test_requests_in_flight_stay_within_the_tasks_share() -> None:
     session = FakeSession({}, LOG_COLUMNS)
     records, counts = read(session, 100, requests=8)

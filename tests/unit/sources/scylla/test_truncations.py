@@ -15,7 +15,9 @@ from airflow_cdc_provider.sources.scylla.truncations import (
     fence_record,
     last_truncations,
     place_of,
+    told_by_nodes,
 )
+from tests.unit.sources.scylla.server_session import ServerSession
 
 SECOND_US = 1_000_000
 NOW_US = 1_700_000_000 * SECOND_US
@@ -86,3 +88,9 @@ def test_what_expired_and_what_was_truncated_is_told_once() -> None:
     ahead = LogReach("s.t", timeline, 0, NOW_US, Truncation(10**17, 10**17))
     assert all_losses({"s.t": ahead}, {"s.t": position})[0] == []
     assert all_losses({"s.u": gone}, {"s.t": position}) == ([], {"s.t": position})
+
+
+def test_nodes_without_a_table_of_truncates_tell_of_none_and_are_asked_once() -> None:
+    session = ServerSession({}, nodes=2)
+    assert told_by_nodes(session) == []
+    assert session.requests == [("system.truncated", "")] * 2

@@ -65,6 +65,7 @@ def test_twice_the_tasks_have_half_the_streams() -> None:
         assert sorted(r.group for part in parts for r in part.reads) == sorted(r.group for r in reads)
         assert sum(part.requests for part in parts) <= 256
     assert len(divide(reads[:3], 8, 256)) == 3
+    assert [part.requests for part in divide(reads, 8, 3)] == [1] * 3, "one limit, however many tasks"
     assert divide([], 8, 256) == []
 
 

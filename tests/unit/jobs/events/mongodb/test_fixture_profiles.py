@@ -159,7 +159,7 @@ def test_reads_asked_for_by_signals_say_so(profile: str) -> None:
         events = decode_snapshot(pa.array([document], pa.binary()), "shop", collection).events
         options = EnvelopeOptions(
             topics_of(connector),
-            connector.publish.version,
+            connector.event_version,
             True,
             NOW_NS,
             told["source"]["snapshot"] == "last",

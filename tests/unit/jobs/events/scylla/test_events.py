@@ -52,7 +52,7 @@ def records(given: Sequence[Change], damage: Damage | None = None, **publish: An
     ]
 
 
-@pytest.mark.covers("SCY-EVT-11", "SCY-EVT-13")
+@pytest.mark.covers("SCY-EVT-11")
 def test_rows_without_an_envelope_have_plain_values() -> None:
     key = {"shop": 7, "sku": 1}
     rows = records(logged(INSERT, UPDATE, DELETE), unwrap={"enabled": True})
@@ -64,6 +64,14 @@ def test_rows_without_an_envelope_have_plain_values() -> None:
     assert [row["key"] for row in rows] == [key] * 3
 
 
+@pytest.mark.covers("SCY-EVT-22")
+def test_the_version_is_that_of_the_connector_whose_events_these_are() -> None:
+    (plain,), (own,) = records(logged(INSERT)), records(logged(INSERT), version="9.9")
+    versions = [record["value"]["source"]["version"] for record in (plain, own)]
+    assert versions == ["2.0.4", "9.9"]
+
+
+@pytest.mark.covers("SCY-EVT-13")
 def test_debeziums_own_extraction_leaves_the_structs_around_values() -> None:
     rows = records(logged(INSERT), unwrap={"enabled": True}, scylla={"rows_of_cells": True})
     assert rows[0]["value"]["name"] == {"value": "tea"}
