@@ -82,7 +82,7 @@ def spellings(placeholder: str) -> tuple[bytes, ...]:
     """Return how Debezium writes a value that it doesn't have, by the kind of column.
 
     Text; bytes in base64 and hexadecimal; maps, as objects and as text; lists of text, of bytes and of UUIDs.
-    Lists of everything else have an element for each byte: numbers, booleans, and decimals in all their forms.
+    Other lists have an element for each byte: numbers, booleans, and decimals in all their forms.
     """
     raw = placeholder.encode()
     digest = bytearray(hashlib.md5(raw, usedforsecurity=False).digest())

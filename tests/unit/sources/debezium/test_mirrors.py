@@ -346,7 +346,10 @@ def test_names_that_no_text_of_a_lake_can_have_stop_no_table() -> None:
         (key(1), b'{"op":"c","after":{"id":1,"\\ud800":"x"}}'),
         (key(2), framed(event("c", None, {"id": 2, "": "y"}), [ID, column("", "string")])),
     )
-    assert {number: row["_rest"] for number, row in rows(shown).items()} == {1: '{"\ufffd":"x"}', 2: '{"":"y"}'}
+    assert {number: row["_rest"] for number, row in rows(shown).items()} == {
+        1: '{"\ufffd":"x"}',
+        2: '{"":"y"}',
+    }
 
 
 def test_structs_whose_fields_engines_cannot_tell_apart_are_json() -> None:
@@ -355,7 +358,9 @@ def test_structs_whose_fields_engines_cannot_tell_apart_are_json() -> None:
     first.append({"type": "struct", "optional": True, "field": "one", "fields": inside[:1]})
     second = [ID, {"type": "struct", "optional": True, "field": "one", "fields": inside[1:]}]
     table = Table()
-    table.take((key(1), framed(event("c", None, {"id": 1, "both": {"A": 1, "a": 2}, "one": {"A": 3}}), first)))
+    table.take(
+        (key(1), framed(event("c", None, {"id": 1, "both": {"A": 1, "a": 2}, "one": {"A": 3}}), first))
+    )
     shown = table.take((key(2), framed(event("c", None, {"id": 2, "one": {"a": 4}}), second)))
     assert rows(shown)[1]["both"] == '{"A":1,"a":2}'
     assert [one.name for one in shown.schema.field("one").type] == ["a"]
