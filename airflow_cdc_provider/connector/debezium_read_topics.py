@@ -129,7 +129,7 @@ def _taker(draft: Draft, name: str) -> Callable[[str], None]:
             raise refusal(f"{lead}type", kind, _RENAMED)
         elif kind in _DROPPING:
             draft.notes.append(
-                f"transform {transform}: mirrors know nothing of what it drops; rows whose deletes it drops stay"
+                f"transform {transform}: mirrors know nothing of what it drops, so rows may stay"
             )
         elif kind.startswith(CONNECT) and short in _COLUMNS and side == "Value":
             draft.notes.append(f"transform {transform}: mirrors have the columns that it leaves")
