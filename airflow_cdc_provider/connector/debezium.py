@@ -127,6 +127,12 @@ def _source_type(properties: Mapping[str, str]) -> str:
         raise ConfigurationError(
             "property connector.class is wrong", expected=f"one of {', '.join(_CLASSES)}", found=repr(name)
         )
+    if any(n.startswith("debezium.source.") for n in properties):
+        raise ConfigurationError(
+            "these are settings of Debezium Server",
+            expected="properties of a connector",
+            remedy="give those of debezium.source, without this lead, and its transforms and predicates",
+        )
     # Debezium's Cassandra connector is a program of its own, whose file names no class.
     cassandra = any(n.startswith(("cassandra.", "commit.log.", "kafka.")) for n in properties)
     return "cassandra" if cassandra else "mongodb"

@@ -208,6 +208,8 @@ def test_files_of_others_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFi
     assert "settings of DataStax's agent or connector" in failed.err
     with pytest.raises(ConfigurationError, match=r"connector\.class is wrong"):
         review({"connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector"})
+    server = "debezium.source.connector.class=io.debezium.connector.mongodb.MongoDbConnector\n"
+    assert "settings of Debezium Server" in run(tmp_path, server, capsys).err
     for text in ('{"name": ', '{"name": "a", "config": {"tasks.max": [1]}}', '{"a": {"info": {}}}', "{}[]"):
         assert "the connector's settings" in run(tmp_path, text, capsys).err
 
