@@ -1,9 +1,43 @@
-"""Java's properties files, in which Debezium keeps its settings."""
+"""Java's properties files, in which Debezium keeps its settings, and Kafka Connect's JSON."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final
+from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import ConfigurationError
+
+
+def read_settings(text: str) -> dict[str, str]:
+    """Read a connector's settings: a properties file, or JSON as Kafka Connect takes and gives it.
+
+    Args:
+        text: ``name=value`` lines; or an object of names and values, which may stand in member ``config`` of
+            another one, beside the connector's ``name``.
+
+    Raises:
+        ConfigurationError: It begins as an object of JSON, and is something else.
+    """
+    if not text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return parse_properties(text)
+    try:
+        told: Any = json.loads(text.lstrip("\ufeff"))
+    except ValueError as error:
+        raise ConfigurationError("the connector's settings are no JSON", found=str(error)) from None
+    config = told.get("config", told)
+    if not isinstance(config, dict) or any(isinstance(value, (dict, list)) for value in config.values()):
+        raise ConfigurationError(
+            "the connector's settings have another form",
+            expected='{"name": "...", "config": {...}}, of one connector, or the settings alone',
+            found=f"members {', '.join(map(repr, told))}"[:200],
+        )
+    named = {"name": told["name"]} if config is not told and isinstance(told.get("name"), str) else {}
+    return {name: _as_text(value) for name, value in {**named, **config}.items() if value is not None}
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -18,12 +18,14 @@ from airflow_cdc_provider.cli.debezium_offsets import Imported as ImportedOffset
 from airflow_cdc_provider.cli.running import command
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
 
 _PAGES: Final[Mapping[str, str]] = {
     "mongodb": "docs/moving-to-mongodb.md",
     "cassandra": "docs/moving-to-cassandra.md",
     "vitess": "docs/moving-to-vitess.md",
     "scylla": "docs/moving-to-scylla.md",
+    "debezium": "docs/source-debezium.md",
 }
 _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "mongodb": ("database", "collection"),
@@ -39,9 +41,9 @@ def plan_move(args: Namespace) -> None:
     """Tell what becomes of a connector, and write its declaration."""
     from airflow_cdc_provider.connector.datastax import is_datastax
     from airflow_cdc_provider.connector.debezium_review import review
-    from airflow_cdc_provider.properties_file import parse_properties
+    from airflow_cdc_provider.properties_file import read_settings
 
-    properties = parse_properties(read(args.connector).decode(errors="replace"))
+    properties = read_settings(read(args.connector).decode(errors="replace"))
     if is_datastax(properties):
         raise ConfigurationError(
             f"{args.connector} has settings of DataStax's agent or connector",
@@ -91,6 +93,13 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
         ConfigurationError: One doesn't go with the rest.
     """
     values = connector.to_dict()
+    if connector.type == "debezium":
+        source = values["source"]
+        if kafka or conn_id:
+            source["conn_id"] = kafka or conn_id
+        if registry and {source.get("key_converter"), source.get("value_converter")} & set(FRAMED):
+            source["registry"] = {**source.get("registry", {}), "connection": registry}
+        return Connector.from_dict(values)
     if conn_id:
         values.setdefault("source", {})["conn_id"] = conn_id
     for name, given in (("kafka", kafka), ("registry", registry)):
@@ -102,6 +111,9 @@ def with_connections(connector: Connector, conn_id: str, kafka: str, registry: s
 
 def topics_and_events(connector: Connector) -> Iterator[str]:
     """Tell names of topics and the form of events, which stay as they are."""
+    if isinstance(connector.source, DebeziumOptions):
+        yield from _topics_that_are_read(connector.source)
+        return
     publish, prefix = connector.publish, connector.topic_prefix
     database, table = _NAMES[connector.type]
     if publish.topic_naming:
@@ -113,8 +125,11 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
         yield f"topics stay: {parts}"
     if publish.transactions:
         yield f"transactions stay: {prefix}{publish.topic_delimiter}{publish.transaction_topic}"
-    schemas = " with schemas" if publish.schemas else ""
-    yield f"keys: {publish.key}{schemas}; values: {publish.value}{schemas}; envelope: {publish.envelope}"
+    forms = [
+        f"{side}: {form} with schemas" if publish.schemas and form == "json" else f"{side}: {form}"
+        for side, form in (("keys", publish.key), ("values", publish.value))
+    ]
+    yield f"{'; '.join(forms)}; envelope: {publish.envelope}"
     if publish.unwrap.enabled:
         yield "rows without an envelope, as ExtractNewDocumentState gives them"
     if publish.transforms:
@@ -127,8 +142,21 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
     yield f"what differs besides: {_PAGES[connector.type]}"
 
 
+def _topics_that_are_read(source: DebeziumOptions) -> Iterator[str]:
+    """Tell what of a connector that stays is read."""
+    yield "the connector stays, with its topics: mirrors are made of them"
+    yield f"topics: {', '.join(source.topics)}"
+    yield f"keys: {source.key_converter}; values: {source.value_converter}; envelope: {source.envelope}"
+    yield f"how they are read: {_PAGES['debezium']}"
+
+
 def position(connector: Connector, args: Namespace) -> Iterator[str]:
     """Tell where capture goes on, by the offsets that Debezium has stored."""
+    if isinstance(connector.source, DebeziumOptions):
+        yield f"topics are read from where source.start says: {connector.source.start}"
+        if args.offsets:
+            yield f"{args.offsets} is where Debezium has read its database to, which stays its own affair"
+        return
     if not args.offsets:
         yield "no offsets are given (--offsets): capture begins as a new connector does"
         return
@@ -194,13 +222,18 @@ def write(path: Path, connector: Connector, origin: str, refused: list[str]) -> 
 def next_steps(connector: Connector, args: Namespace) -> Iterator[str]:
     """Name the commands that follow."""
     declared = args.output or "FILE.yaml"
+    stays = isinstance(connector.source, DebeziumOptions)
     if not args.output:
         yield "write the declaration: the same command with --output FILE.yaml"
-    if not args.conn_id:
+    if stays and not connector.source.conn_id:
+        yield "name the brokers' Airflow connection: --kafka-conn-id, option source.conn_id"
+    if not stays and not args.conn_id:
         yield "name the source's Airflow connection: --conn-id, option source.conn_id"
-    if not connector.publish.enabled:
+    if not stays and not connector.publish.enabled:
         yield "name the brokers' Airflow connection: --kafka-conn-id, option publish.kafka.connection"
     yield f"airflow cdc check --connector {declared}"
+    if stays:
+        return
     if args.offsets:
         more = " --allow-offset-invalidation" if args.allow_offset_invalidation else ""
         more += f" --host-id {args.host_id}" if args.host_id else ""

@@ -18,12 +18,22 @@ from typing import Final
 from airflow_cdc_provider.connector.datastax import from_datastax, is_datastax
 from airflow_cdc_provider.connector.debezium_cassandra import CASSANDRA
 from airflow_cdc_provider.connector.debezium_mongodb import MONGODB
+from airflow_cdc_provider.connector.debezium_read_topics import READ_BY_TOPICS, READ_TOPICS
+from airflow_cdc_provider.connector.debezium_read_topics import finish as finish_topics
 from airflow_cdc_provider.connector.debezium_scylla import SCYLLA, scyllas_finish
 from airflow_cdc_provider.connector.debezium_vitess import VITESS, vitess_defaults
 from airflow_cdc_provider.connector.declaration import Connector
-from airflow_cdc_provider.connector.imported import Draft, Imported, Rules, find_rule, split_list, wrong
+from airflow_cdc_provider.connector.imported import (
+    Draft,
+    Imported,
+    Rules,
+    find_rule,
+    refusal,
+    split_list,
+    wrong,
+)
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.properties_file import parse_properties
+from airflow_cdc_provider.properties_file import read_settings
 from airflow_cdc_provider.sources.mongodb.selection import server_applies
 
 _CLASSES: Final = {
@@ -33,7 +43,12 @@ _CLASSES: Final = {
     "io.debezium.connector.cassandra.Cassandra5Connector": "cassandra",
     "io.debezium.connector.vitess.VitessConnector": "vitess",
     "com.scylladb.cdc.debezium.connector.ScyllaConnector": "scylla",
+    **dict.fromkeys(READ_BY_TOPICS, "debezium"),
 }
+
+
+_LOOKED_UP: Final = re.compile(r"\$\{[A-Za-z]\w*:[^}]*\}")
+"""What Kafka Connect's configuration providers fill in: ``${file:/etc/secrets:password}``."""
 
 
 def load_debezium_properties(path: str | Path) -> Imported:
@@ -51,7 +66,7 @@ def load_debezium_properties(path: str | Path) -> Imported:
         text = raw.decode()
     except UnicodeDecodeError:
         text = raw.decode("latin-1")  # what java.util.Properties reads
-    properties = parse_properties(text)
+    properties = read_settings(text)
     return from_datastax(properties) if is_datastax(properties) else from_debezium(properties)
 
 
@@ -84,7 +99,10 @@ def applied(draft: Draft) -> Iterator[tuple[str, ConfigurationError | None]]:
     for name, value in draft.properties.items():
         if name in rules or not name.startswith(converters):
             try:
-                find_rule(name, rules).apply(draft, name, value.strip())
+                rule = find_rule(name, rules)
+                if rule.fate != "left out" and _LOOKED_UP.search(value):
+                    raise refusal(name, "", "Kafka Connect looks this value up elsewhere: write it out here")
+                rule.apply(draft, name, value.strip())
             except ConfigurationError as error:
                 yield name, error
             else:
@@ -109,6 +127,12 @@ def _source_type(properties: Mapping[str, str]) -> str:
         raise ConfigurationError(
             "property connector.class is wrong", expected=f"one of {', '.join(_CLASSES)}", found=repr(name)
         )
+    if any(n.startswith("debezium.source.") for n in properties):
+        raise ConfigurationError(
+            "these are settings of Debezium Server",
+            expected="properties of a connector",
+            remedy="give those of debezium.source, without this lead, and its transforms and predicates",
+        )
     # Debezium's Cassandra connector is a program of its own, whose file names no class.
     cassandra = any(n.startswith(("cassandra.", "commit.log.", "kafka.")) for n in properties)
     return "cassandra" if cassandra else "mongodb"
@@ -116,6 +140,9 @@ def _source_type(properties: Mapping[str, str]) -> str:
 
 def _finish(draft: Draft) -> None:
     """Put together what several properties say."""
+    if draft.type == "debezium":
+        finish_topics(draft)
+        return
     prefix = draft.values.get("publish", {}).get("topic_prefix")
     if not prefix and draft.type in ("mongodb", "scylla", "vitess"):
         raise ConfigurationError(
@@ -229,5 +256,6 @@ RULES: Final[Mapping[str, Rules]] = {
     "cassandra": CASSANDRA,
     "vitess": VITESS,
     "scylla": SCYLLA,
+    "debezium": READ_TOPICS,
 }
 """By source, what becomes of each property."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_each, take_transform
 from airflow_cdc_provider.connector.debezium_clients import client_rules
 from airflow_cdc_provider.connector.debezium_rules import (
     COMMON,
@@ -60,7 +60,8 @@ def _own_converters(draft: Draft, name: str, value: str) -> None:
 
 def _transforms(draft: Draft, name: str, value: str) -> None:
     """Follow the one transformation that Debezium's Cassandra connector brings, and Kafka Connect's."""
-    for transform in split_list(value):
+
+    def take(transform: str) -> None:
         kind = draft.properties.get(f"transforms.{transform}.type", "").strip()
         own = f"{_CASSANDRA_PACKAGE}.transforms.EnvelopeTransformation"
         if kind == own:
@@ -68,6 +69,8 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
             draft.set("publish.cassandra.operations", "common")
         else:
             take_transform(draft, name, transform, (own,))
+
+    take_each(draft, name, value, take)
 
 
 def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from airflow_cdc_provider.connector.imported import (
@@ -24,7 +25,7 @@ from airflow_cdc_provider.connector.imported import (
     wrong,
 )
 from airflow_cdc_provider.events.transforms.options import read_transforms
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, joined
 
 CONNECT: Final = "org.apache.kafka.connect.transforms."
 DEBEZIUM: Final = "io.debezium.transforms."
@@ -85,6 +86,59 @@ def _adjustment(name: str, value: str) -> str:
 
 def _deletes(name: str, value: str) -> str:
     return value.lower()
+
+
+_DELETES: Final[Mapping[tuple[str, bool], str]] = {
+    ("drop", True): "drop",
+    ("drop", False): "tombstone",
+    ("none", True): "delete-to-tombstone",
+    ("rewrite", True): "rewrite",
+    ("rewrite", False): "rewrite-with-tombstone",
+}
+"""By ``delete.handling.mode`` and ``drop.tombstones``, which ``delete.tombstone.handling.mode`` replaced."""
+
+
+def deletes_of(settings: Mapping[str, str]) -> str | None:
+    """Return what a transform that makes rows does with deletes, in the words of Debezium 3.
+
+    Args:
+        settings: Its settings, also those that Debezium had before 3.
+
+    Returns:
+        None for what has no word there.
+    """
+    old = {name: settings[name] for name in ("delete.handling.mode", "drop.tombstones") if name in settings}
+    if "delete.tombstone.handling.mode" in settings or not old:
+        return settings.get("delete.tombstone.handling.mode", "tombstone").lower()
+    drops = boolean("drop.tombstones", old.get("drop.tombstones", "true"))
+    return _DELETES.get((old.get("delete.handling.mode", "drop").lower(), drops))
+
+
+def settings_before_3(deletes: str) -> dict[str, Rule]:
+    """Return rules for what transforms that make rows had before Debezium 3.
+
+    Args:
+        deletes: The option that says what becomes of deletes.
+    """
+
+    def apply(draft: Draft, name: str, value: str) -> None:
+        lead = name.removesuffix("drop.tombstones").removesuffix("delete.handling.mode")
+        if f"{lead}delete.tombstone.handling.mode" in draft.properties:
+            draft.notes.append(f"property {name} is left out: delete.tombstone.handling.mode replaces it")
+            return
+        own = {setting.removeprefix(lead): text.strip() for setting, text in draft.properties.items()}
+        found = deletes_of(own)
+        if found is None:
+            raise refusal(name, value, "Deletes without a value have no tombstone besides")
+        draft.set(deletes, found)
+
+    both = taken(f"`{deletes}`, as Debezium had it before 3", apply)
+    return {
+        "delete.handling.mode": both,
+        "drop.tombstones": both,
+        "operation.header": refused("add.headers=op says the same", "false"),
+        "add.source.fields": refused("add.fields=source.NAME says the same"),
+    }
 
 
 _OFFSET: Final = refused("Records of a source have no offset before they are written")
@@ -180,6 +234,7 @@ _UNWRAP: Final[tuple[str, Mapping[str, Rule]]] = (
     "unwrap",
     {
         "delete.tombstone.handling.mode": _set("deletes", _deletes),
+        **settings_before_3("deletes"),
         "add.fields": _list("add_fields"),
         "add.fields.prefix": _set("add_fields_prefix"),
         "add.headers": _list("add_headers"),
@@ -226,6 +281,32 @@ def _settings(kind: str, draft: Draft) -> tuple[str, dict[str, Any], Mapping[str
 def followed_classes() -> list[str]:
     """Return the classes that become transforms here, for messages and the docs."""
     return [*(f"{CONNECT}{name}$Key, $Value" for name in _SIDED), *_WHOLE]
+
+
+def take_each(draft: Draft, name: str, value: str, take: Callable[[str], None]) -> None:
+    """Take over transforms one by one. One that can't be followed leaves nothing in the declaration.
+
+    Args:
+        draft: The declaration.
+        name: The property that lists them.
+        value: Their aliases.
+        take: Takes over one.
+
+    Raises:
+        ConfigurationError: Names all that can't be followed.
+    """
+    problems = []
+    for transform in split_list(value):
+        before, notes = deepcopy(draft.values), len(draft.notes)
+        try:
+            take(transform)
+        except ConfigurationError as error:
+            draft.values = before
+            del draft.notes[notes:]
+            draft.refused_transforms.add(f"{name}.{transform}.")
+            problems.append(error)
+    if problems:
+        raise joined(problems)
 
 
 def take_transform(draft: Draft, name: str, transform: str, own: tuple[str, ...] = ()) -> None:

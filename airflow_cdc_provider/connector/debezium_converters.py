@@ -23,7 +23,7 @@ from airflow_cdc_provider.connector.imported import (
     wrong,
 )
 
-_KINDS: Final[Mapping[str, str]] = {
+KINDS: Final[Mapping[str, str]] = {
     "org.apache.kafka.connect.json.JsonConverter": "json",
     "io.confluent.connect.avro.AvroConverter": "avro",
     "io.confluent.connect.protobuf.ProtobufConverter": "protobuf",
@@ -34,12 +34,14 @@ _KINDS: Final[Mapping[str, str]] = {
     "io.debezium.converters.ByteArrayConverter": "bytes",
     "io.debezium.converters.ByteBufferConverter": "bytes",
 }
+"""What the converters of each class are called here."""
 _CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
 _STRATEGIES: Final[Mapping[str, str]] = {
     f"io.confluent.kafka.serializers.subject.{name}Strategy": word
     for name, word in (("TopicName", "topic"), ("RecordName", "record"), ("TopicRecordName", "topic_record"))
 }
-_REGISTERED: Final = ("avro", "protobuf", "json_schema")
+REGISTERED: Final = ("avro", "protobuf", "json_schema")
+"""Those that keep schemas in a registry."""
 
 
 def take_converter(draft: Draft, name: str, value: str) -> None:
@@ -53,9 +55,9 @@ def take_converter(draft: Draft, name: str, value: str) -> None:
                 "schemas, Debezium's own default is with them; set it to true for those"
             )
         return
-    kind = _KINDS.get(value)
+    kind = KINDS.get(value)
     if kind is None:
-        offered = ", ".join(known.rpartition(".")[2] for known in _KINDS)
+        offered = ", ".join(known.rpartition(".")[2] for known in KINDS)
         raise refusal(name, value, f"Offered are {offered}")
     draft.set(f"publish.{side}", kind)
     if kind == "protobuf":
@@ -92,7 +94,7 @@ def take_schemas(draft: Draft, name: str, value: str) -> None:
 def _is_registered(draft: Draft, name: str) -> bool:
     """Tell whether the converter that a setting belongs to keeps schemas in a registry."""
     side = name.partition(".")[0]
-    return _KINDS.get(draft.properties.get(f"{side}.converter", "").strip(), "") in _REGISTERED
+    return KINDS.get(draft.properties.get(f"{side}.converter", "").strip(), "") in REGISTERED
 
 
 def _shared(path: str, read: Callable[[str, str], object], text: str = "") -> Rule:
@@ -110,14 +112,19 @@ def _shared(path: str, read: Callable[[str, str], object], text: str = "") -> Ru
     return taken(f"`{path}`{text}", apply)
 
 
-def _address(name: str, value: str) -> str:
+def registry_address(name: str, value: str) -> str:
+    """Return a registry's one address.
+
+    Raises:
+        ConfigurationError: There are several, or it has a login, which isn't shown.
+    """
     addresses = split_list(value)
     if len(addresses) != 1:
         raise wrong(name, "one address", value)
     parts = urlsplit(addresses[0])
     if parts.username or parts.password:
         raise refusal(
-            name, "", "The login belongs into the Airflow connection that publish.registry.connection names"
+            name, "", "The login belongs into the Airflow connection that registry.connection names"
         )
     return addresses[0]
 
@@ -152,7 +159,7 @@ _PER_SIDE: Final[dict[str, Rule]] = {
     ".schemas.cache.size": _CACHE,
     ".schemas.cache.config": _CACHE,
     ".max.schemas.per.subject": _CACHE,
-    ".schema.registry.url": _shared("publish.registry.url", _address),
+    ".schema.registry.url": _shared("publish.registry.url", registry_address),
     ".schema.registry.*": _REGISTRY,
     ".basic.auth.*": _REGISTRY,
     ".bearer.auth.*": _REGISTRY,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.connector.debezium import RULES, applied, drafted, finished
-from airflow_cdc_provider.connector.imported import Draft, Fate, Imported, find_rule
+from airflow_cdc_provider.connector.imported import Draft, Fate, Imported, find_rule, split_list
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
@@ -65,6 +65,7 @@ def review(properties: Mapping[str, str]) -> Review:
         after, told = _options(draft), draft.notes[notes:]
         verdicts.append(_verdict(draft, name, problem, sorted(_changed(before, after)), told))
         before, notes = after, len(draft.notes)
+    verdicts = [_of_its_transform(draft, one) for one in verdicts]
     imported = finished(draft)
     return Review(draft.type, tuple(verdicts), tuple(draft.notes[notes:]), imported)
 
@@ -74,7 +75,8 @@ def _verdict(
 ) -> Verdict:
     if problem is not None:
         text = str(problem).removeprefix(f"[CDC-{problem.code}] ")
-        return Verdict(name, "refused", text.removeprefix(f"property {name} "))
+        text = text.removeprefix(f"property {name} ")
+        return Verdict(name, "refused", text + "".join(f"; {note}" for note in told))
     if changed:
         return Verdict(name, "taken over", ", ".join(changed) + "".join(f"; {note}" for note in told))
     rule = find_rule(name, RULES[draft.type])
@@ -83,6 +85,18 @@ def _verdict(
     if rule.fate == "refused":
         return Verdict(name, "taken over", "it says what is done here anyhow")
     return Verdict(name, rule.fate, rule.text.replace("`", ""))
+
+
+def _of_its_transform(draft: Draft, verdict: Verdict) -> Verdict:
+    """Tell of a transform's setting what becomes of the transform."""
+    lead = ".".join(verdict.name.split(".")[:2]) + "."
+    if verdict.fate == "refused" or not verdict.name.startswith("transforms."):
+        return verdict
+    if lead in draft.refused_transforms:
+        return Verdict(verdict.name, "left out", "its transform can't be followed")
+    if lead.split(".")[1] not in split_list(draft.properties.get("transforms", "")):
+        return Verdict(verdict.name, "left out", "transforms doesn't list it, so it does nothing")
+    return verdict
 
 
 def _options(draft: Draft) -> dict[str, Any]:

@@ -152,6 +152,8 @@ PROCESS: Final = left_out("it sizes or paces Debezium's own process; here Spark'
 
 STATE: Final = left_out("positions are kept in the lake, in the commit of their data")
 
+_LOOKED_UP: Final = left_out("addresses and secrets belong into Airflow connections")
+
 _ADJUSTMENTS: Final = {"none": "none", "avro": "avro", "avro_unicode": "avro_unicode"}
 
 COMMON: Final[dict[str, Rule]] = {
@@ -195,6 +197,21 @@ COMMON: Final[dict[str, Rule]] = {
     "max.queue.size": PROCESS,
     "max.queue.size.in.bytes": PROCESS,
     "poll.interval.ms": PROCESS,
+    "config.providers": _LOOKED_UP,
+    "config.providers.*": _LOOKED_UP,
+    "config.action.reload": PROCESS,
+    "header.converter": left_out("headers are JSON texts, whatever the converter of Kafka Connect is"),
+    "errors.tolerance": left_out(
+        "a record that a transform or a converter fails at ends the run: none is skipped"
+    ),
+    "errors.log.enable": left_out("the task's log has all errors"),
+    "errors.log.include.messages": left_out("the task's log has all errors, never records"),
+    "errors.deadletterqueue.*": left_out("only sinks of Kafka Connect have one"),
+    "errors.retry.timeout": left_out("Airflow's retries of the task do this"),
+    "exactly.once.support": left_out("publish.kafka.delivery is exactly_once by itself"),
+    "transaction.boundary": left_out("publish.kafka.records_at_once sizes transactions"),
+    "transaction.boundary.interval.ms": left_out("publish.kafka.records_at_once sizes transactions"),
+    "offsets.storage.topic": STATE,
     "errors.max.retries": left_out("Airflow's retries of the task do this"),
     "errors.retry.delay.initial.ms": left_out("Airflow's retries of the task do this"),
     "errors.retry.delay.max.ms": left_out("Airflow's retries of the task do this"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_each, take_transform
 from airflow_cdc_provider.connector.debezium_rules import COMMON, CONNECTION, PROCESS
 from airflow_cdc_provider.connector.debezium_transforms import UNWRAP
 from airflow_cdc_provider.connector.imported import (
@@ -47,15 +47,6 @@ _LEVELS: Final = (
     "local_one",
 )
 _IMAGES: Final = {"none": "none", "full": "full", "only-updated": "only-updated"}
-_OLD_DELETES: Final = {
-    ("drop", True): "drop",
-    ("drop", False): "tombstone",
-    ("none", True): "delete-to-tombstone",
-    ("rewrite", True): "rewrite",
-    ("rewrite", False): "rewrite-with-tombstone",
-}
-"""By ``delete.handling.mode`` and ``drop.tombstones``, which ``delete.tombstone.handling.mode`` replaced."""
-
 _EXTRA: Final = "it belongs into the extra of the Airflow connection"
 _POOL: Final = left_out(
     "the driver keeps a pool of connections to each node; source.advanced.requests_in_flight bounds requests"
@@ -140,7 +131,8 @@ def _placement(draft: Draft, name: str, value: str) -> None:
 
 def _transforms(draft: Draft, name: str, value: str) -> None:
     """Follow the transforms that the connector brings, and Debezium's that makes rows of events."""
-    for transform in split_list(value):
+
+    def take(transform: str) -> None:
         lead = f"{name}.{transform}."
         kind = draft.properties.get(f"{lead}type", "").strip()
         if kind in (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS):
@@ -155,22 +147,16 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
         else:
             take_transform(draft, name, transform, (*_ROWS, _FLAT_COLUMNS, _ROWS_OF_CELLS))
 
+    take_each(draft, name, value, take)
+
 
 def _row_settings(draft: Draft, lead: str) -> None:
     """Take over the settings of a transform that makes rows."""
-    properties = draft.properties
-    own = {n.removeprefix(lead): t.strip() for n, t in properties.items() if n.startswith(lead)}
-    old = {name: own.pop(name) for name in ("delete.handling.mode", "drop.tombstones") if name in own}
-    if old and "delete.tombstone.handling.mode" not in own:
-        chosen = old.get("delete.handling.mode", "drop"), old.get("drop.tombstones", "true") == "true"
-        if chosen not in _OLD_DELETES:
-            raise refusal(
-                f"{lead}delete.handling.mode", chosen[0], "Deletes without a value have no tombstone besides"
-            )
-        draft.set("publish.unwrap.deletes", _OLD_DELETES[chosen])
-    for name, value in own.items():
-        if name not in ("type", "cdc.output.format"):
-            find_rule(name, UNWRAP).apply(draft, name, value)
+    for name, value in draft.properties.items():
+        setting = name.removeprefix(lead)
+        if name.startswith(lead) and setting not in ("type", "cdc.output.format"):
+            rule = find_rule(setting, UNWRAP)
+            rule.apply(draft, name, value.strip())
 
 
 SCYLLA: Final[dict[str, Rule]] = {

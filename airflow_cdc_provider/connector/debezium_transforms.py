@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
+from airflow_cdc_provider.connector.debezium_chain import (
+    refuse_misplaced,
+    settings_before_3,
+    take_each,
+    take_transform,
+)
 from airflow_cdc_provider.connector.imported import (
     Draft,
     Rule,
@@ -41,6 +46,7 @@ UNWRAP: Final[Mapping[str, Rule]] = {
             for mode in ("drop", "tombstone", "delete-to-tombstone", "rewrite", "rewrite-with-tombstone")
         },
     ),
+    **settings_before_3("publish.unwrap.deletes"),
     "delete.tombstone.handling.mode.rewrite-with-id": flag("publish.unwrap.rewrite_id"),
     "add.fields": _list("publish.unwrap.add_fields"),
     "add.fields.prefix": option("publish.unwrap.add_fields_prefix"),
@@ -88,12 +94,13 @@ _KINDS: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
 
 def mongodb_transforms(draft: Draft, name: str, value: str) -> None:
     """Take over the transforms that a property lists, with their settings."""
-    for transform in split_list(value):
+
+    def take(transform: str) -> None:
         lead = f"{name}.{transform}."
         kind = draft.properties.get(f"{lead}type", "").strip()
         if kind not in _KINDS:
             take_transform(draft, name, transform, tuple(_KINDS))
-            continue
+            return
         refuse_misplaced(draft, name, transform)
         path, rules = _KINDS[kind]
         if draft.get(path) is not None:
@@ -103,3 +110,5 @@ def mongodb_transforms(draft: Draft, name: str, value: str) -> None:
         for setting, text in draft.properties.items():
             if setting.startswith(lead) and setting != f"{lead}type":
                 find_rule(setting, own).apply(draft, setting, text.strip())
+
+    take_each(draft, name, value, take)

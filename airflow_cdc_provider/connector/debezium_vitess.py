@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_transform
+from airflow_cdc_provider.connector.debezium_chain import refuse_misplaced, take_each, take_transform
 from airflow_cdc_provider.connector.debezium_converters import VALUES_OR_CLOUD_EVENTS, take_schemas
 from airflow_cdc_provider.connector.debezium_rules import (
     COMMON,
@@ -153,7 +153,8 @@ def _factory(draft: Draft, name: str, value: str) -> None:
 def _transforms(draft: Draft, name: str, value: str) -> None:
     """Follow the transforms that Debezium's connector brings, and Kafka Connect's."""
     followed = (_LOCAL_VGTID, _NO_TRANSACTION_RECORDS, _REMOVE_FIELD, _REPLACE_VALUE)
-    for transform in split_list(value):
+
+    def take(transform: str) -> None:
         lead = f"{name}.{transform}."
         kind = draft.properties.get(f"{lead}type", "").strip()
         fields = split_list(draft.properties.get(f"{lead}field_names", ""))
@@ -171,6 +172,8 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
             draft.set("publish.vitess.replace_fields", dict.fromkeys(fields, new))
         else:
             take_transform(draft, name, transform, followed)
+
+    take_each(draft, name, value, take)
 
 
 def _tasks(draft: Draft, name: str, value: str) -> None:

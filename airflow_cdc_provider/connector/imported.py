@@ -45,6 +45,7 @@ class Draft:
         exclude: Likewise, what to leave out.
         databases: Patterns of databases (keyspaces).
         excluded_databases: Likewise, what to leave out.
+        refused_transforms: Names of transforms that can't be followed, by which their settings begin.
     """
 
     type: str
@@ -55,6 +56,7 @@ class Draft:
     exclude: list[str] = field(default_factory=list)
     databases: list[str] = field(default_factory=list)
     excluded_databases: list[str] = field(default_factory=list)
+    refused_transforms: set[str] = field(default_factory=set)
 
     def set(self, path: str, value: object) -> None:
         """Set an option given by its dotted place."""

@@ -73,6 +73,7 @@ _WRAPPERS: Final[Mapping[str, str]] = {
 """Wrappers in the order of their file."""
 _WRAPPERS_FILE: Final = "google/protobuf/wrappers.proto"
 _META_FILE: Final = "confluent/meta.proto"
+_SHARED_JSON_NAMES: Final = "option deprecated_legacy_json_field_conflicts = true;"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -304,7 +305,14 @@ def _lines(message: ProtobufMessage) -> list[str]:
     fields = [f"  {line}" for one in message.fields for line in _field_lines(one)]
     nested = [f"  {line}" for one in message.nested for line in _lines(one)]
     between = [""] if fields and nested else []
-    return [f"message {message.name} {{", *fields, *between, *nested, "}"]
+    options = [f"  {_SHARED_JSON_NAMES}"] if _share_json_names(message) else []
+    return [f"message {message.name} {{", *options, *fields, *between, *nested, "}"]
+
+
+def _share_json_names(message: ProtobufMessage) -> bool:
+    """Tell whether Protobuf would call two fields alike in JSON, which it refuses: fooBar and foo_bar."""
+    names = [re.sub(r"_+(.?)", lambda found: found[1].upper(), one.name) for one in message.fields]
+    return len(set(names)) < len(names)
 
 
 def _field_lines(one: ProtobufField) -> list[str]:

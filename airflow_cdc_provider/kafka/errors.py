@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 _FENCED: Final = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING")
 _OF_RECORD: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
+WRONG_NAME: Final = "TOPIC_EXCEPTION"
+NAMES: Final = (
+    "brokers take names of letters, digits, . _ and -, at most 249, none that differs from another in . and "
+    "_ alone: correct publish.topic_prefix, publish.topic_pattern, or the transform that names the topic"
+)
+"""What to do about a name that brokers take for none."""
 _OF_TOPIC: Final = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
-    "TOPIC_EXCEPTION",
+    WRONG_NAME,
     "TOPIC_AUTHORIZATION_FAILED",
 )
 NOT_THERE: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
@@ -97,7 +103,8 @@ def refused_by(error: KafkaError, topic: str) -> RecordsRefused | None:
     """Return the refusal that an error of a record is, None if it is something else."""
     name = error.name()
     if name in _OF_RECORD or name in _OF_TOPIC:
-        return RecordsRefused(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC)
+        remedy = NAMES if name == WRONG_NAME else ""
+        return RecordsRefused(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC, remedy=remedy)
     return None
 
 

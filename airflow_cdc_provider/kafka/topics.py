@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.kafka.errors import (
+    NAMES,
     NOT_THERE,
+    WRONG_NAME,
     LastError,
     RecordsRefused,
     client_of,
@@ -32,11 +34,6 @@ _CALL_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 5.0
 """How much later than the client itself we give a call up: its error says why."""
 _NOT_ALLOWED: Final = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
-_WRONG_NAME: Final = "TOPIC_EXCEPTION"
-_NAMES: Final = (
-    "brokers take names of letters, digits, . _ and -, at most 249, none that differs from another in . and "
-    "_ alone: correct publish.topic_prefix, publish.topic_pattern, or the transform that names the topic"
-)
 _WRONG_RULE: Final = (
     "INVALID_PARTITIONS",
     "INVALID_REPLICATION_FACTOR",
@@ -186,11 +183,13 @@ class TopicMaker:
             The names of those that were made.
 
         Raises:
-            RecordsRefused: A topic is missing, and may not be made or looked at.
+            RecordsRefused: A topic is missing, and may not be made or looked at; or it can have no such name.
             ConfigurationError: Its rule is wrong, or a login is.
             BrokersAway: The brokers don't answer.
         """
         names = sorted(set(wanted))
+        if "" in names:  # which the client takes for a fault of ours
+            raise RecordsRefused("", "a topic without a name", whole_topic=True, remedy=NAMES)
         found = self._look(names)
         planned = plan(names, found, self._rules)
         for text in planned.differences:
@@ -275,8 +274,8 @@ class TopicMaker:
                 found=text,
                 remedy="correct publish.topics",
             )
-        if error.name() == _WRONG_NAME:
-            return RecordsRefused(topic, text, whole_topic=True, remedy=_NAMES)
+        if error.name() == WRONG_NAME:
+            return RecordsRefused(topic, text, whole_topic=True, remedy=NAMES)
         if error.name() in _NOT_ALLOWED:
             return RecordsRefused(
                 topic,
@@ -297,13 +296,13 @@ class TopicMaker:
             name = error.args[0].name()
             if name in passing:
                 return None
-            if name in _NOT_ALLOWED or name == _WRONG_NAME:
+            if name in _NOT_ALLOWED or name == WRONG_NAME:
                 may = "give the connection's user the right to describe the topic"
                 raise RecordsRefused(
                     topic,
                     f"{name}: {error.args[0].str()}",
                     whole_topic=True,
-                    remedy=_NAMES if name == _WRONG_NAME else may,
+                    remedy=NAMES if name == WRONG_NAME else may,
                 ) from None
             raise error_of(error.args[0], doing, self._last.error) from None
 

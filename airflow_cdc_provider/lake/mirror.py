@@ -443,7 +443,25 @@ def spark_schema(schema: pa.Schema) -> StructType:
     """Translate an Arrow schema to Spark's, all fields nullable."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    told = pa.schema([field.with_type(_with_metadata(field.type)) for field in schema])
+    return from_arrow_schema(told, prefer_timestamp_ntz=True)
+
+
+def _with_metadata(kind: pa.DataType) -> pa.DataType:
+    """Give fields of structs some metadata, as those of Debezium's geometries, ``wkb`` and ``srid``.
+
+    Spark 4.1 looks for its own geometries there, and fails where a field of these names has none.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(_with_metadata(one.type)).with_metadata(_PLAIN) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_metadata(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_with_metadata(kind.item_type)))
+    return kind
+
+
+_PLAIN = {"type": "plain"}
 
 
 ID_KEY_BEGINS = 4

@@ -26,8 +26,10 @@ from airflow_cdc_provider.events.transforms.expression import parse_expression
 from airflow_cdc_provider.events.transforms.java_patterns import java_pattern, replaced
 from airflow_cdc_provider.events.transforms.pieces import AFTER, Piece, Rows
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.secrets import resolve_secret
 
+_MOST_TOLD: Final = 3
 _DELETED: Final = "__deleted"
 _TIMESTAMP: Final = ConnectSchema("int64", name="org.apache.kafka.connect.data.Timestamp", version=1)
 
@@ -60,9 +62,24 @@ class Chain:
         if not self.transforms:
             return list(pieces)
         found = [part for piece in pieces for part in _tombstones_apart(piece)]
-        for transform in self.transforms:
-            found = [new for piece in found for new in self._applied(transform, piece) if len(new.rows)]
+        for number, transform in enumerate(self.transforms):
+            place = f"publish.transforms[{number}], type {transform.type}"
+            found = [new for piece in found for new in self._told(place, transform, piece) if len(new.rows)]
         return found
+
+    def _told(self, place: str, transform: given.Transform, piece: Piece) -> list[Piece]:
+        """Apply a transform; what fails tells which one it is, and of which topics records are."""
+        try:
+            return self._applied(transform, piece)
+        except ConfigurationError as error:
+            named = [one.topic for one in piece.envelope.destinations]
+            topics = ", ".join(named[:_MOST_TOLD]) + (" ..." if named[_MOST_TOLD:] else "")
+            raise ConfigurationError(
+                f"{error.message} ({place}, topic {topics})",
+                expected=error.expected,
+                found=error.found,
+                remedy=error.remedy,
+            ) from error
 
     def _applied(self, transform: given.Transform, piece: Piece) -> list[Piece]:
         chosen = self._chosen(transform.when, piece.envelope)

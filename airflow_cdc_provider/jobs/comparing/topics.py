@@ -62,6 +62,7 @@ from airflow_cdc_provider.sources.debezium.options import (
     RegistryAddress,
 )
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
+from airflow_cdc_provider.sources.debezium.registered import Registered
 from airflow_cdc_provider.sources.debezium.states import read_states
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -138,6 +139,26 @@ def require_comparable(connector: Connector) -> None:
         )
 
 
+def topic_reader(
+    connector: Connector, settings: ClientSettings, names: Sequence[str], registry: Registered | None
+) -> SliceReader:
+    """Return what reads topics that a connector writes.
+
+    Args:
+        connector: The declaration.
+        settings: Of the consumer.
+        names: The topics.
+        registry: Has the schemas of messages; None where no registry takes part.
+    """
+    return SliceReader(
+        settings,
+        _options(connector, names),
+        _everything,
+        registry=registry,
+        takes_envelopes=True,
+    )
+
+
 def _options(connector: Connector, names: Sequence[str]) -> DebeziumOptions:
     """Return how topics are read that a connector writes."""
     publish = connector.publish
@@ -180,7 +201,7 @@ def _compare_table(
     connector = context.connector
     names = topics_of_table(connector, table, context.spec.options)
     slices = _slices(settings, names, table, may_be_missing)
-    reader = SliceReader(settings, _options(connector, names), _everything, registry=registrar_of(context))
+    reader = topic_reader(connector, settings, names, registrar_of(context))
     records = read_partitions(context.spark, reader, slices)
     rows = mirror.row_count(state)
     messages = sum(one.range.end - one.range.start for one in slices)

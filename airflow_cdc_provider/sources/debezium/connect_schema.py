@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -189,8 +189,8 @@ class ConnectField:
         if self.is_variable_decimal:
             return pa.string()
         if self.type == "struct":
-            if not self.fields:  # which no lake can hold
-                return pa.string()
+            if not self.fields or clash(one.name for one in self.fields):
+                return pa.string()  # for no lake can hold it
             return pa.struct([pa.field(one.name, one.lake_type) for one in self.fields])
         if self.type == "array":
             return pa.list_(pa.field("element", self.fields[0].lake_type))
@@ -202,6 +202,12 @@ class ConnectField:
     def is_variable_decimal(self) -> bool:
         """Whether values are decimals that each tell their own scale."""
         return self.logical == VARIABLE_DECIMAL and self.type == "struct"
+
+
+def clash(names: Iterable[str]) -> bool:
+    """Tell whether a struct can't have such fields: one without a name, or two that engines tell as one."""
+    lower = [name.lower() for name in names]
+    return "" in lower or len(set(lower)) < len(lower)
 
 
 def row_schema(schema: Mapping[str, Any], *, unwrapped: bool) -> Mapping[str, Any] | None:

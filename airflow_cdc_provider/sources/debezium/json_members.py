@@ -106,7 +106,7 @@ class Members:
         """The number of each member's name, and the names. Spelled in two ways it has two numbers."""
         numbers, firsts = number_names(self.data, self.names)
         spelled = [self.data[self.names[0, at] : self.names[1, at]].tobytes() for at in firsts]
-        return numbers, [json.loads(b'"' + name + b'"') for name in spelled]
+        return numbers, [_read_name(name) for name in spelled]
 
     def index(self, names: Sequence[str]) -> Ints:
         """Find members by name: a row per name, per object the number of the member; -1 for none."""
@@ -197,6 +197,12 @@ def spelled(data: Bytes, values: Places, spellings: Sequence[bytes]) -> np.ndarr
     for spelling in spellings:
         _is_spelled(data, values.starts, values.ends, np.frombuffer(spelling, np.uint8), found)
     return found
+
+
+def _read_name(spelling: bytes) -> str:
+    """Read a name. Half of a surrogate pair, which no text of Arrow's may have, becomes U+FFFD."""
+    name: str = json.loads(b'"' + spelling + b'"')
+    return name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _is_utf8(texts: pa.Array) -> np.ndarray:

@@ -80,11 +80,11 @@ def from_offset(offset: Offset) -> dict[str, Place]:
         topic, _, number = origin.rpartition("/")
         sound = (
             topic
-            and number.isdigit()
+            and number.isdecimal()
             and isinstance(value, Mapping)
             and value.get("v") == OFFSET_FORMAT
-            and _is_count(value.get("offset"))
-            and _is_count(value.get("epoch", 0))
+            and _is_count(value.get("offset"), 63)
+            and _is_count(value.get("epoch", 0), 32)
             and isinstance(value.get("topic_id", ""), str)
         )
         if not sound:
@@ -97,8 +97,8 @@ def from_offset(offset: Offset) -> dict[str, Place]:
     return places
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_count(value: object, bits: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << bits
 
 
 def positions(epoch: int, offsets: npt.NDArray[np.int64]) -> pa.Array:

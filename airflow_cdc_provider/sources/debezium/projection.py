@@ -159,6 +159,8 @@ def _cast(shown: pa.Array, kind: pa.DataType) -> pa.Array:
     """
     if pa.types.is_struct(kind) and pa.types.is_struct(shown.type):
         known = dict(zip((one.name for one in shown.type), shown.flatten(), strict=True))
+        if not known.keys() <= {one.name for one in kind}:
+            raise pa.ArrowNotImplementedError("a field has no place")
         children = [
             _cast(known[one.name], one.type) if one.name in known else pa.nulls(len(shown), one.type)
             for one in kind

@@ -61,6 +61,7 @@ class SliceReader:
         selects: Whether a table is captured.
         known: Tables with the names of schemas that need no record.
         registry: Has the schemas of messages that bring their ids alone.
+        takes_envelopes: Whether values that should be rows may be envelopes.
         build: Makes the consumer; by default librdkafka's.
     """
 
@@ -69,6 +70,7 @@ class SliceReader:
     selects: Callable[[str], bool]
     known: frozenset[tuple[str, str]] = frozenset()
     registry: Registered | None = None
+    takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
 
     def __call__(self, part: TopicSlice) -> Iterator[pa.RecordBatch]:
@@ -99,6 +101,7 @@ class SliceReader:
             known=self.known,
             key_converter=keys,
             value_converter=values,
+            takes_envelopes=self.takes_envelopes,
         )
 
     def converters(self) -> tuple[Converter, Converter]:

@@ -73,6 +73,7 @@ _NO_ENVELOPE: Final = 11
 _NO_TABLE: Final = 12
 _TRUNCATE: Final = 13
 _LATE_TRUNCATE: Final = 14
+_ENVELOPE: Final = 15
 _FIRST_FAULT: Final = _NO_ENVELOPE
 _OF_CONVERTERS: Final = 20
 """What is at least this is a fault that a converter told, and so much more than its number there."""
@@ -86,6 +87,8 @@ _REASONS: Final[Mapping[int, str]] = {
     _LATE_TRUNCATE: "LATE-TRUNCATE: a table was truncated by a message whose schema was known too late: rows "
     "that are newer may have no other record by now than the mirror, so it is emptied no more; see "
     "docs/source-debezium.md",
+    _ENVELOPE: "ENVELOPE: the value is an envelope of Debezium's, not a row; source.envelope: debezium reads "
+    "such ones",
 }
 
 
@@ -133,6 +136,7 @@ class Feed:
         known: Tables with the names of schemas that need no record.
         key_converter: Reads keys.
         value_converter: Reads values.
+        takes_envelopes: Whether values that should be rows may be envelopes, which somebody else takes apart.
         is_late: Whether messages that follow these may have been merged, and let go of, before.
     """
 
@@ -148,6 +152,7 @@ class Feed:
     known: frozenset[tuple[str, str]] = frozenset()
     key_converter: Converter = field(default_factory=JsonConverter)
     value_converter: Converter = field(default_factory=JsonConverter)
+    takes_envelopes: bool = False
     is_late: bool = False
 
     @property
@@ -182,14 +187,15 @@ def read_messages(
     letters = operations_of(members)
     tombstones = messages.values.is_null().to_numpy(zero_copy_only=False) | (bodies.kinds == NULL)
     nameless = tables.is_null().to_numpy(zero_copy_only=False)
-    keyless = messages.keys.is_null().to_numpy(zero_copy_only=False)
+    bad_keys = key_faults != converters.SOUND
+    keys = pc.if_else(pa.array(bad_keys), messages.keys, keys)
+    keyless = keys.is_null().to_numpy(zero_copy_only=False)
 
-    what = _without_row(members, letters, feed)
+    what = _without_row(members, letters, keys, feed)
     what[tombstones & (nameless | keyless)] = _TOMBSTONE
     what[~tombstones & (bodies.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
     told = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
     what[told] = _OF_CONVERTERS + values.faults[told]
-    bad_keys = key_faults != converters.SOUND
     what[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
     if not feed.unwrapped:
         what[(what == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
@@ -218,7 +224,7 @@ def read_messages(
         feed,
         tables=tables,
         kinds=pa.array(kinds, pa.string()),
-        keys=pc.coalesce(keys, messages.keys),
+        keys=keys,
         messages=messages,
         moments=_moments(members, messages, feed),
         transactions=_transactions(members, feed),
@@ -229,20 +235,33 @@ def read_messages(
     return _joined([made, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
 
 
-def _without_row(members: Members, letters: npt.NDArray[np.uint8], feed: Feed) -> Ints:
-    """Tell events that are of no row."""
+def _without_row(members: Members, letters: npt.NDArray[np.uint8], keys: pa.Array, feed: Feed) -> Ints:
+    """Tell events that are of no row, and of rows without envelopes those that have one."""
     found = np.full(members.count, _SOUND, np.int64)
-    if feed.unwrapped:
-        return found
-    time, status, event_count, ddl, database = members.find(
-        "ts_ms", "status", "event_count", "ddl", "databaseName"
-    )
+    names = ("ts_ms", "vgtid", "status", "event_count", "ddl", "databaseName")
+    there = [places.kinds != ABSENT for places in members.find(*names)]
+    time, vgtid, status, event_count, ddl, database = there
     sizes = np.bincount(members.owners, minlength=members.count) if len(members.owners) else found
     none = letters == 0
-    found[none & (time.kinds != ABSENT) & (sizes == 1)] = _HEARTBEAT
-    found[none & (status.kinds != ABSENT) & (event_count.kinds != ABSENT)] = _TRANSACTION
-    found[none & (ddl.kinds != ABSENT) & (database.kinds != ABSENT)] = _SCHEMA_CHANGE
-    found[letters == ord("m")] = _MESSAGE
+    heartbeats = none & time & (sizes == 1 + vgtid)
+    transactions = none & status & event_count
+    schema_changes = none & ddl & database
+    logical = letters == ord("m")
+    if feed.unwrapped:
+        # A row may have columns of such names: more must be there that only such events have.
+        source, *rest = members.find("source", "id", "data_collections", "tableChanges", "before", "after")
+        row_id, collections, changes, before, after = (places.kinds != ABSENT for places in rest)
+        heartbeats &= pc.match_substring(keys, "serverName").fill_null(False).to_numpy(zero_copy_only=False)
+        transactions &= row_id & collections & (sizes == 4 + time)
+        schema_changes &= changes & (source.kinds == OBJECT)
+        (message,) = members.find("message")
+        logical &= (source.kinds == OBJECT) & (message.kinds == OBJECT)
+        if not feed.takes_envelopes:
+            found[~none & (source.kinds == OBJECT) & (before | after)] = _ENVELOPE
+    found[heartbeats] = _HEARTBEAT
+    found[transactions] = _TRANSACTION
+    found[schema_changes] = _SCHEMA_CHANGE
+    found[logical] = _MESSAGE
     return found
 
 
@@ -257,7 +276,7 @@ def _tables(members: Members, feed: Feed) -> pa.Array:
     connector, db, schema, keyspace, keyspace_name, *rest = (_filled(one) for one in found)
     table = pc.coalesce(*rest)
     above = pc.coalesce(schema, keyspace, keyspace_name, db)
-    by_both = pc.equal(connector, "sqlserver").fill_null(False)
+    by_both = pc.is_in(connector, pa.array(["sqlserver", "informix"]))
     above = pc.if_else(by_both, pc.binary_join_element_wise(db, schema, "."), above)
     return pc.binary_join_element_wise(above, table, ".")
 

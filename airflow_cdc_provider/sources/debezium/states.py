@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,8 @@ def _head(name: str) -> bytes:
 def spellings(placeholder: str) -> tuple[bytes, ...]:
     """Return how Debezium writes a value that it doesn't have, by the kind of column.
 
-    Text; bytes in base64 and hexadecimal; lists of text, of numbers and of UUIDs; maps.
+    Text; bytes in base64 and hexadecimal; maps, as objects and as text; lists of text, of bytes and of UUIDs.
+    Other lists have an element for each byte: numbers, booleans, and decimals in all their forms.
     """
     raw = placeholder.encode()
     digest = bytearray(hashlib.md5(raw, usedforsecurity=False).digest())
@@ -89,7 +90,8 @@ def spellings(placeholder: str) -> tuple[bytes, ...]:
     digest[8] = digest[8] & 0x3F | 0x80
     plain = digest.hex()
     uuid = "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
-    forms = [
+    digits = [base64.b64encode(bytes([one])).decode() for one in raw]
+    forms: list[Any] = [
         placeholder,
         base64.b64encode(raw).decode(),
         base64.urlsafe_b64encode(raw).decode(),
@@ -98,9 +100,18 @@ def spellings(placeholder: str) -> tuple[bytes, ...]:
         list(raw),
         [uuid],
         {placeholder: placeholder},
+        _text({placeholder: placeholder}),
+        [base64.b64encode(raw).decode()],
+        [float(one) for one in raw],
+        [True] * len(raw),
+        digits,
+        [{"scale": 0, "value": one} for one in digits],
     ]
-    texts = [json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode() for one in forms]
-    return tuple(dict.fromkeys(texts))
+    return tuple(dict.fromkeys(_text(one).encode() for one in forms))
+
+
+def _text(form: Any) -> str:
+    return json.dumps(form, separators=(",", ":"), ensure_ascii=False)
 
 
 def rows_of(texts: pa.Array, placeholder: tuple[bytes, ...]) -> tuple[Members, npt.NDArray[np.bool_]]:

@@ -23,6 +23,7 @@ from airflow_cdc_provider.sources.debezium.connect_schema import (
     REST,
     WIDEST_DECIMAL,
     ConnectField,
+    clash,
 )
 
 HIDDEN: Final = frozenset({"__deleted", "__op"})
@@ -66,7 +67,7 @@ class TableRows:
     def fields(self) -> dict[str, ConnectField]:
         """The newest type of each column, in the order of the newest schema; columns that are gone follow."""
         found: dict[str, ConnectField] = {}
-        names: set[str] = {name.lower() for name in _TAKEN}
+        names: set[str] = {"", *(name.lower() for name in _TAKEN)}
         for schema in reversed(list(self.schemas.values())):
             for one in schema.fields:
                 # Engines don't tell names apart by case: a second one stands in the rest.
@@ -104,7 +105,7 @@ def joined(old: pa.DataType, new: pa.DataType) -> pa.DataType:
         types = {one.name: one.type for one in new}
         for one in old:
             types[one.name] = joined(one.type, types[one.name]) if one.name in types else one.type
-        return pa.struct(list(types.items()))
+        return new if clash(types) else pa.struct(list(types.items()))
     if pa.types.is_list(old) and pa.types.is_list(new):
         return pa.list_(pa.field("element", joined(old.value_type, new.value_type)))
     if pa.types.is_map(old) and pa.types.is_map(new):

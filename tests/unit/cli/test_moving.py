@@ -14,6 +14,8 @@ from airflow_cdc_provider.cli.moving import plan_move
 from airflow_cdc_provider.connector import load_connector
 from airflow_cdc_provider.connector.debezium_review import review
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.properties_file import parse_properties
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 
 MONGODB = r"""
 connector.class=io.debezium.connector.mongodb.MongoDbConnector
@@ -205,4 +207,145 @@ def test_files_of_others_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFi
     assert failed.code == 1
     assert "settings of DataStax's agent or connector" in failed.err
     with pytest.raises(ConfigurationError, match=r"connector\.class is wrong"):
-        review({"connector.class": "io.debezium.connector.mysql.MySqlConnector"})
+        review({"connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector"})
+    server = "debezium.source.connector.class=io.debezium.connector.mongodb.MongoDbConnector\n"
+    assert "settings of Debezium Server" in run(tmp_path, server, capsys).err
+    for text in ('{"name": ', '{"name": "a", "config": {"tasks.max": [1]}}', '{"a": {"info": {}}}', "{}[]"):
+        assert "the connector's settings" in run(tmp_path, text, capsys).err
+
+
+def test_kafka_connects_json_is_read_as_the_same_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = parse_properties(MONGODB)
+    settings["max.queue.size"] = "8192"
+    told = run(tmp_path, MONGODB, capsys)
+    for given in (settings, {"name": None, "config": {**settings, "max.queue.size": 8192}, "tasks": []}):
+        assert run(tmp_path, json.dumps(given), capsys) == told
+    named = {"name": "store-connector", "config": settings}
+    assert "name" in section(run(tmp_path, json.dumps(named), capsys), "Properties that are taken")[0]
+
+
+MYSQL = {
+    "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+    "database.password": "dbz-secret",
+    "topic.prefix": "db.server",
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "io.confluent.connect.avro.AvroConverter",
+    "value.converter.schema.registry.url": "http://registry:8081",
+    "transforms": "rows",
+    "transforms.rows.type": "io.debezium.transforms.ExtractNewRecordState",
+    "transforms.rows.drop.tombstones": "true",
+}
+
+
+def test_connectors_without_a_source_of_their_own_stay_and_their_topics_become_mirrors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "shop.yaml"
+    printed = run(tmp_path, json.dumps({"name": "shop", "config": MYSQL}), capsys, "{}", output=str(file))
+    assert "database.password" in "".join(section(printed, "Properties that are left out"))
+    assert "the connector stays, with its topics" in printed.out
+    assert "deletes don't come, so rows stay in mirrors" in printed.out
+    assert "leaves out truncates" in printed.out
+    assert section(printed, "Next") == [f"airflow cdc check --connector {file}"]
+    written = load_connector(str(file))
+    assert written.name == "shop"
+    source = written.source
+    assert isinstance(source, DebeziumOptions)
+    assert (source.conn_id, source.topics, source.envelope) == (
+        "kafka_shop",
+        (r"db\.server\..*",),
+        "unwrapped",
+    )
+    assert (source.key_converter, source.value_converter) == ("string", "avro")
+    assert source.registry.url == "http://registry:8081"
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"transforms.rows.type": "org.apache.kafka.connect.transforms.RegexRouter"}, "names topics anew"),
+        ({"transforms.rows.type": "io.debezium.transforms.outbox.EventRouter"}, "isn't known to be rows"),
+        ({"transforms.rows.predicate": "p"}, "need a connector here each"),
+        (
+            {"value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter"},
+            "Read are JsonConverter",
+        ),
+        ({"value.converter.schema.registry.url": "http://u:dbz-secret@registry"}, "login belongs"),
+        ({"value.converter.schema.registry.url": ""}, "where the schemas are"),
+        ({"topic.delimiter": "_"}, "source.tables_from: source"),
+    ],
+)
+def test_what_keeps_topics_from_being_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, str], reason: str
+) -> None:
+    printed = run(tmp_path, json.dumps({**MYSQL, **more}), capsys)
+    assert reason in "".join(section(printed, "Properties that can't be followed"))
+
+
+def test_each_transform_is_judged_by_itself_and_leaves_nothing_if_it_cannot_be_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain = (
+        MONGODB
+        + """
+transforms=rows,groovy,route
+transforms.rows.type=io.debezium.connector.mongodb.transforms.ExtractNewDocumentState
+transforms.rows.add.fields=op
+transforms.rows.no.such.setting=1
+transforms.groovy.type=io.debezium.transforms.Filter
+transforms.groovy.condition=value.op == 'u'
+transforms.route.type=org.apache.kafka.connect.transforms.RegexRouter
+transforms.route.regex=a
+transforms.route.replacement=b
+transforms.idle.type=org.apache.kafka.connect.transforms.RegexRouter
+"""
+    )
+    file = tmp_path / "store.yaml"
+    printed = run(tmp_path, chain, capsys, output=str(file), without_refused=True)
+    (refused,) = section(printed, "Properties that can't be followed")
+    assert "no.such.setting" in refused
+    assert "Groovy and other scripts are not run" in refused
+    left = dict(line.split(maxsplit=1) for line in section(printed, "Properties that are left out"))
+    assert left["transforms.groovy.condition"] == "its transform can't be followed"
+    assert left["transforms.rows.add.fields"] == "its transform can't be followed"
+    assert left["transforms.idle.type"].startswith("transforms doesn't list it")
+    publish = load_connector(str(file)).publish
+    assert not publish.unwrap.enabled
+    assert len(publish.transforms) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "deletes"),
+    [
+        ("delete.handling.mode=rewrite", "rewrite"),
+        ("drop.tombstones=false", "tombstone"),
+        ("drop.tombstones=false,delete.handling.mode=rewrite", "rewrite-with-tombstone"),
+        ("delete.handling.mode=none", "delete-to-tombstone"),
+        ("drop.tombstones=true,delete.tombstone.handling.mode=rewrite", "rewrite"),
+        ("drop.tombstones=false,delete.handling.mode=none", None),
+    ],
+)
+def test_what_transforms_did_with_deletes_before_debezium_3_is_followed(
+    settings: str, deletes: str | None
+) -> None:
+    own = dict(one.split("=") for one in settings.split(","))
+    for connector, kind in (
+        (MONGODB, "io.debezium.connector.mongodb.transforms.ExtractNewDocumentState"),
+        (VITESS, "io.debezium.transforms.ExtractNewRecordState"),
+        (SCYLLA, "com.scylladb.cdc.debezium.connector.transforms.ScyllaExtractNewRecordState"),
+    ):
+        properties = {**parse_properties(connector), "transforms": "rows", "transforms.rows.type": kind}
+        found = review({**properties, **{f"transforms.rows.{name}": value for name, value in own.items()}})
+        publish = found.imported.connector.publish
+        shown = publish.unwrap if publish.unwrap.enabled else next(iter(publish.transforms), None)
+        assert getattr(shown, "deletes", None) == deletes
+        assert ("transforms" in [one.name for one in found.of("refused")]) == (deletes is None)
+
+
+def test_values_that_kafka_connect_looks_up_are_asked_for() -> None:
+    secrets = {"mongodb.password": "${file:/etc/secrets:password}", "config.providers": "file"}
+    found = review({**parse_properties(MONGODB), **secrets, "collection.include.list": "${env:TABLES}"})
+    assert {one.name for one in found.of("refused")} == {"collection.include.list"}
+    assert set(secrets) <= {one.name for one in found.of("left out")}

@@ -225,7 +225,7 @@ def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
         ("tombstones_on_delete", "yes"),
         ("capture_scope", "shard"),
         ("cursor_max_await_time_ms", "soon"),
-        ("connector_class", "io.debezium.connector.mysql.MySqlConnector"),
+        ("connector_class", "io.debezium.connector.jdbc.JdbcSinkConnector"),
         ("topic_prefix", "a b"),
         ("topic_prefix", "ü"),
     ],

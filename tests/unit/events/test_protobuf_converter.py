@@ -289,6 +289,16 @@ def test_text_of_a_schema_is_that_of_confluents_class() -> None:
     )
 
 
+@pytest.mark.parametrize("names", [["fooBar", "foo_bar"], ["foo_bar", "foo__bar"], ["_", "__"]])
+def test_fields_that_json_would_call_alike_are_written_all_the_same(names: list[str]) -> None:
+    small = ConnectSchema("int16", optional=True)
+    schema = struct("s.Row", *((name, small) for name in names))
+    column = pa.array([{name: number for number, name in enumerate(names)}])
+    found = protobuf_of_connect(schema, "optional")
+    (message,) = decode(found, column)
+    assert [getattr(message, name) for name in names] == list(range(len(names)))
+
+
 def test_columns_whose_structs_share_a_name_are_told_apart() -> None:
     """Cells of Cassandra are all named alike, and are of their column's type."""
     fields = [

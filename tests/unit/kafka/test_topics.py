@@ -128,6 +128,14 @@ def test_missing_topics_are_made_with_what_their_rules_say(caplog: pytest.LogCap
     ], "told once"
 
 
+def test_records_for_a_topic_without_a_name_are_refused_and_no_fault_of_ours() -> None:
+    made, clients = maker({"there": 2})
+    with pytest.raises(RecordsRefused, match="the transform that names the topic") as raised:
+        made.make_missing(["there", ""])
+    assert (raised.value.topic, raised.value.whole_topic) == ("", True)
+    assert not clients
+
+
 def test_settings_that_may_not_be_looked_at_are_passed_over() -> None:
     made, _ = maker({"unseen": 2}, configs=KafkaError.TOPIC_AUTHORIZATION_FAILED)
     assert made.make_missing(["unseen"]) == ()

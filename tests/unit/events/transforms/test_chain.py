@@ -77,6 +77,11 @@ def test_tombstones_stay_behind_what_they_follow() -> None:
     assert shown({"type": "insert_header", "header": "x", "value": "y"}) == shown()
 
 
+def test_what_fails_tells_which_transform_of_which_topic_it_is() -> None:
+    with pytest.raises(ConfigurationError, match=r"\(publish\.transforms\[1\], type cast, topic shop\.t\)"):
+        shown({"type": "unwrap"}, {"type": "cast", "fields": {"email": "int32"}})
+
+
 def test_a_filter_keeps_tombstones_unless_told_otherwise() -> None:
     only_deletes = {"type": "filter", "condition": "value.op = 'd'"}
     assert rows(shown(only_deletes)) == [(1, True), (1, False), (3, True), (3, False)]

@@ -15,7 +15,7 @@ import pytest
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.jobs.comparing.cql_topics import row_form
 from airflow_cdc_provider.jobs.comparing.told import told_by
-from airflow_cdc_provider.jobs.comparing.topics import _everything, _options
+from airflow_cdc_provider.jobs.comparing.topics import topic_reader
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Wanted
 from airflow_cdc_provider.jobs.events.sliced import SliceRows
@@ -23,7 +23,7 @@ from airflow_cdc_provider.jobs.offline.cassandra import _source
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.cql.schema import TableSchema
-from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
+from airflow_cdc_provider.sources.debezium.reader import TopicSlice
 from airflow_cdc_provider.sources.debezium.records import Messages, read_messages
 from tests.unit.jobs.events.cassandra.test_rows_again import RECORDING
 from tests.unit.jobs.events.lake_records import NOW_NS, cassandra
@@ -72,12 +72,8 @@ def told(**publish: Any) -> Told:
         count = own.num_rows
         keys, values = (own[name].combine_chunks().cast(pa.binary()) for name in ("key", "value"))
         places = np.arange(count)
-        reader = SliceReader(
-            ClientSettings({"bootstrap.servers": "none:9092"}),
-            _options(connector, [topic]),
-            _everything,
-            registry=registry,
-        )
+        settings = ClientSettings({"bootstrap.servers": "none:9092"})
+        reader = topic_reader(connector, settings, [topic], registry)
         feed = reader.feed(TopicSlice(MessageRange(topic, 0, 0, count), 0, 1, topic, 0))
         messages = Messages(keys, values, places, np.full(count, -1))
         read = read_messages(messages, feed, set(), {})  # type: ignore[arg-type]

@@ -93,6 +93,25 @@ def test_values_that_an_event_does_not_have_stay_as_they_were() -> None:
     assert rows(shown) == {1: {"t": "long", "b": "AwQ=", "l": "[1]", "n": 3}}
 
 
+ARRAYS = {
+    "bytes": [base64.b64encode(PLACEHOLDER.encode()).decode()],
+    "texts": [PLACEHOLDER],
+    "doubles": [float(byte) for byte in PLACEHOLDER.encode()],
+    "booleans": [True] * len(PLACEHOLDER),
+    "decimals": [base64.b64encode(bytes([byte])).decode() for byte in PLACEHOLDER.encode()],
+}
+ARRAYS["variable_decimals"] = [{"scale": 0, "value": one} for one in ARRAYS["decimals"]]
+MAPS = {"map": {PLACEHOLDER: PLACEHOLDER}, "map_as_text": f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}'}
+
+
+@pytest.mark.parametrize("form", [*ARRAYS, *MAPS])
+def test_values_that_are_not_there_are_told_in_every_form_of_postgresqls_connector(form: str) -> None:
+    table = Table()
+    table.take((key(1), event("c", None, {"id": 1, "v": "old"})))
+    shown = table.take((key(1), event("u", None, {"id": 1, "v": {**ARRAYS, **MAPS}[form]})))
+    assert rows(shown) == {1: {"v": "old"}}
+
+
 def test_where_nothing_else_is_known_of_a_row_a_value_that_is_not_there_is_null() -> None:
     table = Table()
     first = table.take((key(1), event("u", None, {"id": 1, "name": PLACEHOLDER, "n": 2})))
@@ -159,18 +178,25 @@ def test_a_strict_source_stops_at_the_first_of_them() -> None:
         )
 
 
-def test_what_is_of_no_row_is_passed_over_and_counted() -> None:
-    table = Table(feed=feed_of("server", wanted=lambda name: name == "topics.server"))
-    table.take(
-        (key(1), event("c", None, {"id": 1})),
-        ({"serverName": "server"}, {"ts_ms": 1}),
-        ({"id": "1"}, {"status": "END", "id": "1", "event_count": 2, "data_collections": None, "ts_ms": 1}),
-        ({"databaseName": "shop"}, {"source": {}, "databaseName": "shop", "ddl": "drop table x", "ts_ms": 1}),
-        ({"prefix": "p"}, {"op": "m", "ts_ms": 1, "source": {}, "message": {"prefix": "p", "content": ""}}),
-        (None, None),
-    )
+DDL = {"source": {}, "databaseName": "shop", "ddl": "drop table x", "ts_ms": 1, "tableChanges": []}
+OF_NO_ROW = [
+    ({"serverName": "server"}, {"ts_ms": 1}),
+    ({"serverName": "server"}, {"vgtid": "[]", "ts_ms": 1}),
+    ({"id": "1"}, {"status": "END", "id": "1", "event_count": 2, "data_collections": None, "ts_ms": 1}),
+    ({"databaseName": "shop"}, DDL),
+    ({"prefix": "p"}, {"op": "m", "ts_ms": 1, "source": {}, "message": {"prefix": "p", "content": ""}}),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize("unwrapped", [False, True])
+def test_what_is_of_no_row_is_passed_over_and_counted(unwrapped: bool) -> None:
+    wanted = feed_of("server", wanted=lambda name: name == "topics.server", unwrapped=unwrapped)
+    table = Table(feed=wanted, form=Form(unwrapped, spellings(PLACEHOLDER)))
+    row = {"id": 1} if unwrapped else event("c", None, {"id": 1})
+    assert rows(table.take((key(1), row), *OF_NO_ROW)) == {1: {}}
     assert {why: count for (_, why), count in table.passed_over.items()} == {
-        "heartbeat": 1,
+        "heartbeat": 2,
         "transaction": 1,
         "schema_change": 1,
         "message": 1,
@@ -184,6 +210,7 @@ def test_what_is_of_no_row_is_passed_over_and_counted() -> None:
         ({"connector": "mysql", "db": "shop", "table": "orders"}, "shop.orders"),
         ({"connector": "postgresql", "db": "d", "schema": "public", "table": "orders"}, "public.orders"),
         ({"connector": "sqlserver", "db": "d", "schema": "dbo", "table": "orders"}, "d.dbo.orders"),
+        ({"connector": "informix", "db": "d", "schema": "shop", "table": "orders"}, "d.shop.orders"),
         ({"connector": "mongodb", "db": "shop", "collection": "orders"}, "shop.orders"),
         ({"connector": "vitess", "db": "", "keyspace": "shop", "table": "orders"}, "shop.orders"),
     ],
@@ -276,6 +303,69 @@ def test_unwrapped_rows_put_themselves() -> None:
     )
     assert rows(shown) == {1: {"name": "a"}}
     assert shown.schema.names == ["id", "name", "_rest"]
+
+
+def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
+    table = Table(feed=feed_of("server.shop.jobs", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
+    jobs = [
+        {"id": 1, "status": "new", "event_count": 2},
+        {"id": 2, "ts_ms": 3},
+        {"id": 3, "ddl": "x", "databaseName": "shop"},
+        {"id": 4, "op": "m", "message": "hello", "source": "web"},
+        {"id": 5, "op": "c", "after": "midnight", "source": "web"},
+    ]
+    shown = table.take(*((key(job["id"]), job) for job in jobs), ({"ts_ms": 9}, {"id": 6, "ts_ms": 9}))
+    assert set(rows(shown)) == {1, 2, 3, 4, 5, 6}
+    assert not table.passed_over
+
+
+def test_envelopes_where_rows_are_expected_are_set_apart() -> None:
+    table = Table(feed=feed_of("server.shop.orders", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
+    assert rows(table.take((key(1), {"id": 1}), (key(2), event("c", None, {"id": 2})))) == {1: {}}
+    apart = [row["schema_id"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    assert [reason.partition(":")[0] for reason in apart] == ["ENVELOPE"]
+    other = Table(feed=feed_of("server.shop.orders", unwrapped=True, takes_envelopes=True), form=table.form)
+    assert other.take((key(1), event("c", None, {"id": 2}))).num_rows == 1, "a comparison takes them apart"
+
+
+@pytest.mark.parametrize("nothing", [None, b"null", b'{"schema":null,"payload":null}'])
+def test_rows_without_a_key_are_told_and_never_taken_for_one(nothing: bytes | None) -> None:
+    table = Table()
+    shown = table.take(
+        (key(1), event("c", None, {"id": 1})),
+        (nothing, event("c", None, {"id": 2})),
+        (nothing, event("c", None, {"id": 3})),
+    )
+    assert rows(shown) == {1: {}}
+    assert [reason.partition(":")[0] for reason in table.reasons] == ["NO-KEY", "NO-KEY"]
+
+
+def test_names_that_no_text_of_a_lake_can_have_stop_no_table() -> None:
+    table = Table()
+    shown = table.take(
+        (key(1), b'{"op":"c","after":{"id":1,"\\ud800":"x"}}'),
+        (key(2), framed(event("c", None, {"id": 2, "": "y"}), [ID, column("", "string")])),
+    )
+    assert {number: row["_rest"] for number, row in rows(shown).items()} == {
+        1: '{"\ufffd":"x"}',
+        2: '{"":"y"}',
+    }
+
+
+def test_structs_whose_fields_engines_cannot_tell_apart_are_json() -> None:
+    inside = [column("A", "int32"), column("a", "int32")]
+    first = [ID, {"type": "struct", "optional": True, "field": "both", "fields": inside}]
+    first.append({"type": "struct", "optional": True, "field": "one", "fields": inside[:1]})
+    second = [ID, {"type": "struct", "optional": True, "field": "one", "fields": inside[1:]}]
+    table = Table()
+    table.take(
+        (key(1), framed(event("c", None, {"id": 1, "both": {"A": 1, "a": 2}, "one": {"A": 3}}), first))
+    )
+    shown = table.take((key(2), framed(event("c", None, {"id": 2, "one": {"a": 4}}), second)))
+    assert rows(shown)[1]["both"] == '{"A":1,"a":2}'
+    assert [one.name for one in shown.schema.field("one").type] == ["a"]
+    assert rows(shown)[2]["one"] == {"a": 4}
+    assert rows(shown)[1]["_rest"] == '{"one":{"A":3}}'
 
 
 def test_text_keys_are_taken_as_they_are() -> None:

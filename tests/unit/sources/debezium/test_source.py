@@ -100,6 +100,9 @@ def test_offsets_come_back_and_others_are_refused() -> None:
         {"a": {"v": 1, "offset": 1}},
         {"a/0": {"v": 2, "offset": 1}},
         {"a/0": {"v": 1, "offset": -1}},
+        {"a/0": {"v": 1, "offset": 1 << 63}},
+        {"a/0": {"v": 1, "offset": 1, "epoch": 1 << 32}},
+        {"a/²": {"v": 1, "offset": 1}},
     ):
         with pytest.raises(ConfigurationError, match="another form"):
             from_offset(wrong)
