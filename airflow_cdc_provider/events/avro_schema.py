@@ -94,7 +94,8 @@ def check_names(schema: AvroSchema) -> None:
     Raises:
         ConfigurationError: Shows the name.
     """
-    names = [schema.name, *filter(None, schema.namespace.split("."))] if schema.type == "record" else []
+    names = [schema.name] if schema.type == "record" else []
+    names += schema.namespace.split(".") if schema.namespace else []
     for name in [*names, *(name for name, _ in schema.fields)]:
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
@@ -120,6 +121,10 @@ _OF_CONNECT: Final[Mapping[str, AvroType]] = {
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _DEFAULT_PRECISION: Final = 64
 _CONFLUENT: Final = "io.confluent.connect.avro"
+
+
+def _inside(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
 
 
 def _of_connect(schema: ConnectSchema, place: str) -> AvroSchema:
@@ -150,21 +155,21 @@ def _of_connect(schema: ConnectSchema, place: str) -> AvroSchema:
         "properties": properties,
     }
     if schema.type == "struct":
-        own = namespace or place
-        full = f"{own}.{name}" if own else name
-        fields = tuple((n, _of_connect(s, f"{full}.{n}")) for n, s in schema.fields)
-        return AvroSchema("record", name=name or "ConnectDefault", namespace=own, fields=fields, **common)
+        own, name = namespace or place, name or "ConnectDefault"
+        full = _inside(own, name)
+        fields = tuple((n, _of_connect(s, _inside(full, n))) for n, s in schema.fields)
+        return AvroSchema("record", name=name, namespace=own, fields=fields, **common)
     if schema.type == "array" and schema.items:
-        return AvroSchema("array", items=_of_connect(schema.items, f"{place}.element"), **common)
+        return AvroSchema("array", items=_of_connect(schema.items, _inside(place, "element")), **common)
     if schema.type == "map" and schema.keys and schema.items:
-        value = _of_connect(schema.items, f"{place}.value")
+        value = _of_connect(schema.items, _inside(place, "value"))
         if schema.keys.type == "string" and not schema.keys.optional:
             return AvroSchema("map", items=value, **common)
         entry = AvroSchema(
             "record",
             name="MapEntry",
             namespace=place or _CONFLUENT,
-            fields=(("key", _of_connect(schema.keys, f"{place}.key")), ("value", value)),
+            fields=(("key", _of_connect(schema.keys, _inside(place, "key"))), ("value", value)),
         )
         return AvroSchema("array", items=entry, **common)
     return AvroSchema(_OF_CONNECT[schema.type], **common)

@@ -65,8 +65,8 @@ def adjusted_schema(name: str, mode: Adjustment) -> str:
 
 
 def adjusted_field(name: str, mode: Adjustment) -> str:
-    """Return a field's name as the mode wants it."""
-    return _adjusted(name, mode, "")
+    """Return a field's name as the mode wants it. An empty one, at which Debezium fails, becomes ``_``."""
+    return _adjusted(name, mode, "") if name or mode == "none" else "_"
 
 
 def _adjusted(name: str, mode: Adjustment, allowed: str) -> str:
@@ -101,5 +101,6 @@ def _refuse_same(names: Sequence[str], adjusted: Sequence[str]) -> None:
         if other != name:
             raise ConfigurationError(
                 f"fields {other!r} and {name!r} would both be named {new!r}",
-                remedy="set publish.field_names to avro_unicode, which keeps names apart",
+                remedy="set publish.field_names to avro_unicode, which keeps names apart; for documents "
+                "without an envelope publish.unwrap.field_names",
             )

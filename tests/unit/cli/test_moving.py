@@ -220,7 +220,8 @@ def test_kafka_connects_json_is_read_as_the_same_settings(
     settings = parse_properties(MONGODB)
     settings["max.queue.size"] = "8192"
     told = run(tmp_path, MONGODB, capsys)
-    for given in (settings, {"name": None, "config": {**settings, "max.queue.size": 8192}, "tasks": []}):
+    nested: dict[str, Any] = {"name": None, "config": {**settings, "max.queue.size": 8192}, "tasks": []}
+    for given in (settings, nested):
         assert run(tmp_path, json.dumps(given), capsys) == told
     named = {"name": "store-connector", "config": settings}
     assert "name" in section(run(tmp_path, json.dumps(named), capsys), "Properties that are taken")[0]

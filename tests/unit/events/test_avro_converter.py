@@ -146,3 +146,14 @@ def test_a_null_where_none_may_be_is_refused() -> None:
 def test_names_that_avro_does_not_know_are_refused(name: str, column: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is no name in Avro.*publish\.field_names"):
         check_names(avro_of_struct(name, "", pa.struct([(column, pa.int64())])))
+
+
+def test_structs_without_names_are_told_apart_by_their_places() -> None:
+    deepest = struct("", ("a", INT64))
+    inner = struct("", ("b", deepest), ("c", ConnectSchema("array", items=deepest)))
+    schema = avro_of_connect(struct("", ("id", inner), ("other", inner)))
+    check_names(schema)
+    value = {"b": {"a": 1}, "c": [{"a": 2}]}
+    column = pa.array([{"id": value, "other": value}])
+    assert read(schema, column) == [{"id": value, "other": value}]
+    assert '"namespace":"ConnectDefault.id"' in schema.to_json()

@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
         ("_a", "_a", "_a", "_u005fa", "_u005fa"),
         ("ä\tж", "___", "___", "_u00e4_u009_u436", "_u00e4_u009_u436"),
         ("x🙂", "x__", "x__", "x_ud83d_ude42", "x_ud83d_ude42"),
-        ("", "", "", "", ""),
+        ("", "", "_", "", "_"),
     ],
 )
 def test_names_become_what_debezium_makes_of_them(

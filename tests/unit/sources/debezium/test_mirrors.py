@@ -93,7 +93,7 @@ def test_values_that_an_event_does_not_have_stay_as_they_were() -> None:
     assert rows(shown) == {1: {"t": "long", "b": "AwQ=", "l": "[1]", "n": 3}}
 
 
-ARRAYS = {
+ARRAYS: dict[str, Any] = {
     "bytes": [base64.b64encode(PLACEHOLDER.encode()).decode()],
     "texts": [PLACEHOLDER],
     "doubles": [float(byte) for byte in PLACEHOLDER.encode()],
@@ -101,7 +101,10 @@ ARRAYS = {
     "decimals": [base64.b64encode(bytes([byte])).decode() for byte in PLACEHOLDER.encode()],
 }
 ARRAYS["variable_decimals"] = [{"scale": 0, "value": one} for one in ARRAYS["decimals"]]
-MAPS = {"map": {PLACEHOLDER: PLACEHOLDER}, "map_as_text": f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}'}
+MAPS: dict[str, Any] = {
+    "map": {PLACEHOLDER: PLACEHOLDER},
+    "map_as_text": f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}',
+}
 
 
 @pytest.mark.parametrize("form", [*ARRAYS, *MAPS])
@@ -307,7 +310,7 @@ def test_unwrapped_rows_put_themselves() -> None:
 
 def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
     table = Table(feed=feed_of("server.shop.jobs", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
-    jobs = [
+    jobs: list[dict[str, Any]] = [
         {"id": 1, "status": "new", "event_count": 2},
         {"id": 2, "ts_ms": 3},
         {"id": 3, "ddl": "x", "databaseName": "shop"},
