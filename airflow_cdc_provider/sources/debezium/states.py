@@ -81,7 +81,8 @@ def _head(name: str) -> bytes:
 def spellings(placeholder: str) -> tuple[bytes, ...]:
     """Return how Debezium writes a value that it doesn't have, by the kind of column.
 
-    Text; bytes in base64 and hexadecimal; lists of text, of numbers and of UUIDs; maps.
+    Text; bytes in base64 and hexadecimal; lists of text, of bytes, of numbers and of UUIDs; maps, and
+    maps as text.
     """
     raw = placeholder.encode()
     digest = bytearray(hashlib.md5(raw, usedforsecurity=False).digest())
@@ -89,15 +90,16 @@ def spellings(placeholder: str) -> tuple[bytes, ...]:
     digest[8] = digest[8] & 0x3F | 0x80
     plain = digest.hex()
     uuid = "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
+    texts_of_bytes = [base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode(), raw.hex()]
     forms = [
         placeholder,
-        base64.b64encode(raw).decode(),
-        base64.urlsafe_b64encode(raw).decode(),
-        raw.hex(),
+        *texts_of_bytes,
         [placeholder],
+        *([one] for one in texts_of_bytes),
         list(raw),
         [uuid],
         {placeholder: placeholder},
+        json.dumps({placeholder: placeholder}, separators=(",", ":"), ensure_ascii=False),
     ]
     texts = [json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode() for one in forms]
     return tuple(dict.fromkeys(texts))

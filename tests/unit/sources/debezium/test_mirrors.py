@@ -93,6 +93,15 @@ def test_values_that_an_event_does_not_have_stay_as_they_were() -> None:
     assert rows(shown) == {1: {"t": "long", "b": "AwQ=", "l": "[1]", "n": 3}}
 
 
+def test_maps_as_text_and_lists_of_bytes_that_an_event_does_not_have_stay_as_they_were() -> None:
+    raw = base64.b64encode(PLACEHOLDER.encode()).decode()
+    table = Table()
+    table.take((key(1), event("c", None, {"id": 1, "h": '{"a":"1"}', "l": ["AQI="], "n": 1})))
+    missing = {"h": json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":")), "l": [raw]}
+    shown = table.take((key(1), event("u", None, {"id": 1, **missing, "n": 2})))
+    assert rows(shown) == {1: {"h": '{"a":"1"}', "l": '["AQI="]', "n": 2}}
+
+
 def test_where_nothing_else_is_known_of_a_row_a_value_that_is_not_there_is_null() -> None:
     table = Table()
     first = table.take((key(1), event("u", None, {"id": 1, "name": PLACEHOLDER, "n": 2})))
