@@ -15,6 +15,7 @@ from server_kit.programs import find_java, find_program, run_program
 CASSANDRA_VERSION = "5.0.9"
 DEBEZIUM_VERSION = "3.4.1.Final"
 DEBEZIUM_MONGODB_VERSION = "3.6.1.Final"
+DEBEZIUM_RELATIONAL_VERSION = "3.6.1.Final"
 DEBEZIUM_VITESS_VERSION = "3.5.0.Final"
 KAFKA_VERSION = "4.3.1"
 PULSAR_VERSION = "4.0.0"
@@ -90,15 +91,26 @@ def debezium_jars() -> Path:
 def debezium_mongodb_jars() -> Path:
     """Return the folder with Debezium's engine and its connector for MongoDB, downloaded first if need be."""
     what = f"Debezium {DEBEZIUM_MONGODB_VERSION} for MongoDB (40 MB)"
-    copy = partial(_copy_engine, DEBEZIUM_MONGODB_VERSION, "mongodb")
+    copy = partial(_copy_engine, DEBEZIUM_MONGODB_VERSION, ("mongodb",))
     return cached("debezium-mongodb", DEBEZIUM_MONGODB_VERSION, copy, what)
 
 
 def debezium_vitess_jars() -> Path:
     """Return the folder with Debezium's engine and its connector for Vitess, downloaded first if need be."""
     what = f"Debezium {DEBEZIUM_VITESS_VERSION} for Vitess (60 MB)"
-    copy = partial(_copy_engine, DEBEZIUM_VITESS_VERSION, "vitess")
+    copy = partial(_copy_engine, DEBEZIUM_VITESS_VERSION, ("vitess",))
     return cached("debezium-vitess", DEBEZIUM_VITESS_VERSION, copy, what)
+
+
+def debezium_relational_jars() -> Path:
+    """Return the folder with Debezium's engine, two connectors and an AvroConverter, downloaded if need be.
+
+    The connectors are those for PostgreSQL and MySQL.
+    """
+    what = f"Debezium {DEBEZIUM_RELATIONAL_VERSION} for PostgreSQL and MySQL (50 MB)"
+    converter = f"io.apicurio:apicurio-registry-utils-converter:{REGISTRY_VERSION}"
+    copy = partial(_copy_engine, DEBEZIUM_RELATIONAL_VERSION, ("postgres", "mysql"), others=(converter,))
+    return cached("debezium-relational", DEBEZIUM_RELATIONAL_VERSION, copy, what)
 
 
 def _copy_spark_jars(folder: Path) -> None:
@@ -187,11 +199,11 @@ def _copy_debezium(folder: Path) -> None:
     )
 
 
-def _copy_engine(version: str, source: str, folder: Path) -> None:
-    """Copy Debezium's engine with the connector of a source."""
-    parts = [
-        _coordinates(f"io.debezium:debezium-{name}:{version}") for name in ("embedded", f"connector-{source}")
-    ]
+def _copy_engine(version: str, sources: Sequence[str], folder: Path, others: Sequence[str] = ()) -> None:
+    """Copy Debezium's engine with the connectors of some sources, and other jars."""
+    names = ["embedded", *(f"connector-{source}" for source in sources)]
+    jars = [*(f"io.debezium:debezium-{name}:{version}" for name in names), *others]
+    parts = [_coordinates(jar) for jar in jars]
     _maven(
         "copy-dependencies",
         f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",

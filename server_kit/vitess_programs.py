@@ -99,9 +99,10 @@ def wrap_programs(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         leash = "setpriv --pdeathsig TERM -- " if name.endswith("mysqld") else ""
         program = usr / name
+        up = "/".join(".." for _ in program.parent.relative_to(usr).parts)
         program.rename(program.with_suffix(".real"))
         program.write_text(
-            '#!/bin/sh\nusr=$(dirname "$0")/..\n'
+            f'#!/bin/sh\nusr=$(dirname "$0")/{up}\n'
             f'exec {leash}"$usr/{loader}" --library-path "$usr/{libraries}" "$usr/{name}.real" "$@"\n'
         )
         program.chmod(0o755)

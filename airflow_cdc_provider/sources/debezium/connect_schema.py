@@ -77,8 +77,8 @@ TYPES: Final = (
     TypeRow("float, double", "float32, float64", "NaN and the infinities too"),
     TypeRow("boolean", "boolean"),
     TypeRow(
-        "string; io.debezium.data.Json, Xml, Uuid, Enum, EnumSet, Ltree; io.debezium.time.Interval, "
-        "ZonedTime, IsoDate, IsoTime, IsoTimestamp",
+        "string; io.debezium.data.Json, Xml, Uuid, Enum, EnumSet, Ltree, Tsvector; "
+        "io.debezium.time.Interval, ZonedTime, IsoDate, IsoTime, IsoTimestamp",
         "string",
     ),
     TypeRow("bytes; io.debezium.data.Bits", "binary", "Bits: lowest byte first, as Debezium has them"),

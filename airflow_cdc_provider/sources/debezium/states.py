@@ -90,18 +90,17 @@ def spellings(placeholder: str) -> tuple[bytes, ...]:
     digest[8] = digest[8] & 0x3F | 0x80
     plain = digest.hex()
     uuid = "-".join((plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:]))
+    texts_of_bytes = [base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode(), raw.hex()]
     digits = [base64.b64encode(bytes([one])).decode() for one in raw]
     forms: list[Any] = [
         placeholder,
-        base64.b64encode(raw).decode(),
-        base64.urlsafe_b64encode(raw).decode(),
-        raw.hex(),
+        *texts_of_bytes,
         [placeholder],
+        *([one] for one in texts_of_bytes),
         list(raw),
         [uuid],
         {placeholder: placeholder},
         _text({placeholder: placeholder}),
-        [base64.b64encode(raw).decode()],
         [float(one) for one in raw],
         [True] * len(raw),
         digits,
