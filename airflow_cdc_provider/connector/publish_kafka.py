@@ -40,9 +40,9 @@ class KafkaOptions:
         "earliest",
     )
     refused: Literal["fail", "quarantine"] = option(
-        "What becomes of records that the broker refuses for good, such as too large ones: fail: the run "
-        "fails and says which topic; quarantine: they are set apart in the table <connector>_refused, "
-        "counted and told, and publishing goes on",
+        "What becomes of records that the broker refuses for good, such as too large ones, and of those that "
+        "transforms and converters can't make: fail: the run fails and says which; quarantine: they are set "
+        "apart in the table <connector>_refused, counted and told, and publishing goes on",
         "fail",
     )
     positions_topic: str = option(
@@ -88,6 +88,11 @@ class KafkaOptions:
     def enabled(self) -> bool:
         """Whether events are published."""
         return bool(self.connection)
+
+    @property
+    def sets_apart(self) -> bool:
+        """Whether records that can't be made, or that the broker refuses, are set apart."""
+        return self.enabled and self.refused == "quarantine"
 
     @property
     def after_merge(self) -> bool:

@@ -83,6 +83,8 @@ class Converters:
         ``key``           what the converter makes: text (JSON, string) or bytes.
         ``value``         likewise; null for a tombstone.
         ``headers``       members of a JSON list of name and JSON text, empty for none.
+        ``fault``         why the record can't be made as it should be, null if it can. One that can't is
+            shown in JSON, and never sent (:mod:`.transforms.faults`).
         ``key_schema``, ``value_schema``  with ``schemas`` and Avro or JSON Schema: its schema, which is JSON;
             with Protobuf its text as a JSON string.
         """
@@ -97,6 +99,7 @@ class Converters:
                 pa.field("bare", pa.bool_()),
                 *(pa.field(side, types.get(name, pa.large_binary())) for side, name in sides),
                 pa.field("headers", pa.large_utf8()),
+                pa.field("fault", pa.large_utf8()),
                 *(
                     pa.field(f"{side}_schema", pa.large_utf8())
                     for side, name in sides
@@ -201,6 +204,7 @@ def encode(envelope: Envelope, converters: Converters) -> pa.RecordBatch:
         keys,
         written,
         _headers(envelope).take(index),
+        pa.nulls(len(order), pa.large_utf8()),
         *(side.texts.take(destination) for side in (key, value) if side.texts is not None),
     ]
     return pa.record_batch(columns, schema=record_schema)
@@ -348,7 +352,7 @@ def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.
     """Write records as lines of JSON for people: topic, partition, key, value, headers.
 
     Bytes are shown in base64. A record's timestamp, where it has one, follows as ``timestamp``, schemas of
-    Avro as ``key_schema`` and ``value_schema``.
+    Avro as ``key_schema`` and ``value_schema``, why it can't be sent as ``fault``.
 
     Args:
         records: Batch that :func:`encode` made.
@@ -369,7 +373,10 @@ def to_lines(records: pa.RecordBatch, headers: Sequence[tuple[str, str]]) -> pa.
         schemas.append(times.fill_null(pa.scalar("", pa.large_utf8())))
     for side in ("key_schema", "value_schema"):
         if side in records.schema.names:
-            schemas += [f',"{side}":', records[side]]
+            schemas += [f',"{side}":', records[side].fill_null(null)]
+    if records["fault"].null_count < records.num_rows:
+        faults = join(',"fault":', quote(records["fault"]))
+        schemas.append(faults.fill_null(pa.scalar("", pa.large_utf8())))
     return join(
         '{"topic":',
         quote(records["topic"]),

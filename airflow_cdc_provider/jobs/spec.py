@@ -374,7 +374,7 @@ class PublishResult:
     Args:
         batch: All batches of the changes table up to this one are published.
         records: Records sent, set apart ones not among them.
-        refused: Records that the broker refused and that were set apart.
+        refused: Records that can't be made, or that the broker refused, and that were set apart.
         transactions: How many there were.
         pending_batches: Batches that are not published.
         lag_seconds: How long ago the oldest of them was committed; 0 for none.
@@ -400,7 +400,7 @@ class ReplayResult:
         first_batch: The first batch of the changes table whose events were sent.
         last_batch: The last one.
         records: Records sent by this run; those that an earlier try had sent are not among them.
-        refused: Records that the broker refused and that were set apart.
+        refused: Records that can't be made, or that the broker refused, and that were set apart.
         transactions: How many there were.
         seconds: How long it took.
     """

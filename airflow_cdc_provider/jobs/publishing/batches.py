@@ -58,7 +58,7 @@ class BatchPublisher:
         position: How far it came.
         transactions: How often something was sent.
         records: How many records were.
-        refused: How many were set apart.
+        refused: How many were set apart, since they can't be made or the broker refused them.
     """
 
     sender: Sender
@@ -138,8 +138,24 @@ class BatchPublisher:
     def _send(self, stretch: _Stretch) -> None:
         """Send a stretch, all of it or what the broker takes of it."""
         numbers = np.arange(_count(stretch.records)) + stretch.begin.records
-        self._send_some(stretch.records, numbers, stretch.begin, stretch.after)
+        records, numbers = self._without_faults(stretch.records, numbers, stretch.begin.batch)
+        self._send_some(records, numbers, stretch.begin, stretch.after)
         self.position = stretch.after
+
+    def _without_faults(
+        self, records: Sequence[pa.RecordBatch], numbers: np.ndarray, batch: int
+    ) -> tuple[Sequence[pa.RecordBatch], np.ndarray]:
+        """Set apart what could not be made, and return the others and their numbers."""
+        if all(part["fault"].null_count == part.num_rows for part in records):
+            return records, numbers
+        assert self.set_apart is not None, "only made where they are set apart"
+        table = pa.Table.from_batches(records).combine_chunks()
+        sound = table["fault"].is_null().to_numpy()
+        for reason in pc.unique(table["fault"]).drop_null().to_pylist():
+            alike = pc.equal(table["fault"], reason).fill_null(False)
+            self.set_apart(table.filter(alike), numbers[alike.to_numpy()], batch, reason)
+        self.refused += int((~sound).sum())
+        return table.filter(pa.array(sound)).to_batches(), numbers[sound]
 
     def _send_some(
         self,

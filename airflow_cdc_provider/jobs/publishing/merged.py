@@ -275,7 +275,7 @@ class _Merged:
             form_of(connector),
             options.records_at_once,
             self.context.stopping,
-            RefusedRecords.of(self.context).add if options.refused == "quarantine" else None,
+            RefusedRecords.of(self.context).add if options.sets_apart else None,
             position,
         )
 

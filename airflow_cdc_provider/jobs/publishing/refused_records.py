@@ -1,8 +1,9 @@
-"""Records that a broker refused for good: kept whole beside the mirrors, for a person to look at.
+"""Records that a broker refused for good, or that can't be made: kept beside the mirrors, for a person.
 
 The table ``<connector>_refused`` has what the record was to be, which one of its batch it was, and why it was
-refused. It is written before the position that passes over the record is: a run that is killed in between
-sets the record apart a second time, with the same batch and number.
+refused; one that can't be made is there in JSON, as it was before all transforms. It is written before the
+position that passes over the record is: a run that is killed in between sets the record apart a second time,
+with the same batch and number.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RefusedRecords:
             records: Columns of the encoder's records.
             numbers: Which ones of their batch they are, from 0.
             batch: The batch.
-            reason: The broker's.
+            reason: The broker's, or why they can't be made.
         """
         from pyspark.sql.types import StructType
 
@@ -71,7 +72,7 @@ class RefusedRecords:
         self.table.append(frame.selectExpr("*", "current_timestamp() seen_at"))
         topics = ", ".join(sorted(set(records["topic"].to_pylist())))
         log.warning(
-            "%d records of topics %s were refused and are in %s: %s",
+            "%d records of topics %s are not published, but in %s: %s",
             len(numbers),
             topics,
             self.table.name,

@@ -261,7 +261,7 @@ class _Replay:
                 position.form,
                 options.records_at_once,
                 self.context.stopping,
-                RefusedRecords.of(self.context).add if options.refused == "quarantine" else None,
+                RefusedRecords.of(self.context).add if options.sets_apart else None,
                 position,
             )
             self.tries.append(publisher)

@@ -18,6 +18,7 @@ from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
+from airflow_cdc_provider.events.transforms.faults import Answering, made_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.jobs.topics.own import heartbeats_topic
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
@@ -104,6 +105,25 @@ def encoded(
     chain = Chain(publish.transforms, lenient=connector.type == "mongodb" and documents)
     transformed = chain.apply([piece for piece in pieces if len(piece.rows)])
     return encode_pieces(transformed, converters_of(connector, registrar))
+
+
+def encoded_events(
+    connector: Connector, pieces: Sequence[Piece], registrar: Registrar | None = None
+) -> pa.RecordBatch:
+    """Do as :func:`encoded`, with what the source told: records that can't be made may be set apart.
+
+    That is what ``publish.kafka.refused: quarantine`` asks for. They are in the place of what they should be,
+    with their ``fault``.
+    """
+    if not connector.publish.kafka.sets_apart:
+        return encoded(connector, pieces, registrar)
+    asked = None if registrar is None else Answering(registrar)
+    return made_with_faults(
+        [piece for piece in pieces if len(piece.rows)],
+        lambda some: encoded(connector, some, asked),
+        converters_of(connector),
+        asked,
+    )
 
 
 def heartbeat_of(connector: Connector, now_ms: int, registrar: Registrar | None = None) -> pa.RecordBatch:

@@ -38,7 +38,7 @@ from airflow_cdc_provider.jobs.events.cassandra.rows_before import data_of
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
 from airflow_cdc_provider.jobs.events.order import EVENT_BITS, event_order
-from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
+from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -100,7 +100,7 @@ def _whole_rows(settings: EventSettings, batches: Iterable[Numbered], damage: Da
                 continue
             envelope = datastax_envelope.build(part, schema.keyspace, schema.name, options)
             piece = Piece(envelope, np.flatnonzero(chosen))
-            written = encoded(connector, [piece], settings.registrar)
+            written = encoded_events(connector, [piece], settings.registrar)
             made.append(written)
             rows.append(places[written["row"].to_numpy()])
     if made:

@@ -31,7 +31,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import (
 from airflow_cdc_provider.jobs.events.cassandra.together import Together
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
-from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of, without_skipped
+from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
 from airflow_cdc_provider.sources.cassandra.debezium.events import EventDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.converters import (
@@ -128,7 +128,7 @@ def _cells_of_rows(
                 if publish.envelope == "cloudevents":
                     envelope = _cloud_events(envelope, events, schemas=publish.schemas)
                 piece = Piece(envelope, np.arange(len(envelope.key)))
-                records = encoded(connector, [piece], settings.registrar)
+                records = encoded_events(connector, [piece], settings.registrar)
                 rows.append(places[events["row"].take(records["row"]).to_numpy()])
                 made.append(records)
         if made:

@@ -18,7 +18,7 @@ from airflow_cdc_provider.jobs.events.cassandra.events import envelope_options
 from airflow_cdc_provider.jobs.events.cassandra.records import cluster_of, excluded_columns
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.merged_cells import MergedCells
-from airflow_cdc_provider.jobs.topics.settings import encoded, without_skipped
+from airflow_cdc_provider.jobs.topics.settings import encoded_events, without_skipped
 from airflow_cdc_provider.sources.cassandra.debezium.kept_rows import KeptRowDecoder
 from airflow_cdc_provider.sources.cassandra.debezium.types import EventTypes
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -81,6 +81,6 @@ class CassandraCells:
                     places = np.flatnonzero(chosen)[events["row"].to_numpy()]
                     envelope = cassandra_envelope.build(events, schema.keyspace, schema.name, options)
                     pieces.append(Piece(envelope, places))
-            return encoded(connector, pieces, registrar)
+            return encoded_events(connector, pieces, registrar)
 
         return make

@@ -23,7 +23,7 @@ from airflow_cdc_provider.jobs.events.cassandra.datastax_rows import whole_colum
 from airflow_cdc_provider.jobs.events.cassandra.records import excluded_columns
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.known_statics import known_statics
-from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of
+from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of
 from airflow_cdc_provider.lake.row_changes import DELETE
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.datastax.rows import RowDecoder
@@ -96,7 +96,7 @@ class CassandraRows:
                 if part.num_rows:
                     envelope = datastax_envelope.build(part, schema.keyspace, schema.name, options)
                     pieces.append(Piece(envelope, np.flatnonzero(chosen)))
-            return encoded(connector, pieces, registrar)
+            return encoded_events(connector, pieces, registrar)
 
         return make
 

@@ -28,7 +28,7 @@ from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, r
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.topics.own import schema_changes_topic, transactions_topic
-from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of, without_skipped
+from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
 from airflow_cdc_provider.sources.mongodb.bson import DOCUMENT
 from airflow_cdc_provider.sources.mongodb.events import EventForm
 from airflow_cdc_provider.sources.mongodb.extended_json import render
@@ -123,7 +123,7 @@ class MongodbRecords:
             pieces.append(Piece(transactions.build(tracked, topic), tracked.before, BEFORE))
             blocks = tracked.blocks
         if not events.num_rows:
-            return encoded(self.connector, pieces, self.registrar), {}
+            return encoded_events(self.connector, pieces, self.registrar), {}
         envelope = mongodb_envelope.build(events, self._options(last_of_snapshot, blocks, incremental))
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
@@ -146,7 +146,7 @@ class MongodbRecords:
             pieces.append(Piece(wrapped, rows))
         else:
             pieces.append(Piece(_only(envelope, rows), rows))
-        records = encoded(self.connector, pieces, self.registrar)
+        records = encoded_events(self.connector, pieces, self.registrar)
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
 

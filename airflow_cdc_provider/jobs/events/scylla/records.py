@@ -23,7 +23,7 @@ from airflow_cdc_provider.events.transforms.pieces import Piece, Rows
 from airflow_cdc_provider.events.transforms.unwrap import Unwrapping, unwrap
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.order import event_order
-from airflow_cdc_provider.jobs.topics.settings import encoded, topics_of, without_skipped
+from airflow_cdc_provider.jobs.topics.settings import encoded_events, topics_of, without_skipped
 from airflow_cdc_provider.sources.cql.buffers import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
@@ -73,7 +73,7 @@ class ScyllaRecords:
             pieces += self._of_changes(table, records.take(pa.array(places)), places)
         for (name, table_id), places in _alike(records, rows):
             pieces += self._of_snapshots(name, table_id, records.take(pa.array(places)), places)
-        return encoded(self.connector, pieces, self.registrar)
+        return encoded_events(self.connector, pieces, self.registrar)
 
     def _of_changes(self, table: EventTable, changes: pa.RecordBatch, places: np.ndarray) -> Iterator[Piece]:
         """Yield the records of changes of one table and schema, by their numbers."""
@@ -128,7 +128,7 @@ class ScyllaRecords:
             if part.num_rows:
                 events = decoder.of_states(part, schema, static=static)
                 pieces += self._enveloped(table, events, np.flatnonzero(chosen))
-        return encoded(self.connector, pieces, self.registrar)
+        return encoded_events(self.connector, pieces, self.registrar)
 
     def _lead(self, table: EventTable) -> str:
         return scylla_envelope.schema_lead(self.connector.topic_prefix, table.log.keyspace, table.log.table)

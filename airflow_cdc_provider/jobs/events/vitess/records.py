@@ -31,7 +31,13 @@ from airflow_cdc_provider.jobs.topics.own import (
     schema_changes_topic,
     transactions_topic,
 )
-from airflow_cdc_provider.jobs.topics.settings import converters_of, encoded, topics_of, without_skipped
+from airflow_cdc_provider.jobs.topics.settings import (
+    converters_of,
+    encoded,
+    encoded_events,
+    topics_of,
+    without_skipped,
+)
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.event_rows import TableEvents
@@ -120,7 +126,7 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.places))
-        return encoded(self.connector, pieces, self.registrar)
+        return encoded_events(self.connector, pieces, self.registrar)
 
     @cached_property
     def order(self) -> TransactionOrder:

@@ -185,6 +185,44 @@ def test_refused_records_end_it_unless_they_are_set_apart() -> None:
     assert (run.records, run.refused) == (19, 4)
 
 
+def test_what_cannot_be_made_is_set_apart_and_never_sent() -> None:
+    broken = {
+        "1/0": "no number",
+        "1/6": "no name",
+        "3/0": "no number",
+        "5/7": "no number",
+        "5/8": "no number",
+    }
+
+    @dataclass
+    class Faulty(Maker):
+        def __call__(self, wanted: Wanted) -> Iterator[Made]:
+            for made in super().__call__(wanted):
+                told = pa.array([broken.get(v) for v in made.records["value"].to_pylist()], pa.large_utf8())
+                at = SCHEMA.get_field_index("fault")
+                yield replace(made, records=made.records.set_column(at, SCHEMA.field(at), told))
+
+    apart: list[tuple[int, list[int], str]] = []
+    broker = Broker()
+    run = publisher(
+        broker,
+        Faulty(),
+        set_apart=lambda records, numbers, batch, reason: apart.append((batch, numbers.tolist(), reason)),
+    )
+    run.publish(THROUGH, now_ns=1)
+    assert broker.committed == [value for value in EVERYTHING if value not in broken]
+    assert apart == [
+        (1, [0], "no number"),
+        (1, [6], "no name"),
+        (3, [0], "no number"),
+        (5, [7, 8], "no number"),
+    ]
+    assert (run.records, run.refused) == (len(EVERYTHING) - 5, 5)
+    assert broker.position == replace(
+        PublishPosition("shop", THROUGH + 1), now_ns=1, form="form", state="6:3"
+    )
+
+
 def test_a_refused_topics_records_are_set_apart_together() -> None:
     broker = Broker(closed_topic="closed")
     apart: list[int] = []
