@@ -37,6 +37,7 @@ def test_news_start_a_sync_and_then_the_lag_is_small(airflow: Airflow, synced: O
     assert not list(airflow.work.rglob("connection.json"))
 
 
+@pytest.mark.long
 def test_a_table_is_read_again_on_request(airflow: Airflow, synced: Outcome) -> None:
     outcome = airflow.run("snapshot_on_request", table="store.customers", mode="replace").succeeded()
     assert list(outcome.value("snapshot")["tables"]) == ["store.customers"]
@@ -74,6 +75,7 @@ def test_stages_run_apart(airflow: Airflow, store: Any, synced: Outcome) -> None
     assert merged.value("merge")["tables"]["store.orders"]["rows_written"] == 1
 
 
+@pytest.mark.long
 def test_a_continuous_application_is_started_adopted_and_watched(airflow: Airflow, store: Any) -> None:
     first = airflow.run("continuous_stream", watch_seconds=1).succeeded()
     started = first.value("start")

@@ -16,6 +16,16 @@ IMPLEMENTATIONS = {
     "iceberg-memory-v2": ("memory", 2),  # as metastores do: commits swap a pointer, nothing is locked
 }
 
+OF_FORMATS = ("test_difference.py", "test_mirror.py", "test_vitess_mirror.py")
+"""What reads and writes files, whatever the catalog is: with the third implementation too in the long tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave a catalog to the long tests where it isn't what is tested."""
+    for item in items:
+        if item.path.name in OF_FORMATS and "[iceberg-memory-v2" in item.name:
+            item.add_marker(pytest.mark.long)
+
 
 @pytest.fixture(scope="session")
 def catalogs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
