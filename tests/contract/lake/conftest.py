@@ -17,7 +17,7 @@ IMPLEMENTATIONS = {
 }
 
 OF_FORMATS = ("test_difference.py", "test_mirror.py", "test_vitess_mirror.py")
-"""What reads and writes files, whatever the catalog is: its third implementation is left to the long tests."""
+"""What reads and writes files, whatever the catalog is: the third one is left to the long tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
