@@ -211,6 +211,28 @@ def test_a_fatal_error_that_callbacks_wrap_is_found(
         publish(setting)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_records_of_a_transaction_that_has_ended_are_not_waited_for(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    left = [1, 0]
+
+    def flush(seconds: float) -> int:
+        if len(left) == 2:
+            code = KafkaError.COORDINATOR_NOT_AVAILABLE if ended else KafkaError._STATE
+            setting.client.fails["begin"] = [failure(code, txn_requires_abort=ended)]
+        return left.pop(0)
+
+    monkeypatch.setattr(setting.client, "flush", flush)
+    if ended:
+        with pytest.raises(BrokersAway, match="COORDINATOR_NOT_AVAILABLE"):
+            publish(setting)
+        assert (setting.client.calls[-1], left) == ("abort", [0])
+    else:
+        publish(setting)
+        assert (setting.client.calls[-1], left) == ("commit", [])
+
+
 def test_a_producer_that_was_fenced_can_be_closed(setting: Setting) -> None:
     setting.client.fails["flush"] = [failure(KafkaError._FENCED, fatal=True)]
     setting.producer.close()
