@@ -62,6 +62,10 @@ _RIGHT_MISSING: Final = (
     "CLUSTER_AUTHORIZATION_FAILED",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
+FATAL: Final = "_FATAL"
+"""What a client whose error is fatal says of each further record; polling it tells which error it was."""
+FATAL_SECONDS: Final = 0.1
+"""How long a client is polled for that."""
 IDEMPOTENT_WRITE: Final = "brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too"
 """What producers without a transactional id need; newer brokers ask for the right to write to any topic."""
 

@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.errors import (
+    FATAL,
+    FATAL_SECONDS,
     IDEMPOTENT_WRITE,
     BrokersAway,
     LastError,
@@ -77,10 +79,14 @@ class NoticeProducer:
             except BufferError:
                 raise BrokersAway(f"too many records wait for topic {row['topic']}") from None
             except KafkaException as error:
-                if error.args[0].fatal():
-                    self.close()
-                refused = refused_by(error.args[0], row["topic"])
-                raise refused or self._error(error.args[0]) from None
+                told = error.args[0]
+                try:
+                    if told.name() == FATAL:
+                        served(self._client.poll, FATAL_SECONDS, self._error)
+                finally:
+                    if told.fatal() or told.name() == FATAL:
+                        self.close()
+                raise refused_by(told, row["topic"]) or self._error(told) from None
             self.waiting += 1
         try:
             served(self._client.poll, 0, self._error)

@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict
 from airflow_cdc_provider.kafka.errors import (
+    FATAL,
+    FATAL_SECONDS,
     IDEMPOTENT_WRITE,
     NOT_ALLOWED,
     NOT_THERE,
@@ -234,6 +236,8 @@ class RecordProducer:
                 self._serve(self._client.poll, 0.1)
                 self._raise_failed()
             except KafkaException as error:
+                if error.args[0].name() == FATAL:
+                    self._serve(self._client.poll, FATAL_SECONDS)
                 refused = refused_by(error.args[0], topic)
                 raise refused or self._error(error.args[0]) from None
 

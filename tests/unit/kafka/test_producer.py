@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.exceptions import CommitConflict, OffsetMissing
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.kafka import producer as producer_module
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -231,6 +231,18 @@ def test_records_of_a_transaction_that_has_ended_are_not_waited_for(
     else:
         publish(setting)
         assert (setting.client.calls[-1], left) == ("commit", [])
+
+
+def test_a_producer_that_ended_before_a_record_tells_what_ended_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poll(seconds: float) -> int:
+        raise failure(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True)
+
+    setting.client.fails["produce"] = [failure(KafkaError._FATAL)]
+    monkeypatch.setattr(setting.client, "poll", poll)
+    with pytest.raises(ConfigurationError, match="the right WRITE on transactional id shop"):
+        publish(setting)
 
 
 def test_a_producer_that_was_fenced_can_be_closed(setting: Setting) -> None:
