@@ -2,14 +2,17 @@
 
 Topics are made by hand (:meth:`KafkaServer.create_topic`), unless ``create_topics`` lets the broker make them
 as clients ask for them, as its own default is. A second listener asks for TLS and a login where ``secured``.
+With ``users`` another one asks these for their passwords, and they may do what access lists allow, at first
+nothing; who comes to the listener without login may do everything.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,6 +45,7 @@ class KafkaServer(Server):
             that was used before it starts with its data.
         port: Port for clients, in plain text without login.
         secured: Whether there is a listener with TLS that asks for a name and password, too.
+        users: Names of users who need rights; None: there are none, and everybody may do everything.
         create_topics: Whether the broker makes a topic that a client asks for.
         settings: Further lines of server.properties, which win over all others.
         heap_mib: Java heap.
@@ -54,6 +58,7 @@ class KafkaServer(Server):
         *,
         port: int | None = None,
         secured: bool = False,
+        users: Sequence[str] | None = None,
         create_topics: bool = False,
         settings: Mapping[str, object] | None = None,
         heap_mib: int = 384,
@@ -62,10 +67,12 @@ class KafkaServer(Server):
         super().__init__("Kafka", folder, host="127.0.0.1", port=port or free_port(), log="broker.log")
         self.controller_port = free_port()
         self.secured_port = free_port() if secured else 0
+        self.users_port = free_port() if users else 0
         self.create_topics = create_topics
         self.heap_mib = heap_mib
         self.start_timeout_seconds = start_timeout_seconds
         self._settings = dict(settings or {})
+        self._passwords = {user: secrets.token_hex(16) for user in users or ()}
 
     @property
     def bootstrap(self) -> str:
@@ -89,6 +96,16 @@ class KafkaServer(Server):
             "ssl.ca.location": str(self.authority),
         }
 
+    def config_of(self, user: str) -> dict[str, str]:
+        """Return what a client of librdkafka needs to log in as one of the users."""
+        return {
+            "bootstrap.servers": f"{self.host}:{self.users_port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": self._passwords[user],
+        }
+
     def start(self) -> Self:
         """Start the broker and wait until it serves clients.
 
@@ -99,7 +116,7 @@ class KafkaServer(Server):
         classpath = f"{kafka_jars()}/*"
         self.folder.mkdir(parents=True, exist_ok=True)
         require_space(self.folder, _NEEDED_BYTES, "Kafka")
-        for port in filter(None, (self.port, self.controller_port, self.secured_port)):
+        for port in filter(None, (self.port, self.controller_port, self.secured_port, self.users_port)):
             require_free(port, self.host, "Kafka")
         properties = self.folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
@@ -186,6 +203,9 @@ class KafkaServer(Server):
         listeners = {"PLAINTEXT": self.port}
         if self.secured_port:
             listeners["SASL_SSL"] = self.secured_port
+        if self.users_port:
+            listeners["SASL_PLAINTEXT"] = self.users_port
+        protocols = {"CONTROLLER": "PLAINTEXT", **{name: name for name in listeners}}
         addresses = [f"{name}://{self.host}:{port}" for name, port in listeners.items()]
         return {
             "process.roles": "broker,controller",
@@ -194,7 +214,7 @@ class KafkaServer(Server):
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join([*addresses, f"CONTROLLER://{self.host}:{self.controller_port}"]),
             "advertised.listeners": ",".join(addresses),
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "listener.security.protocol.map": ",".join(":".join(pair) for pair in protocols.items()),
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": self.folder / "data",
             "auto.create.topics.enable": str(self.create_topics).lower(),
@@ -210,18 +230,26 @@ class KafkaServer(Server):
             "num.network.threads": 2,
             "num.io.threads": 2,
             **(self._secured_properties() if self.secured_port else {}),
+            **(self._users_properties() if self.users_port else {}),
             **self._settings,
         }
 
     def _secured_properties(self) -> dict[str, Any]:
         if not self.authority.exists():
             self._make_certificates()
-        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self.folder / "broker.pem",
             "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";',
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": _logins({USER: PASSWORD}),
+        }
+
+    def _users_properties(self) -> dict[str, Any]:
+        return {
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": _logins(self._passwords),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
         }
 
     def _make_certificates(self) -> None:
@@ -250,3 +278,9 @@ class KafkaServer(Server):
 
     def _close_clients(self) -> None:
         """Clients end by themselves."""
+
+
+def _logins(passwords: Mapping[str, str]) -> str:
+    """Return who may log in, as a line of server.properties has it."""
+    users = " ".join(f'user_{user}="{password}"' for user, password in passwords.items())
+    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"

@@ -129,6 +129,7 @@ def look_at_group(
             "no topic is selected",
             expected=f"topics that match {', '.join(topics)}",
             found=f"none on {settings.servers}",
+            remedy="correct the expressions, or give the connection's user the right READ on the topics",
         )
     partitions = [(name, number) for name, topic in found.items() for number in topic.partitions]
     committed = _committed(settings, group, partitions)
@@ -205,7 +206,8 @@ def _committed(settings: ClientSettings, group: str, partitions: Sequence[Partit
         told = admin.list_consumer_group_offsets([wanted], request_timeout=_CALL_SECONDS)
         found = told[group].result().topic_partitions
     except KafkaException as error:
-        raise error_of(error.args[0], f"asking for the offsets of group {group}", last.error) from None
+        doing, right = f"asking for the offsets of group {group}", f"DESCRIBE on group {group}"
+        raise error_of(error.args[0], doing, last.error, right=right) from None
     return {(one.topic, one.partition): one.offset for one in found if one.error is None and one.offset >= 0}
 
 

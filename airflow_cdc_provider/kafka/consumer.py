@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.kafka.errors import PASSING, LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import (
+    NO_GROUP,
+    PASSING,
+    LastError,
+    client_of,
+    error_of,
+    require_library,
+)
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 if TYPE_CHECKING:
@@ -97,8 +104,10 @@ def _until_end(
                 at = max(at, message.offset())
             elif error.name() in _GONE:
                 raise _lost(wanted, at)
+            elif error.name() == NO_GROUP:
+                continue
             elif error.name() not in PASSING:
-                raise error_of(error, doing, last.error)
+                raise error_of(error, doing, last.error, right=f"READ on topic {wanted.topic}")
             else:
                 trouble = error
         if found:

@@ -26,12 +26,17 @@ NAMES: Final = (
     "_ alone: correct publish.topic_prefix, publish.topic_pattern, or the transform that names the topic"
 )
 """What to do about a name that brokers take for none."""
+NOT_ALLOWED: Final = "TOPIC_AUTHORIZATION_FAILED"
+"""A topic may not be seen, or not used as was asked; whether it is there is not told."""
+NO_GROUP: Final = "GROUP_AUTHORIZATION_FAILED"
+"""What librdkafka reports of the group whose name a consumer must have, and whose coordinator it looks for. A
+reader that is given its partitions and commits nothing needs none."""
 _OF_TOPIC: Final = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
     WRONG_NAME,
-    "TOPIC_AUTHORIZATION_FAILED",
+    NOT_ALLOWED,
 )
 NOT_THERE: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 """A topic is not there, or was made so recently that not every broker knows it."""
@@ -43,7 +48,7 @@ _OF_SETTINGS: Final = (
     "UNSUPPORTED_SASL_MECHANISM",
     "ILLEGAL_SASL_STATE",
     "CLUSTER_AUTHORIZATION_FAILED",
-    "GROUP_AUTHORIZATION_FAILED",
+    NO_GROUP,
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     "INVALID_TRANSACTION_TIMEOUT",
     "INVALID_REPLICATION_FACTOR",
@@ -51,6 +56,18 @@ _OF_SETTINGS: Final = (
     "POLICY_VIOLATION",
     "UNSUPPORTED_VERSION",
 )
+_RIGHT_MISSING: Final = (
+    NOT_ALLOWED,
+    NO_GROUP,
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+)
+FATAL: Final = "_FATAL"
+"""What a client whose error is fatal says of each further record; polling it tells which error it was."""
+FATAL_SECONDS: Final = 0.1
+"""How long a client is polled for that."""
+IDEMPOTENT_WRITE: Final = "brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too"
+"""What producers without a transactional id need; newer brokers ask for the right to write to any topic."""
 
 PASSING: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "LEADER_NOT_AVAILABLE")
 """What consumers report and get over by themselves, if they can."""
@@ -81,7 +98,7 @@ class RecordsRefused(ConfigurationError):
         elif whole_topic:
             remedy = (
                 "make the topic, or have it made by publish.topics.create: true; or give the connection's "
-                "user the right to write to it"
+                f"user the right WRITE on topic {topic}"
             )
         else:
             remedy = (
@@ -108,13 +125,14 @@ def refused_by(error: KafkaError, topic: str) -> RecordsRefused | None:
     return None
 
 
-def error_of(error: KafkaError, doing: str, last: KafkaError | None = None) -> CdcError:
+def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, right: str = "") -> CdcError:
     """Return our error.
 
     Args:
         error: Librdkafka's.
         doing: What failed, in words.
         last: What a connection reported last: a refused login shows there, the call itself only times out.
+        right: What the connection's user needs for it, as ``READ on topic shop``; told where it is missing.
     """
     name = error.name()
     text = f"{name}: {error.str()}"
@@ -127,9 +145,10 @@ def error_of(error: KafkaError, doing: str, last: KafkaError | None = None) -> C
     if last is not None and last.name() in _OF_SETTINGS and name not in _OF_SETTINGS:
         name, text = last.name(), f"{last.name()}: {last.str()}"
     if name in _OF_SETTINGS or name in _OF_TOPIC:
-        return ConfigurationError(
-            f"{doing} failed", found=text, remedy="correct the Kafka connection, its rights or the setting"
-        )
+        remedy = "correct the Kafka connection, its rights or the setting"
+        if right and name in _RIGHT_MISSING:
+            remedy = f"give the connection's user the right {right}"
+        return ConfigurationError(f"{doing} failed", found=text, remedy=remedy)
     if last is not None:
         text += f" (last: {last.name()}: {last.str()})"
     return BrokersAway(f"{doing} failed", found=text)
@@ -156,6 +175,29 @@ class LastError:
         """Note an error; a lasting one is not forgotten for a later one."""
         if not self.is_lasting and not (self._accepted and error.name() in _OF_SETTINGS):
             self.error = error
+
+
+def served(function: Callable[[float], int], seconds: float, failed: Callable[[KafkaError], CdcError]) -> int:
+    """Let a client call back, and return what it has left to do.
+
+    A client whose error is fatal raises it here; delivery reports that it serves then fail in their turn.
+
+    Args:
+        function: The client's ``poll`` or ``flush``.
+        seconds: How long it may take.
+        failed: Makes our error of librdkafka's.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return function(seconds)
+    except (KafkaException, SystemError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KafkaException):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise failed(cause.args[0]) from None
 
 
 def client_of(build: Callable[[dict[str, Any]], Any], settings: dict[str, Any], last: LastError) -> Any:

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.errors import (
+    FATAL,
+    FATAL_SECONDS,
+    IDEMPOTENT_WRITE,
     BrokersAway,
     LastError,
     client_of,
     error_of,
     refused_by,
     require_library,
+    served,
 )
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
@@ -52,6 +57,7 @@ class NoticeProducer:
         self._last = LastError()
         self._client: Any = None
         self._failed: list[tuple[str, KafkaError]] = []
+        self._topic = ""
         self.waiting = 0
         """Records that were handed over and of which it isn't known that they were delivered."""
 
@@ -67,17 +73,26 @@ class NoticeProducer:
         if self._client is None:
             self._client = self._new_client()
         for row in records.to_pylist():
+            self._topic = row["topic"]
             try:
                 self._client.produce(row["topic"], row["value"], row["key"])
             except BufferError:
                 raise BrokersAway(f"too many records wait for topic {row['topic']}") from None
             except KafkaException as error:
-                if error.args[0].fatal():
-                    self.close()
-                refused = refused_by(error.args[0], row["topic"])
-                raise refused or error_of(error.args[0], "sending records", self._last.error) from None
+                told = error.args[0]
+                try:
+                    if told.name() == FATAL:
+                        served(self._client.poll, FATAL_SECONDS, self._error)
+                finally:
+                    if told.fatal() or told.name() == FATAL:
+                        self.close()
+                raise refused_by(told, row["topic"]) or self._error(told) from None
             self.waiting += 1
-        self._client.poll(0)
+        try:
+            served(self._client.poll, 0, self._error)
+        except CdcError:
+            self.close()
+            raise
 
     def deliver(self) -> None:
         """Wait until the brokers have acknowledged all that was handed over, some seconds at most.
@@ -91,8 +106,9 @@ class NoticeProducer:
             return
         try:
             deadline = time.monotonic() + self._seconds + 2
-            while self._client.flush(0.5) and not self._failed and time.monotonic() < deadline:
-                pass
+            while served(self._client.flush, 0.5, self._error) and not self._failed:
+                if time.monotonic() > deadline:
+                    break
             self._raise_failed()
             if self.waiting:
                 raise BrokersAway("sending records takes too long")
@@ -102,15 +118,13 @@ class NoticeProducer:
 
     def close(self) -> None:
         """End it; what wasn't delivered is given up."""
-        from confluent_kafka import KafkaException
-
         client, self._client = self._client, None
         self._failed.clear()
         self.waiting = 0
         if client is not None:
             client.purge()
-            with suppress(KafkaException):  # a fatal error was raised by the call that met it
-                client.flush(0.1)
+            with suppress(CdcError):  # a fatal error was raised by the call that met it
+                served(client.flush, 0.1, self._error)
 
     def _new_client(self) -> Any:
         require_library()
@@ -135,4 +149,8 @@ class NoticeProducer:
 
     def _raise_failed(self) -> None:
         for topic, error in self._failed:
-            raise refused_by(error, topic) or error_of(error, "sending records", self._last.error)
+            raise refused_by(error, topic) or self._error(error)
+
+    def _error(self, error: KafkaError) -> CdcError:
+        right = f"WRITE on topic {self._topic}; {IDEMPOTENT_WRITE}"
+        return error_of(error, "sending records", self._last.error, right=right)

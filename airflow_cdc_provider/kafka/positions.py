@@ -15,12 +15,21 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.kafka.errors import BrokersAway, LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import (
+    NO_GROUP,
+    NOT_ALLOWED,
+    NOT_THERE,
+    BrokersAway,
+    LastError,
+    client_of,
+    error_of,
+    require_library,
+)
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 _VERSION: Final = 1
@@ -119,27 +128,36 @@ class PositionsTopic:
             ConfigurationError: It can't be made or added to, or is not compacted.
             BrokersAway: The brokers don't answer.
         """
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaException, TopicCollection
         from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
         last = LastError()
         admin = client_of(AdminClient, self.settings.of_admin(), last)
-        config = {"cleanup.policy": "compact", "retention.ms": "-1"}
-        wanted = NewTopic(self.topic, slices, self.replication, config=config)
-        try:
-            partitions = admin.list_topics(timeout=self._call_seconds).topics.get(self.topic)
-            if partitions is None:
-                admin.create_topics([wanted], request_timeout=_CALL_SECONDS)[self.topic].result(
-                    _CALL_SECONDS + _GRACE_SECONDS
-                )
-                return
-            asked = [ConfigResource(ResourceType.TOPIC, self.topic)]
-            told = next(iter(admin.describe_configs(asked, request_timeout=_CALL_SECONDS).values()))
-            policy = told.result(_CALL_SECONDS + _GRACE_SECONDS)["cleanup.policy"].value
-        except KafkaException as error:
-            if error.args[0].name() == "TOPIC_ALREADY_EXISTS":  # another run was faster
-                return
-            raise error_of(error.args[0], f"making topic {self.topic}", last.error) from None
+
+        def answer(asked: Mapping[Any, Any], doing: str, right: str, passing: Sequence[str] = ()) -> Any:
+            """Return what brokers answer to one question, None for an error that may be passed over."""
+            (told,) = asked.values()
+            try:
+                return told.result(_CALL_SECONDS + _GRACE_SECONDS)
+            except KafkaException as error:
+                if error.args[0].name() in passing:
+                    return None
+                right = f"{right} on topic {self.topic}"
+                raise error_of(error.args[0], f"{doing} {self.topic}", last.error, right=right) from None
+
+        named = TopicCollection([self.topic])
+        found = admin.describe_topics(named, request_timeout=self._call_seconds)
+        described = answer(found, "asking for topic", "DESCRIBE", NOT_THERE)
+        if described is None:
+            config = {"cleanup.policy": "compact", "retention.ms": "-1"}
+            new = NewTopic(self.topic, slices, self.replication, config=config)
+            made = admin.create_topics([new], request_timeout=_CALL_SECONDS)
+            answer(made, "making topic", "CREATE", ("TOPIC_ALREADY_EXISTS",))  # another run was faster
+            return
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        told = admin.describe_configs([resource], request_timeout=_CALL_SECONDS)
+        settings = answer(told, "asking for settings of topic", "DESCRIBE_CONFIGS")
+        policy = settings["cleanup.policy"].value
         if policy != "compact":
             raise ConfigurationError(
                 f"topic {self.topic} must keep its newest positions for good",
@@ -147,14 +165,9 @@ class PositionsTopic:
                 found=str(policy),
                 remedy="alter the topic, or name another one with publish.kafka.positions_topic",
             )
-        if len(partitions.partitions) < slices:
+        if len(described.partitions) < slices:
             more = admin.create_partitions([NewPartitions(self.topic, slices)], request_timeout=_CALL_SECONDS)
-            try:
-                more[self.topic].result(_CALL_SECONDS)
-            except KafkaException as error:
-                raise error_of(
-                    error.args[0], f"giving topic {self.topic} {slices} partitions", last.error
-                ) from None
+            answer(more, f"making {slices} partitions of topic", "ALTER")
 
     def read_all(self) -> list[PublishPosition]:
         """Return the newest committed position of each slice, in their order; empty if there are none.
@@ -234,7 +247,8 @@ class PositionsTopic:
                     told = error.args[0]
                     if told.name() not in _UNKNOWN:
                         looker.poll(0)  # what connections report comes by then
-                        raise error_of(told, f"reading topic {self.topic}", last.error) from None
+                        right = f"READ on topic {self.topic}"
+                        raise error_of(told, f"reading topic {self.topic}", last.error, right=right) from None
                     if not must_exist:
                         return None
                     if time.monotonic() > deadline:
@@ -250,10 +264,15 @@ class PositionsTopic:
 
     def _read(self, looker: Any, reader: Any, number: int) -> PublishPosition | None:
         """Look for the newest position from the end of the partition on, ever further back."""
-        from confluent_kafka import TopicPartition
+        from confluent_kafka import KafkaException, TopicPartition
 
         partition = TopicPartition(self.topic, number)
-        low, high = looker.get_watermark_offsets(partition, timeout=self._call_seconds)
+        try:
+            low, high = looker.get_watermark_offsets(partition, timeout=self._call_seconds)
+        except KafkaException as error:
+            if error.args[0].name() in _UNKNOWN:
+                self._require_seen(looker)
+            raise
         back = _FIRST_LOOK
         while True:
             start = max(low, high - back)
@@ -261,6 +280,14 @@ class PositionsTopic:
             if found is not None or start == low:
                 return found
             back *= 16
+
+    def _require_seen(self, looker: Any) -> None:
+        """Raise the client's error where the topic may not be seen: librdkafka takes it for unknown then."""
+        from confluent_kafka import KafkaException
+
+        told = looker.list_topics(self.topic, self._call_seconds).topics[self.topic].error
+        if told is not None and told.name() == NOT_ALLOWED:
+            raise KafkaException(told)
 
     def _newest(self, reader: Any, number: int, start: int, high: int) -> PublishPosition | None:
         """Read committed records from an offset to the end."""
@@ -275,6 +302,8 @@ class PositionsTopic:
         while time.monotonic() < deadline:
             for message in reader.consume(1000, 0.2):
                 error = message.error()
+                if error is not None and error.name() == NO_GROUP:
+                    continue
                 if error is not None and error.name() != "_PARTITION_EOF":
                     raise KafkaException(error)
                 if error is None and message.key() == key and message.value() is not None:

@@ -22,15 +22,21 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict
 from airflow_cdc_provider.kafka.errors import (
+    FATAL,
+    FATAL_SECONDS,
+    IDEMPOTENT_WRITE,
+    NOT_ALLOWED,
     NOT_THERE,
     LastError,
     client_of,
     error_of,
     refused_by,
     require_library,
+    served,
 )
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.kafka.topic_facts import TopicInspector
 from airflow_cdc_provider.kafka.topics import TopicMaker
 
 if TYPE_CHECKING:
@@ -44,6 +50,8 @@ _CALL_SECONDS: Final = 2.0
 """After which a call to the coordinator is asked how it goes, and resumed."""
 _TOPIC_SECONDS: Final = 5.0
 """How long a topic may take that was made just now, by us or by a broker that was asked for it."""
+_NAMED_TOPICS: Final = 3
+"""So many topics an error names."""
 _NOT_YET: Final = (*NOT_THERE, "LEADER_NOT_AVAILABLE")
 
 
@@ -80,6 +88,7 @@ class RecordProducer:
         self._spoilt = False
         self._last = LastError()
         self._failed: list[tuple[str, KafkaError]] = []
+        self._sending_to: tuple[str, ...] = ()
         self._known: set[str] = set()
         self._missing: set[str] = set()
         self._call_seconds = max(1.0, min(60.0, settings.retry_seconds))
@@ -103,7 +112,8 @@ class RecordProducer:
             ConfigurationError: A login, right or setting is wrong.
         """
         if self._transactional:
-            self._call(self._client.init_transactions, "taking over the transactional id")
+            doing = f"taking over transactional id {self._transactional_id}"
+            self._call(self._client.init_transactions, doing)
         self._stored = self._positions.read(self._slice, must_exist=True) if read else None
         self._last.accepted()
         return self._stored
@@ -123,6 +133,7 @@ class RecordProducer:
             self._renew()
         self._failed.clear()
         self._require_topics(records)
+        self._sending_to += (self._positions.topic,)
         if self._transactional:
             self._call(self._client.begin_transaction, "beginning a transaction")
         try:
@@ -225,31 +236,55 @@ class RecordProducer:
                 self._serve(self._client.poll, 0.1)
                 self._raise_failed()
             except KafkaException as error:
+                if error.args[0].name() == FATAL:
+                    self._serve(self._client.poll, FATAL_SECONDS)
                 refused = refused_by(error.args[0], topic)
-                raise refused or error_of(error.args[0], "sending records", self._last.error) from None
+                raise refused or self._error(error.args[0]) from None
 
     def _flush(self) -> None:
         """Wait until the brokers have acknowledged or refused everything; messages' own time bounds it."""
         while self._serve(self._client.flush, 0.5):
             self._raise_failed()
+            if self._transactional:
+                self._require_going_on()
         self._raise_failed()
 
-    def _serve(self, function: Callable[[float], int], seconds: float) -> int:
-        """Let the client call back, and return what it has left to do.
+    def _require_going_on(self) -> None:
+        """Raise what has ended the transaction; records that wait may not be told of it before their time.
 
-        A client whose error is fatal raises it here; delivery reports that it serves then fail in their turn.
+        None can begin in another one: how this one stands is what the client answers to the try.
         """
         from confluent_kafka import KafkaException
 
         try:
-            return function(seconds)
-        except (KafkaException, SystemError) as error:
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, KafkaException):
-                cause = cause.__cause__
-            if cause is None:
-                raise
-            raise error_of(cause.args[0], "sending records", self._last.error) from None
+            self._client.begin_transaction()
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                raise self._error(error.args[0]) from None
+
+    def _serve(self, function: Callable[[float], int], seconds: float) -> int:
+        """Let the client call back, and return what it has left to do."""
+        return served(function, seconds, self._error)
+
+    def _error(self, error: KafkaError, doing: str = "sending records") -> CdcError:
+        """Return our error; it names the right that is missing."""
+        if error.name() == NOT_ALLOWED:
+            return self._not_allowed(error, doing)
+        if self._transactional:
+            right = f"WRITE on transactional id {self._transactional_id}"
+        else:
+            right = f"WRITE on {', '.join(self._sending_to[:_NAMED_TOPICS])}; {IDEMPOTENT_WRITE}"
+        return error_of(error, doing, self._last.error, right=right)
+
+    def _not_allowed(self, error: KafkaError, doing: str) -> CdcError:
+        """Return the refusal by the topic that is not open to us; of a transaction the client names none."""
+        with suppress(CdcError):
+            inspector = TopicInspector(self._settings)
+            for topic in self._sending_to:
+                if inspector.facts(topic).may("WRITE") is False and (refused := refused_by(error, topic)):
+                    return refused
+        right = f"WRITE on {', '.join(self._sending_to[:_NAMED_TOPICS])}"
+        return error_of(error, doing, self._last.error, right=right)
 
     def _raise_failed(self) -> None:
         """Raise the error of the first record that could not be delivered; a refusal says most."""
@@ -257,7 +292,7 @@ class RecordProducer:
             if refused := refused_by(error, topic):
                 raise refused
         if self._failed:
-            raise error_of(self._failed[0][1], "sending records", self._last.error)
+            raise self._error(self._failed[0][1])
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         # Those of a batch that were purged with the one that failed say nothing of their own.
@@ -285,6 +320,7 @@ class RecordProducer:
         from confluent_kafka import KafkaException
 
         named = dict.fromkeys(topic for batch in records for topic in pc.unique(batch["topic"]).to_pylist())
+        self._sending_to = tuple(named)
         new = [topic for topic in named if topic not in self._known]
         if new and self._topics is not None:
             self._topics.make_missing(new)
@@ -315,12 +351,13 @@ class RecordProducer:
                 function(_CALL_SECONDS) if timed else function()
             except KafkaException as error:
                 told = error.args[0]
-                self._serve(self._client.poll, 0)  # what connections report comes by then
+                # What connections report comes by then.
+                served(self._client.poll, 0, lambda fatal: self._error(fatal, doing))
                 if told.retriable() and time.monotonic() < deadline and not self._last.is_lasting:
                     continue
                 if told.txn_requires_abort():
                     self._abort()
-                raise error_of(told, doing, self._last.error) from None
+                raise self._error(told, doing) from None
             return
 
 

@@ -24,7 +24,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
-from airflow_cdc_provider.kafka.errors import PASSING, LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import (
+    NO_GROUP,
+    PASSING,
+    LastError,
+    client_of,
+    error_of,
+    require_library,
+)
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.signals.channels import ChannelRefused
@@ -45,7 +52,15 @@ _PAUSE_SECONDS: Final = 60.0
 """How long a topic that can't be opened is let alone: nothing is captured while it is tried."""
 _STORE_AFTER: Final = 1_000
 """After so many messages for others the place is worth a commit of its own."""
-_MOVING: Final = ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE")
+_MOVING: Final = (
+    "NOT_COORDINATOR",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "_TIMED_OUT",
+)
+"""What a coordinator that is found soon reports, or who looks for it."""
+_LOOK_SECONDS: Final = 1.0
+"""After which it is looked what became of a question to the coordinator, and asked again."""
 _SESSION_MS: Final = 6_000
 """There is no session; but so long a client that ends waits for a commit that brokers don't answer."""
 _TO_THE_END: Final = ("latest", "largest", "end")
@@ -209,7 +224,7 @@ class TopicChannel:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_CALL_SECONDS)
             at = self._begin(described.id, low, high)
         except KafkaException as error:
-            raise error_of(error.args[0], doing, self._last.error) from None
+            raise self._error(error.args[0]) from None
         self._last.accepted()
         self._at = at
         self._consumer.assign([TopicPartition(topic, 0, at.offset)])
@@ -292,8 +307,13 @@ class TopicChannel:
         deadline = self._clock() + _CALL_SECONDS
         while True:
             try:
-                (group,) = self._consumer.committed(asked, timeout=_CALL_SECONDS)
+                (group,) = self._consumer.committed(asked, timeout=_LOOK_SECONDS)
             except KafkaException as error:
+                # That the group may not be asked for is told by another way, and the call only times out.
+                for message in self._consumer.consume(_AT_ONCE, 0):
+                    told = message.error()
+                    if told is not None and told.name() == NO_GROUP:
+                        raise KafkaException(told) from None
                 if error.args[0].name() not in _MOVING or self._clock() > deadline:
                     raise
                 time.sleep(_BREATH_SECONDS)
@@ -326,7 +346,9 @@ class TopicChannel:
         return trouble
 
     def _error(self, trouble: KafkaError) -> CdcError:
-        return error_of(trouble, f"reading signals of topic {self._wanted.topic}", self._last.error)
+        topic, group = self._wanted.topic, self._wanted.group_id
+        right = f"READ on group {group}" if trouble.name() == NO_GROUP else f"READ on topic {topic}"
+        return error_of(trouble, f"reading signals of topic {topic}", self._last.error, right=right)
 
     def _take(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -282,7 +282,7 @@ class TopicMaker:
                 text,
                 whole_topic=True,
                 remedy="the topic is missing and can't be made: make it, or give the connection's user the "
-                "right to; publish.topics.create: false leaves it to the brokers",
+                f"right CREATE on topic {topic}; publish.topics.create: false leaves it to the brokers",
             )
         return error_of(error, f"making topic {topic}", self._last.error)
 
@@ -297,7 +297,10 @@ class TopicMaker:
             if name in passing:
                 return None
             if name in _NOT_ALLOWED or name == WRONG_NAME:
-                may = "give the connection's user the right to describe the topic"
+                may = (
+                    f"give the connection's user the right DESCRIBE on topic {topic}, which WRITE implies; "
+                    "and CREATE where it is missing"
+                )
                 raise RecordsRefused(
                     topic,
                     f"{name}: {error.args[0].str()}",

@@ -278,7 +278,8 @@ def _slices(
         raise ConfigurationError(
             f"there is no topic {missing} with events of {table}",
             expected=f"a topic of that name on {settings.servers}",
-            remedy="publish first; or say by topics or topic_prefix where the events are",
+            remedy="publish first; or say by topics or topic_prefix where the events are; or give the "
+            "connection's user the right READ on it",
         )
     partitions = [(name, number) for name, topic in found.items() for number in topic.partitions]
     begins, ends = cluster.begins(partitions), cluster.ends(partitions)

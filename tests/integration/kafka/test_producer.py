@@ -279,5 +279,5 @@ def test_two_publishers_at_once_fence_each_other_and_double_nothing(
 
 def test_brokers_that_do_not_answer_are_an_error_that_may_pass() -> None:
     away = ClientSettings({"bootstrap.servers": "127.0.0.1:1"}, retry_seconds=2)
-    with pytest.raises(BrokersAway, match="taking over the transactional id failed"):
+    with pytest.raises(BrokersAway, match="taking over transactional id t failed"):
         _producer(away).take_over()

@@ -27,6 +27,7 @@ class FakeTopic:
     refused_commits: KafkaError | None = None
     failures: list[KafkaError] = field(default_factory=list)
     group_failures: list[KafkaError] = field(default_factory=list)
+    refused_group: KafkaError | None = None
     opened: int = 0
     asked: int = 0
     away: Exception | None = None
@@ -97,7 +98,9 @@ class FakeSignalConsumer:
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         assert count > 0
         assert not self.closed
-        assert self.at is not None
+        if self.at is None:
+            refused = self.topic.refused_group
+            return [] if refused is None else [FakeMessage(-1, failure=refused)]
         self.timeouts.append(timeout)
         if self.topic.failures:
             return [FakeMessage(-1, failure=self.topic.failures.pop(0))]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka import positions as positions_module
 from airflow_cdc_provider.kafka.errors import BrokersAway
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -23,6 +25,7 @@ class Broker:
     """Builds consumers of a partition with one position; refuses to tell its end with the codes given."""
 
     refuses: list[int] = field(default_factory=list)
+    hidden: bool = False
     open: int = 0
 
     def __call__(self, settings: dict[str, Any]) -> Broker:
@@ -33,6 +36,10 @@ class Broker:
         if self.refuses:
             raise KafkaException(KafkaError(self.refuses.pop(0)))
         return 0, 1
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        hidden = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if self.hidden else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=hidden)})
 
     def assign(self, partitions: list[Any]) -> None:
         assert [(one.topic, one.partition, one.offset) for one in partitions] == [("p", 0, 0)]
@@ -76,3 +83,14 @@ def test_a_topic_that_was_made_and_is_not_known_is_no_reason_to_begin_anew(
         topic_of(broker).read(must_exist=True)
     assert len(broker.refuses) < 100
     assert broker.open == 0
+
+
+@pytest.mark.parametrize("must_exist", [False, True])
+@pytest.mark.parametrize("code", UNKNOWN)
+def test_a_topic_that_may_not_be_seen_is_not_taken_for_one_without_a_position(
+    code: int, must_exist: bool
+) -> None:
+    broker = Broker([code], hidden=True)
+    with pytest.raises(ConfigurationError, match="READ on topic p"):
+        topic_of(broker).read(must_exist=must_exist)
+    assert (broker.refuses, broker.open) == ([], 0)

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.exceptions import CommitConflict, OffsetMissing
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.kafka import producer as producer_module
 from airflow_cdc_provider.kafka.errors import BrokersAway, RecordsRefused
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -208,6 +208,40 @@ def test_a_fatal_error_that_callbacks_wrap_is_found(
     raising: Callable[[float], int] = flush
     monkeypatch.setattr(setting.client, "flush", raising)
     with pytest.raises(CommitConflict):
+        publish(setting)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_records_of_a_transaction_that_has_ended_are_not_waited_for(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    left = [1, 0]
+
+    def flush(seconds: float) -> int:
+        if len(left) == 2:
+            code = KafkaError.COORDINATOR_NOT_AVAILABLE if ended else KafkaError._STATE
+            setting.client.fails["begin"] = [failure(code, txn_requires_abort=ended)]
+        return left.pop(0)
+
+    monkeypatch.setattr(setting.client, "flush", flush)
+    if ended:
+        with pytest.raises(BrokersAway, match="COORDINATOR_NOT_AVAILABLE"):
+            publish(setting)
+        assert (setting.client.calls[-1], left) == ("abort", [0])
+    else:
+        publish(setting)
+        assert (setting.client.calls[-1], left) == ("commit", [])
+
+
+def test_a_producer_that_ended_before_a_record_tells_what_ended_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poll(seconds: float) -> int:
+        raise failure(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True)
+
+    setting.client.fails["produce"] = [failure(KafkaError._FATAL)]
+    monkeypatch.setattr(setting.client, "poll", poll)
+    with pytest.raises(ConfigurationError, match="the right WRITE on transactional id shop"):
         publish(setting)
 
 

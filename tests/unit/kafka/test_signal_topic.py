@@ -196,9 +196,16 @@ def test_a_coordinator_that_moves_is_waited_for(listening: Listening) -> None:
     listening.topic.group_failures = [KafkaError(KafkaError.NOT_COORDINATOR)]
     assert len(listening.look()) == 1
     other = Listening(listening.topic)
-    other.topic.group_failures = [KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)]
-    with pytest.raises(ConfigurationError, match="GROUP_AUTHORIZATION_FAILED"):
-        other.look()
+    other.topic.group_failures = [KafkaError(KafkaError._TIMED_OUT)]
+    assert other.look() == [], "the group's offset is the end"
+    assert other.topic.group_failures == []
+
+
+def test_a_group_that_may_not_be_asked_for_is_named(listening: Listening) -> None:
+    listening.topic.group_failures = [KafkaError(KafkaError._TIMED_OUT)]
+    listening.topic.refused_group = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigurationError, match="the right READ on group kafka-signal"):
+        listening.look()
 
 
 def test_messages_for_others_alone_cost_a_commit_only_now_and_then(listening: Listening) -> None:

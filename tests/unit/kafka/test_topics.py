@@ -167,7 +167,7 @@ def test_a_topic_that_another_run_has_made_meanwhile_is_there() -> None:
             "describe",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             RecordsRefused,
-            "the right to describe the topic",
+            "the right DESCRIBE on topic",
         ),
         ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "brokers take names of letters"),
         ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "or the transform that names the topic"),
