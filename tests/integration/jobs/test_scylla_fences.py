@@ -100,7 +100,7 @@ def test_writes_that_a_truncates_time_cant_place_are_found_by_the_snapshot_after
     assert_equal(shop, cluster)
 
 
-@pytest.mark.parametrize("mode", ["never", "initial"])
+@pytest.mark.parametrize("mode", [pytest.param("never", marks=pytest.mark.long), "initial"])
 def test_a_table_that_is_made_anew_has_its_own_rows_alone(
     shop: Shop, names: SystemKeyspaces, mode: str
 ) -> None:
