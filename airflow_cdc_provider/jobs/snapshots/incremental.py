@@ -24,7 +24,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.jobs.context import JobContext, log
-from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress, pack_ranges, unpack_ranges
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.read import Paced, Reader, batches, read_partitions
@@ -201,11 +201,11 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
     if not copy.begun:
         plan = source.plan_snapshot(copy.table, copy.where or None)
         log.info("%s: copying %d ranges, about %s rows", copy.table, len(plan.ranges), plan.estimated_rows)
-        copy = replace(copy, begun=True, ranges=pack_ranges(plan.ranges))
-    left = unpack_ranges(copy.ranges)[copy.committed :] if copy.ranges else []
-    taken = left[: _RANGES_PER_CORE * cores]
-    after = replace(copy, committed=copy.committed + len(taken), chunks=copy.chunks + len(taken))
-    return _Step(taken, after, ended=len(taken) == len(left))
+        copy = replace(copy, begun=True, ranges=source.planned_ranges.to_json(plan.ranges))
+    taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
+    left = copy.ranges[len(taken) :]
+    after = replace(copy, ranges=left, chunks=copy.chunks + len(taken))
+    return _Step(taken, after, ended=not left)
 
 
 @contextmanager
