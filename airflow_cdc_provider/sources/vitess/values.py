@@ -87,7 +87,7 @@ def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Arr
     if family == "decimal":
         return decimal_texts(data, starts, ends, column.scale)
     if family == "float":
-        kind = pa.float32() if column.type.word == "float" else pa.float64()
+        kind = pa.float32() if column.type.name == "float" else pa.float64()
         numbers, misfits = read_floats(data, starts, ends, kind)
         return float_texts(numbers), misfits
     if family == "integer":
@@ -146,7 +146,7 @@ def _members(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.
         return shown, _missing(shown, starts)
     numbers, misfits = read_decimals(data, starts, ends, 20, 0)
     distinct = pc.dictionary_encode(numbers)
-    is_set = column.type.word == "set"
+    is_set = column.type.name == "set"
     found = [_named(int(number), names, is_set=is_set) for number in distinct.dictionary.to_pylist()]
     shown = pa.array(found, pa.string()).take(distinct.indices)
     return shown, misfits | _missing(shown, starts)

@@ -15,8 +15,8 @@ def test_the_documentation_shows_the_table_of_types() -> None:
 
 
 def test_each_word_stands_once_in_the_table() -> None:
-    words = [word for row in TYPES for word in row.words]
-    assert len(words) == len(set(words))
+    names = [name for row in TYPES for name in row.names]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
