@@ -22,7 +22,7 @@ from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCA
 from airflow_cdc_provider.changes.spans import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
-from airflow_cdc_provider.sources.vitess.failures import SchemaBehind
+from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPlace, vgtid_shards
@@ -138,7 +138,7 @@ class Cutter:
         Raises:
             BrokenMessage: A response can't be parsed; none of them is added.
             CorruptInput: A position doesn't follow the one before it.
-            SchemaBehind: A tablet doesn't know the column names of a table.
+            StaleTabletSchema: A tablet doesn't know the column names of a table.
         """
         data = b"".join(responses)
         ends = np.cumsum([len(response) for response in responses], dtype=np.int64)
@@ -307,7 +307,7 @@ class Cutter:
         body = events.body(number)
         for field in fields.fields:
             if field.name.startswith("@"):
-                raise SchemaBehind(
+                raise StaleTabletSchema(
                     f"Illegal prefix '@' for column: {field.name}, from schema: {table.keyspace}, "
                     f"table: {table.table}",
                     remedy="if the error persists, start vttablets with --track-schema-versions",

@@ -111,7 +111,7 @@ def position_of(
         found = dict(newest(_by_task(own)))
     else:
         tasks = _of_tasks(own, options, topology())
-        found = {shard: offset for share in tasks.values() for shard, offset in share.items()}
+        found = {shard: offset for assignment in tasks.values() for shard, offset in assignment.items()}
     if not found:
         raise ConfigurationError(
             "this Debezium offset contains no position",
@@ -150,9 +150,9 @@ def to_debezium(position: Position, topic_prefix: str, layout: Layout | None) ->
         tasks = {layout.generation - 1: layout.previous_tasks, **tasks}
         require_change(layout, position.shards, position.shards)
     return [
-        (_partition(topic_prefix, TaskKey(generation, number, task)), _offset(position.of_shards(share)))
+        (_partition(topic_prefix, TaskKey(generation, number, task)), _offset(position.of_shards(assignment)))
         for generation, number in tasks.items()
-        for task, share in enumerate(assign_shards(position.shards, number))
+        for task, assignment in enumerate(assign_shards(position.shards, number))
     ]
 
 
@@ -181,8 +181,8 @@ def moved(
     own = _of_server(offsets, topic_prefix)
     generation = _connector_generation(own, options)
     return [
-        (_partition(topic_prefix, key), _written(share, generation))
-        for key, share in _of_tasks(own, options, topology).items()
+        (_partition(topic_prefix, key), _written(assignment, generation))
+        for key, assignment in _of_tasks(own, options, topology).items()
     ]
 
 

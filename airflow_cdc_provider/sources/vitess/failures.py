@@ -13,11 +13,11 @@ from typing import Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 
 
-class SchemaBehind(TransientError):
+class StaleTabletSchema(TransientError):
     """A tablet's schema of a table doesn't match the changes that it reads; usually transient."""
 
 
-class ParticipantsApart(TransientError):
+class PartialReshard(TransientError):
     """A stream has only some of the shards of a reshard, so VTGate can't follow the reshard in it."""
 
 
@@ -41,7 +41,7 @@ _CONFIGURATION_CODES: Final = {
     "NOT_FOUND": "",
     "ALREADY_EXISTS": "",
     "OUT_OF_RANGE": "",
-    "UNIMPLEMENTED": "the server isn't VTGate (use its gRPC port, not MySQL's or the web page's), or is too old",
+    "UNIMPLEMENTED": "the server isn't VTGate (use its gRPC port, not MySQL's or the web one), or too old",
 }
 
 
@@ -71,11 +71,11 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
         if part in text:
             return ConfigurationError(doing, found=found, remedy=remedy)
     if _BEHIND.search(text):
-        return SchemaBehind(
+        return StaleTabletSchema(
             doing, found=found, remedy="if the error persists, start vttablets with --track-schema-versions"
         )
     if _PARTIAL_RESHARD in text:
-        return ParticipantsApart(doing, found=found, remedy="read all shards of the reshard")
+        return PartialReshard(doing, found=found, remedy="read all shards of the reshard")
     if _LOST.search(text):
         return PositionLost(
             doing,

@@ -170,7 +170,7 @@ class TableHistory:
             # Rows from before the column was dropped have the same fields as those with the new column.
             columns = zip(restored.shape.columns, step, strict=True)
             added = [column.name for column, origin in columns if isinstance(origin, FromDefault)]
-            open_questions += [f"column {name} was dropped and added restored" for name in added]
+            open_questions += [f"column {name} was dropped and added again" for name in added]
             dues += [SnapshotDue(after[-1].moment_us, question) for question in open_questions]
         return cls(
             table,
@@ -326,8 +326,8 @@ def _restored_version(
 ) -> _FieldsRecord | None:
     """Return the older version that statements after the newest one restored.
 
-    Fields that were seen before are not recorded restored, so only statements show that a column was dropped
-    restored.
+    Fields that were seen before are not recorded again, so only statements show that a column was dropped
+    again.
     """
     newest = chain[-1].shape
     names: dict[str, str | Added] = {column.name: column.name for column in newest.columns}

@@ -150,7 +150,7 @@ class VitessStream:
         False,
     )
     journals: bool = option(
-        "Request journals of reshards (Vitess 21; older servers ignore it) to report reshards in log and metrics",
+        "Request journals of reshards (Vitess 21; older servers ignore it) to report them in log and metrics",
         True,
     )
     minimize_skew: bool = option("Delay shards that are ahead of others by more than 2 seconds", False)
@@ -208,13 +208,13 @@ class VitessAdvanced:
     )
     call_seconds: float = option("Timeout of statements", 30.0, minimum=0.1)
     stall_seconds: float = option(
-        "How long a stream may deliver no transaction although there are some, before the run fails",
+        "Maximum time without a transaction while the head is ahead, before the run fails",
         300.0,
         minimum=1.0,
     )
     connect_attempts: int = option(
-        "Number of retries after losing VTGate, each after a pause. With the default pauses a run fails after "
-        "20 min 7 s; 0: at once; -1: never",
+        "Number of retries after a lost connection to VTGate, each after a pause. With the default pauses a "
+        "run fails after 20 min 7 s; 0: at once; -1: never",
         16,
         minimum=NO_LIMIT,
     )
@@ -241,8 +241,8 @@ class VitessOptions:
         "Exclude shards without a serving tablet of the type; otherwise a stream waits for them", False
     )
     start_at: str = option(
-        "Position at which the first run starts: current, or a VGTID as JSON with keyspace, shard and gtid of "
-        "each shard. Ignored once there is an offset",
+        "Position at which the first run starts: current, or a VGTID as JSON with keyspace, shard and gtid "
+        "of each shard. Ignored once there is an offset",
         CURRENT,
         read=_start_at,
         check=_vgtid,

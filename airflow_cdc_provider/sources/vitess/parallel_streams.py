@@ -7,7 +7,7 @@ Debezium's tasks.
 
 Each plan assigns the shards of its offset again, so assignments change after a reshard. VTGate can follow a
 reshard only in a stream that has all participating shards. Shards that the head shows as merged are assigned
-to the same stream. If the reshard is detected too late (:class:`.failures.ParticipantsApart`), one stream
+to the same stream. If the reshard is detected too late (:class:`.failures.PartialReshard`), one stream
 reads all shards until the set of shards changes.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from airflow_cdc_provider.exceptions import ReshardStopped
 from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers, added
-from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, overlap
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
@@ -87,7 +87,7 @@ class ParallelStreams:
             raise _reshard_error(*self._stopped_at)
         try:
             return self._plan(self._assign(start, head), start, head, limit)
-        except ParticipantsApart as error:
+        except PartialReshard as error:
             if self._read_by_one == frozenset(start.shards) or len(start.shards) == 1:
                 raise
             log.warning("Reading all shards with one stream until the reshard is complete: %s", error)

@@ -37,11 +37,11 @@ from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import (
     LAST_ROW,
-    MOST_TRANSACTIONS,
+    MAX_TRANSACTIONS,
     Position,
     copy_key,
     next_epoch,
-    place_key,
+    position_key,
 )
 from airflow_cdc_provider.sources.vitess.prefetch import Prefetcher, StreamEnded
 from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
@@ -114,7 +114,7 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
     # epochs of their parents and inherit their fences, so these must be below all changes of the children.
     for parent in {parent for known in own.values() for parent in known.parents} - own.keys():
         epoch = min(known.epoch for known in own.values() if parent in known.parents)
-        fences[parent] = copy_key(place_key(max(epoch - 1, 0), MOST_TRANSACTIONS), planned_us)
+        fences[parent] = copy_key(position_key(max(epoch - 1, 0), MAX_TRANSACTIONS), planned_us)
     return SnapshotPlan(
         table=table,
         ranges=tuple(
@@ -324,7 +324,7 @@ class _Copy:
 
     def _key(self, gtid: str) -> bytes:
         epoch = next_epoch(self._range.epoch, self._range.gtid, gtid)
-        return place_key(epoch, GtidSet.parse(gtid).count)
+        return position_key(epoch, GtidSet.parse(gtid).count)
 
     def _packet_records(self, events: Any, rows: Any, entry: Any) -> Iterator[pa.RecordBatch]:
         yield from self._fields_record(entry)

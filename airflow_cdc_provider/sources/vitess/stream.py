@@ -29,7 +29,7 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.pauses import pauses
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers
 from airflow_cdc_provider.sources.vitess.cutting import Cutter
-from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.prefetch import BufferedStats, Prefetcher, StreamEnded
@@ -139,7 +139,7 @@ class ChangeStream:
                 break
             try:
                 assembler = self._read_next(_batch_bytes(limit, read_bytes, changes))
-            except ParticipantsApart:
+            except PartialReshard:
                 raise  # VTGate would refuse the same stream again
             except (TransientError, StreamEnded) as error:
                 drained, schema_records = self._drain()

@@ -13,7 +13,7 @@ from airflow_cdc_provider.exceptions import PositionLost, ReshardStopped
 from airflow_cdc_provider.hooks.vitess_feed import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.mongodb.selection import Selection
-from airflow_cdc_provider.sources.vitess.failures import ParticipantsApart
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.requests import filter_of
@@ -158,7 +158,7 @@ def test_several_streams_follow_shards_that_become_one(cluster: VitessCluster) -
     alone = ChangeStream(
         lambda: client, options, lambda: filter_of(["item"]), str.isascii, lambda table, name: False
     )
-    with pytest.raises(ParticipantsApart, match="not all journaling participants"):
+    with pytest.raises(PartialReshard, match="not all journaling participants"):
         alone.plan(
             Position.from_offset(start).of_shards(["shop/80-"]),
             Position.from_offset(head).of_shards(["shop/40-"]),

@@ -12,7 +12,7 @@ import pytest
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.vitess import protocol
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
-from airflow_cdc_provider.sources.vitess.failures import SchemaBehind, failure
+from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, failure
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.recording_vtgate import RecordingVtgate, failed, table
 
@@ -226,8 +226,8 @@ def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
         ("INTERNAL", "not all journaling participants", TransientError),
         ("RESOURCE_EXHAUSTED", "pool is full", TransientError),
         ("FAILED_PRECONDITION", "operation not allowed in state NOT_SERVING", TransientError),
-        ("UNKNOWN", "cannot determine table columns for evolve: event has [8 3]", SchemaBehind),
-        ("UNKNOWN", "failed to reload schema after DDL encountered in stream", SchemaBehind),
+        ("UNKNOWN", "cannot determine table columns for evolve: event has [8 3]", StaleTabletSchema),
+        ("UNKNOWN", "failed to reload schema after DDL encountered in stream", StaleTabletSchema),
         ("RESOURCE_EXHAUSTED", "Received message larger than max (5 vs. 4)", ConfigurationError),
         ("INTERNAL", "could not decode position rubbish", ConfigurationError),
         ("UNKNOWN", "table nosuch is not present in the database", ConfigurationError),

@@ -102,7 +102,7 @@ def test_a_raised_generation_adds_one_to_all_epochs_at_the_next_start_and_once()
 @pytest.mark.parametrize("back", ["current", ""])
 def test_a_shard_that_goes_back_to_no_position_breaks_the_stream(back: str) -> None:
     place = Position({"shop/-80": ShardPlace(gtid(5), 1)})
-    cutter = Cutter(
+    assembler = Cutter(
         place,
         str.isascii,
         lambda table, name: False,
@@ -112,7 +112,7 @@ def test_a_shard_that_goes_back_to_no_position_breaks_the_stream(back: str) -> N
     )
 
     with pytest.raises(CorruptInput, match="went back to none"):
-        cutter.take(response(*transaction("-80", {"-80": back})), 1)
+        assembler.take(response(*transaction("-80", {"-80": back})), 1)
 
 
 @pytest.mark.covers("VIT-TXN-07")

@@ -138,7 +138,7 @@ def test_many_responses_together_give_the_records_that_they_give_one_by_one(
 
     def cut(size: int) -> tuple[pa.Table, Position, int]:
         place = Position({"shop/-80": ShardPlace(gtid(10), 1), "shop/80-": ShardPlace(gtid(20), 1)})
-        cutter = Cutter(
+        assembler = Cutter(
             place,
             slice_bytes=1 if cuts_often else 1 << 20,
             keep_empty=True,
@@ -146,13 +146,13 @@ def test_many_responses_together_give_the_records_that_they_give_one_by_one(
             **NONE_KNOWN,
         )
         for first in range(0, len(responses), size):
-            cutter.take_all(responses[first : first + size], 1)
-        slices, beside = cutter.give(1)
+            assembler.add_all(responses[first : first + size], 1)
+        slices, beside = assembler.give(1)
         records = records_of(slices, beside, empty=True)
         return (
             records.sort_by([("origin", "ascending"), ("position", "ascending")]),
-            cutter.place,
-            cutter.repeated,
+            assembler.place,
+            assembler.repeated,
         )
 
     together, one_by_one = cut(at_once), cut(1)

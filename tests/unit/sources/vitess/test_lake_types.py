@@ -7,7 +7,7 @@ from airflow_cdc_provider.sources.vitess.fields import Column, ColumnType, Table
 from airflow_cdc_provider.sources.vitess.lake_types import TYPES, LakeTypes, family_of, type_table
 from airflow_cdc_provider.sources.vitess.protocol import TYPES as WIRE_TYPES
 from tests.conftest import ROOT
-from tests.unit.sources.vitess.made_records import TABLE, fields
+from tests.unit.sources.vitess.record_builders import TABLE, fields
 
 
 def test_the_documentation_shows_the_table_of_types() -> None:

@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.base import ReadLimit
 from airflow_cdc_provider.sources.stream_numbers import StreamNumbers, added
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
-from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams, joined_shards
+from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams, merged_groups
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPlace
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.stream import ChangeStream
@@ -273,14 +273,14 @@ def test_a_stream_that_fails_ends_the_others_and_nothing_is_lost() -> None:
 def test_shards_that_turned_into_one_are_joined() -> None:
     halves = ["shop/-40", "shop/40-80", "shop/80-c0", "shop/c0-"]
 
-    assert joined_shards(halves, halves) == [(shard,) for shard in halves]
-    assert joined_shards(halves, ["shop/-80", "shop/80-c0", "shop/c0-"]) == [
+    assert merged_groups(halves, halves) == [(shard,) for shard in halves]
+    assert merged_groups(halves, ["shop/-80", "shop/80-c0", "shop/c0-"]) == [
         ("shop/-40", "shop/40-80"),
         ("shop/80-c0",),
         ("shop/c0-",),
     ]
-    assert joined_shards(halves, ["shop/-60", "shop/60-"]) == [tuple(halves)]
-    assert joined_shards(halves, ["shop/-20", "shop/20-40", *halves[1:]]) == [(shard,) for shard in halves]
+    assert merged_groups(halves, ["shop/-60", "shop/60-"]) == [tuple(halves)]
+    assert merged_groups(halves, ["shop/-20", "shop/20-40", *halves[1:]]) == [(shard,) for shard in halves]
 
 
 def test_numbers_of_streams_are_added() -> None:

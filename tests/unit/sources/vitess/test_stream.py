@@ -46,7 +46,7 @@ from tests.unit.sources.vitess.fake_vtgate import (
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "vitess"
 ALL = ReadLimit()
-NONE_KNOWN: dict[str, Any] = {"selects": lambda table: True, "knows": lambda table, name: False}
+NONE_KNOWN: dict[str, Any] = {"selects": lambda table: True, "is_recorded": lambda table, name: False}
 
 
 def at(**shards: int | str) -> Position:
@@ -143,13 +143,13 @@ def test_a_plan_holds_all_rows_up_to_the_head_in_commit_order(stack: ExitStack) 
 def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
     events = [*LOW1, *LOW2, *HIGH1]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
-    cutter = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
+    assembler = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
     for first, end in itertools.pairwise(cuts):
-        cutter.take(response(*events[first:end]), 1)
-    slices, beside = cutter.give(1)
+        assembler.take(response(*events[first:end]), 1)
+    slices, beside = assembler.give(1)
 
     assert changes(records_of(slices, beside)) == EXPECTED
-    assert cutter.place == HEAD
+    assert assembler.place == HEAD
 
 
 @pytest.mark.covers("VIT-STR-08")
@@ -216,7 +216,7 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
         order.insert(first + 1 + place % 3, steps[number])
     events = [one for step in order for one in step]
     cuts = sorted({0, len(events), *(b for b in borders if b < len(events))})
-    cutter = Cutter(
+    assembler = Cutter(
         START,
         slice_bytes=1 if cuts_often else 1 << 20,
         keep_empty=False,
@@ -224,12 +224,12 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
         **NONE_KNOWN,
     )
     for first, end in itertools.pairwise(cuts):
-        cutter.take(response(*events[first:end]), 1)
-    slices, beside = cutter.give(1)
+        assembler.take(response(*events[first:end]), 1)
+    slices, beside = assembler.give(1)
 
     assert sorted(changes(records_of(slices, beside))) == EXPECTED
-    assert cutter.place == HEAD
-    assert cutter.repeated == len(order) - 3
+    assert assembler.place == HEAD
+    assert assembler.repeated == len(order) - 3
 
 
 def test_a_transaction_begun_again_in_parts_counts_once(stack: ExitStack) -> None:
@@ -254,9 +254,9 @@ def test_a_transaction_without_a_row_moves_the_offset_and_leaves_no_record(stack
 
 
 def test_transactions_without_rows_are_kept_if_asked_for() -> None:
-    cutter = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
-    cutter.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
-    slices, _ = cutter.give(1)
+    assembler = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
+    assembler.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
+    slices, _ = assembler.give(1)
 
     (one,) = records_of(slices, empty=True).to_pylist()
 
@@ -468,18 +468,18 @@ def start_of(messages: Sequence[bytes]) -> Position:
 @pytest.mark.covers("VIT-RSH-01")
 def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> None:
     messages = recorded(name)
-    cutter = Cutter(
+    assembler = Cutter(
         start_of(messages), slice_bytes=1 << 14, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
     )
     for message in messages:
-        cutter.take(message, 1)
-    slices, beside = cutter.give(1)
+        assembler.take(message, 1)
+    slices, beside = assembler.give(1)
 
     found = records_of(slices, beside)
 
     keys = sorted((origin, text[:3]) for _, origin, text in changes(found))
     assert keys == [("shop/40-80", "720"), ("shop/40-80", "721"), ("shop/80-", "722")]
-    assert {s: (p.epoch, p.parents) for s, p in cutter.place.shards.items()} == {
+    assert {s: (p.epoch, p.parents) for s, p in assembler.place.shards.items()} == {
         "shop/80-": (1, ()),
         "shop/-40": (2, ("shop/-80",)),
         "shop/40-80": (2, ("shop/-80",)),
@@ -577,7 +577,7 @@ def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack
 
 
 def test_two_shards_that_become_one_stand_before_their_journals_until_both_came() -> None:
-    cutter = Cutter(
+    assembler = Cutter(
         Position({f"shop/{name}": ShardPlace(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
         slice_bytes=1 << 20,
         keep_empty=False,
@@ -586,8 +586,8 @@ def test_two_shards_that_become_one_stand_before_their_journals_until_both_came(
     )
 
     def take(shard: str, shards: dict[str, int | str], *inside: Any) -> dict[str, str]:
-        cutter.take(response(*transaction(shard, shards, *inside)), 1)
-        return {name.removeprefix("shop/"): place.gtid for name, place in cutter.place.shards.items()}
+        assembler.take(response(*transaction(shard, shards, *inside)), 1)
+        return {name.removeprefix("shop/"): place.gtid for name, place in assembler.place.shards.items()}
 
     def change(shard: str, number: int) -> list[Any]:
         return [fields("item", shard), rows("item", shard, (None, [f"{number}", "x"]))]
@@ -604,8 +604,8 @@ def test_two_shards_that_become_one_stand_before_their_journals_until_both_came(
     assert both == {"-80": gtid(3), "80-": gtid(5)}
     assert late == {"-80": gtid(3), "80-": gtid(6)}
     assert followed == {"-80": gtid(4), "80-": gtid(6)}
-    assert cutter.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
-    slices, beside = cutter.give(1)
+    assert assembler.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
+    slices, beside = assembler.give(1)
     found = records_of(slices, beside)
     assert [origin for _, origin, _ in changes(found)] == ["shop/40-80", "shop/80-", "shop/-80"]
     assert [r["payload"] for r in beside if r["schema_id"] == "lineage"] == [
@@ -621,16 +621,18 @@ def test_every_recorded_row_becomes_a_record() -> None:
         message = events.messages[first] + 1
         streamed = [data[a:b].tobytes() for a, b in zip(starts[message:], ends[message:], strict=True)]
         begin = Position({shard: ShardPlace("current") for shard in start_of(streamed).shards})
-        cutter = Cutter(begin, slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
+        assembler = Cutter(
+            begin, slice_bytes=1 << 12, keep_empty=False, stops_at_journals=False, **NONE_KNOWN
+        )
         expected = []
         for one in streamed:
-            cutter.take(one, 1)
+            assembler.take(one, 1)
             expected += [
                 change.SerializeToString()
                 for event in VStreamResponse.FromString(one).events
                 for change in event.row_event.row_changes
             ]
-        records = records_of(*cutter.give(1))
+        records = records_of(*assembler.give(1))
         found = [r["payload"] for r in records.to_pylist() if r["kind"] == CHANGE]
         assert [RowChange.FromString(p) for p in found] == [RowChange.FromString(p) for p in expected]
         assert expected

@@ -12,9 +12,9 @@ from airflow_cdc_provider.sources.vitess.task_offsets import (
     Layout,
     ShardOffset,
     TaskKey,
+    assign_shards,
     migrated,
     newest,
-    shares,
 )
 
 FOUR = ("shop/-40", "shop/40-80", "shop/80-c0", "shop/c0-")
@@ -31,7 +31,7 @@ def kept(
     """What tasks have stored that share these shards."""
     return {
         TaskKey(generation, tasks, task): {shard: places[shard] for shard in share}
-        for task, share in enumerate(shares(places, tasks))
+        for task, share in enumerate(assign_shards(places, tasks))
     }
 
 
@@ -44,18 +44,18 @@ PLACES = {shard: at(number) for number, shard in enumerate(FOUR, 1)}
 
 @pytest.mark.covers("VIT-OFS-05")
 def test_four_shards_and_two_tasks_are_dealt_out_round_robin() -> None:
-    assert shares(reversed(FOUR), 2) == [("shop/-40", "shop/80-c0"), ("shop/40-80", "shop/c0-")]
+    assert assign_shards(reversed(FOUR), 2) == [("shop/-40", "shop/80-c0"), ("shop/40-80", "shop/c0-")]
 
 
 @given(NAMES, st.integers(1, 50))
 def test_every_shard_is_of_one_task_and_shares_differ_by_one_at_most(names: set[str], tasks: int) -> None:
-    dealt = shares(names, tasks)
+    assignments = assign_shards(names, tasks)
 
-    assert sorted(shard for share in dealt for shard in share) == sorted(names)
-    assert len(dealt) == min(tasks, len(names))
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    assert sorted(shard for share in assignments for shard in share) == sorted(names)
+    assert len(assignments) == min(tasks, len(names))
+    assert max(map(len, assignments)) - min(map(len, assignments)) <= 1
     for number, shard in enumerate(sorted(names)):
-        assert shard in dealt[number % len(dealt)]
+        assert shard in assignments[number % len(assignments)]
 
 
 @pytest.mark.covers("VIT-OFS-06")

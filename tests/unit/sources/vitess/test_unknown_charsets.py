@@ -24,8 +24,8 @@ from tests.unit.sources.vitess.fake_vtgate import (
     rows,
     transaction,
 )
-from tests.unit.sources.vitess.made_records import fields as made_fields
-from tests.unit.sources.vitess.made_records import ran, seen
+from tests.unit.sources.vitess.record_builders import fields as made_fields
+from tests.unit.sources.vitess.record_builders import ran, seen
 from tests.unit.sources.vitess.test_stream import START, at
 
 ANSWERS: dict[str, list[tuple[str, ...]]] = {

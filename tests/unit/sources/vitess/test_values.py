@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.sources.vitess.charsets import charset_name, decode_column, decoder, known_charsets
 from airflow_cdc_provider.sources.vitess.fields import Column
 from airflow_cdc_provider.sources.vitess.lake_types import LakeTypes
-from airflow_cdc_provider.sources.vitess.values import show, shown_or_bytes, texts
+from airflow_cdc_provider.sources.vitess.values import texts, texts_or_hex, to_lake_type
 from tests.unit.sources.vitess.spans_of import spans_of
 
 UTF8 = 255
@@ -26,12 +26,12 @@ def column(column_type: str, **facts: Any) -> Column:
 
 def shown(column: Column, *values: bytes | None) -> list[Any]:
     """Show values in the column's own lake type, misfits as the word."""
-    array, misfits = show(column, LakeTypes().of(column), *spans_of(values))
+    array, misfits = to_lake_type(column, LakeTypes().of(column), *spans_of(values))
     return ["misfit" if odd else value for value, odd in zip(array.to_pylist(), misfits, strict=True)]
 
 
 def as_text(column: Column, *values: bytes | None) -> list[Any]:
-    return shown_or_bytes(column, *spans_of(values)).to_pylist()
+    return texts_or_hex(column, *spans_of(values)).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -198,18 +198,18 @@ def test_moments_are_those_of_the_calendar(moments: list[datetime.datetime | Non
 def test_with_temporal_text_every_date_is_mysqls_text() -> None:
     types = LakeTypes(temporal="text")
     assert types.of(column("date")) == pa.string()
-    array, misfits = show(column("date"), pa.string(), *spans_of([b"0000-00-00", b"2024-01-01"]))
+    array, misfits = to_lake_type(column("date"), pa.string(), *spans_of([b"0000-00-00", b"2024-01-01"]))
     assert array.to_pylist() == ["0000-00-00", "2024-01-01"]
     assert not misfits.any()
 
 
 def test_values_of_an_older_type_are_shown_in_the_present_one() -> None:
     members = column("enum('7','x')", as_text=False)
-    array, misfits = show(members, pa.int32(), *spans_of([b"1", b"2"]))
+    array, misfits = to_lake_type(members, pa.int32(), *spans_of([b"1", b"2"]))
     assert array.to_pylist() == [7, None]
     assert misfits.tolist() == [False, True]
-    array, _ = show(column("int"), pa.decimal128(9, 2), *spans_of([b"5"]))
+    array, _ = to_lake_type(column("int"), pa.decimal128(9, 2), *spans_of([b"5"]))
     assert array.to_pylist() == [Decimal("5.00")]
-    array, _ = show(column("date"), pa.timestamp("us"), *spans_of([b"2024-01-02"]))
+    array, _ = to_lake_type(column("date"), pa.timestamp("us"), *spans_of([b"2024-01-02"]))
     assert array.to_pylist() == [datetime.datetime(2024, 1, 2)]
     assert texts(column("decimal(6,2)"), *spans_of([b"9.99"]))[0].to_pylist() == ["9.99"]

@@ -37,16 +37,18 @@ def captured(
     def selects(table: str) -> bool:
         return True
 
-    def knows(table: str, schema_id: str) -> bool:
+    def is_recorded(table: str, schema_id: str) -> bool:
         return (table, schema_id) in fields
 
     fields: dict[tuple[str, str], bytes] = {}
     events = recorded_events(path, Damage(strict=True))
     place = Position({f"{keyspace}/{shard}": ShardPlace("current") for shard in shards})
-    cutter = Cutter(place, selects, knows, slice_bytes=4096, keep_empty=True, stops_at_journals=False)
+    assembler = Cutter(
+        place, selects, is_recorded, slice_bytes=4096, keep_empty=True, stops_at_journals=False
+    )
     spans = zip(events.keys, events.ends, strict=True)
-    cutter.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
-    slices, schemas = cutter.give(0)
+    assembler.take(b"".join(events.data[first:last].tobytes() for first, last in spans), 0)
+    slices, schemas = assembler.give(0)
     fields.update({(one["source_table"], one["schema_id"]): one["payload"] for one in schemas})
     read = SliceReader(selects, empty_transactions=not isinstance(name, Path))
     statements = [one for one in schemas if (one["kind"], one["schema_id"]) == (record.SCHEMA, DDL)]
