@@ -309,7 +309,8 @@ class _Copy:
             if entry.shard == self._range.shard:
                 return entry
         raise CorruptInput(
-            f"a VGTID of the copy of {self._part.table} doesn't contain its shard", expected=self._range.shard
+            f"a VGTID of the copy of {self._range.table} doesn't contain its shard",
+            expected=self._range.shard,
         )
 
     def _require_recent(self, gtid: str) -> None:
@@ -317,7 +318,7 @@ class _Copy:
         if not GtidSet.parse(gtid).contains(stored):
             raise TransientError(
                 f"a tablet of {self._origin} is behind the stored offset",
-                expected=f"all transactions of {self._part.gtid}",
+                expected=f"all transactions of {self._range.gtid}",
                 found=gtid,
                 remedy="the copy is retried; wait until replication has caught up",
             )

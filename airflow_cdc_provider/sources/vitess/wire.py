@@ -16,8 +16,8 @@ copying bytes.
 
 :func:`scan` parses down to the start of each ``RowChange``, but not its contents, nor those of ``VGtid``,
 ``Field`` and ``Journal``: their readers validate them. Unknown fields and fields with an unexpected wire type
-are skipped, as in protobuf. A singular message field that occurs twice is rejected, while protobuf would merge
-both: VTGate doesn't send it.
+are skipped, as in protobuf. A singular message field that occurs twice is rejected, while protobuf would
+merge both: VTGate doesn't send it.
 """
 
 from __future__ import annotations

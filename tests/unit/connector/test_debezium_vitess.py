@@ -329,7 +329,7 @@ def test_epochs_by_hand() -> None:
         ({"vitess.shard.epoch.map": '{"-80": "1"}'}, "a JSON object of shards and epochs"),
         (
             {"vitess.shard.epoch.map": '{"-80": 1}', "vitess.shard": "-80,80-"},
-            "names other shards than the capture begins with: expected -80, 80-, found -80",
+            "doesn't name the shards at the start of the capture: expected -80, 80-, found -80",
         ),
     ],
 )

@@ -257,5 +257,5 @@ def test_a_shard_that_the_offset_lacks_is_refused(vitess_server: VitessServer) -
     with closing(source_of(vitess_server, "lacks1")) as source:
         start = {"shop/-80": source.start()["shop/-80"]}
 
-        with pytest.raises(ConfigurationError, match="no place of shop/80-"):
+        with pytest.raises(ConfigurationError, match="no position of shop/80-"):
             source.plan(start, source.head(), ReadLimit())

@@ -76,7 +76,7 @@ def test_a_vtctld_that_the_connection_names_is_asked() -> None:
     with FakeVtctld(("cdc", "word")) as vtctld:
         place: dict[str, Any] = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port}
         login: dict[str, Any] = {"vtctld_login": "cdc", "vtctld_password": "word"}
-        assert found("", **place, **login)["vtctld"] == ("ok", "tells where 2 shards stand")
+        assert found("", **place, **login)["vtctld"] == ("ok", "returns the positions of 2 shards")
         level, message = found("", **place)["vtctld"]
     assert (level, "UNAUTHENTICATED" in message) == ("error", True)
     assert "vtctld" not in found("")

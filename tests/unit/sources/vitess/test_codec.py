@@ -224,8 +224,8 @@ def test_a_table_truncated_in_a_shard_that_a_reshard_made_is_read_again() -> Non
     [
         (change(None, ["1"]), "ROW-WIDTH: 1 values for 2 columns"),
         (change(["1", "a", "b"], ["1", "a"]), "ROW-WIDTH: 3 values for 2 columns"),
-        (change(None, None), "NO-ROW: the change has neither a row before nor one after"),
-        (change(None, [None, "a"]), "NO-KEY: a column of the key has no value"),
+        (change(None, None), "NO-ROW: the change has neither a before-image nor an after-image"),
+        (change(None, [None, "a"]), "NO-KEY: a key column is NULL"),
         (b"\x12\x05\x0a", "BROKEN-ROW: a field leaves its message"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_row_that_cant_be_read_is_told_and_the_others_are_not_lost(message: An
 def test_rows_of_fields_that_arent_recorded_are_told() -> None:
     other = fields({"id": "bigint"})
     decoded = codec_of(seen(TWO, 1)).decode(batch([changed(other, change(None, ["1"]), 2)]), ())
-    assert decoded.reasons == ("NO-FIELDS: the fields that the row came with aren't recorded",)
+    assert decoded.reasons == ("NO-FIELDS: the fields of the row aren't recorded",)
 
 
 def test_partial_rows_and_json_expressions_are_told() -> None:
@@ -432,19 +432,23 @@ def test_two_columns_may_swap_their_names() -> None:
         (
             "alter table t add n int not null",
             {"id": "bigint", "v": "varchar(20)", "n": "int"},
-            "column n came",
+            "column n was added",
         ),
         (
             "alter table t modify v int",
             {"id": "bigint", "v": "int"},
-            "column v turned from varchar(20) to int",
+            "column v changed from varchar(20) to int",
         ),
         (
             "alter table t modify id int",
             {"id": "int", "v": "varchar(20)"},
-            "column id turned from bigint to int",
+            "column id changed from bigint to int",
         ),
-        ("rename table t to u, w to t", {"id": "bigint", "v": "varchar(20)", "w": "int"}, "column w came"),
+        (
+            "rename table t to u, w to t",
+            {"id": "bigint", "v": "varchar(20)", "w": "int"},
+            "column w was added",
+        ),
     ],
 )
 def test_what_no_statement_explains_makes_a_snapshot_due(
@@ -567,4 +571,4 @@ def test_a_column_that_went_and_came_again_may_hold_what_only_a_snapshot_tells()
     history = codec_of(*records).history
     assert history.column_ids == ("id", "v#2")
     assert history.due is not None
-    assert "went and came" in history.due.reason
+    assert "was dropped and added again" in history.due.reason

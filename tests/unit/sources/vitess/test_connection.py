@@ -36,7 +36,10 @@ def test_port_is_15991_unless_said() -> None:
     assert read(host="vtgate", port=33).target() == "dns:///vtgate:33"
     assert read(host="a:1, b", port="33").addresses == (("a", 1), ("b", 33))
     assert read(host="[::1]").target() == "dns:///[::1]:15991"
-    with pytest.raises(ConfigurationError, match="port is wrong for host b: expected a number, found 'x'"):
+    with pytest.raises(
+        ConfigurationError,
+        match="invalid port for host b in the Vitess connection: expected a number, found 'x'",
+    ):
         read(host="b:x")
 
 
@@ -65,17 +68,17 @@ def test_defaults_are_vitess_clients_own() -> None:
     ("values", "message"),
     [
         ({"extra": {"load_balancing": "grpclb"}}, "one of pick_first, round_robin, found grpclb"),
-        ({"extra": {"max_message_bytes": "lots"}}, "max_message_bytes is wrong: expected a number"),
-        ({"extra": {"keepalive_seconds": -1}}, "keepalive_seconds is wrong"),
+        ({"extra": {"max_message_bytes": "lots"}}, "invalid value for max_message_bytes: expected a number"),
+        ({"extra": {"keepalive_seconds": -1}}, "invalid value for keepalive_seconds"),
         ({"extra": {"headers": "a"}}, "expected name:value,name:value"),
-        ({"extra": {"headers": {"a b": "c"}}}, "a header's name is wrong"),
+        ({"extra": {"headers": {"a b": "c"}}}, "invalid name of a header"),
         ({"extra": {"caller_id": {"user": "x"}}}, "principal, component, subcomponent"),
         ({"extra": {"tls_key_file": "/k"}}, "tls_cert_file and tls_key_file"),
-        ({"extra": {"tls": False, "tls_ca_file": "/k"}}, "turns TLS off"),
+        ({"extra": {"tls": False, "tls_ca_file": "/k"}}, "disables TLS"),
         ({"extra": {"tsl": True}}, "unknown settings: tsl"),
-        ({"extra": "{"}, "extra is no JSON"),
+        ({"extra": "{"}, "extra isn't valid JSON"),
         ({"extra": [1]}, "a JSON object"),
-        ({"password": "x"}, "a password and no login"),
+        ({"password": "x"}, "a password but no login"),
     ],
 )
 def test_wrong_settings_are_told(values: dict[str, Any], message: str) -> None:
@@ -88,7 +91,7 @@ def test_files_of_tls_are_read_and_missing_ones_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ca\.pem can't be read.*No such file"):
         missing.channel()
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(ConfigurationError, match="is no PEM file"):
+    with pytest.raises(ConfigurationError, match="isn't a PEM file"):
         missing.channel()
     named = read(host="a,b", extra={"tls": True})
     assert dict(named.channel_options)["grpc.ssl_target_name_override"] == "a"
@@ -96,7 +99,7 @@ def test_files_of_tls_are_read_and_missing_ones_named(tmp_path: Path) -> None:
 
 def test_several_hosts_are_looked_up_as_one_target() -> None:
     assert read(host="127.0.0.1:1,localhost:2").target().startswith("ipv4:127.0.0.1:1,127.0.0.1:2")
-    with pytest.raises(TransientError, match=r"host nowhere\.invalid isn't found"):
+    with pytest.raises(TransientError, match=r"host nowhere\.invalid can't be resolved"):
         read(host="127.0.0.1,nowhere.invalid").target()
 
 
@@ -147,7 +150,7 @@ def test_failed_statement_is_an_error_by_its_code() -> None:
         RecordingVtgate(answer=lambda sql, target: answers[sql]) as vtgate,
         VtgateClient(read(**vtgate.connection)) as client,
     ):
-        with pytest.raises(ConfigurationError, match="doesn't run a: found INVALID_ARGUMENT: syntax error"):
+        with pytest.raises(ConfigurationError, match="can't run a: found INVALID_ARGUMENT: syntax error"):
             client.execute("a")
         with pytest.raises(TransientError, match="no healthy tablet"):
             client.execute("b")

@@ -141,13 +141,13 @@ def test_lengths_may_be_unpacked_in_several_runs_and_behind_the_values() -> None
 @pytest.mark.parametrize(
     ("message", "fault"),
     [
-        (b"\x0a\x01\x04\x12\x01a", "a length leaves the row's values"),
-        (b"\x0a\x01\x02\x12\x02ab", "the row's values are longer than their lengths tell"),
-        (b"\x12\x01a\x12\x01a\x0a\x01\x02", "a part of a change stands there twice"),
+        (b"\x0a\x01\x04\x12\x01a", "a length exceeds the row's values"),
+        (b"\x0a\x01\x02\x12\x02ab", "the row's values are longer than the sum of their lengths"),
+        (b"\x12\x01a\x12\x01a\x0a\x01\x02", "a part of a change occurs twice"),
         (b"\x12\x05a", "a field leaves its message"),
         (b"\x0a\x01\x80", "a field leaves its message"),
         (b"\x0b\x0c", "a field leaves its message"),
-        (b"\x0a\x0a\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a length leaves the row's values"),
+        (b"\x0a\x0a\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a length exceeds the row's values"),
     ],
 )
 def test_a_broken_row_shows_nothing_and_tells_what_is_wrong(message: bytes, fault: str) -> None:
@@ -164,7 +164,7 @@ def test_a_message_that_should_end_behind_its_buffer_is_broken() -> None:
 def test_a_change_with_two_rows_after_is_broken() -> None:
     one = RowChange(after=row([b"1"])).SerializeToString()
     _, found = changes_of([one + one, one])
-    assert [FAULTS[number] for number in found.faults] == ["a part of a change stands there twice", ""]
+    assert [FAULTS[number] for number in found.faults] == ["a part of a change occurs twice", ""]
     assert list(found.after.starts >= 0) == [False, True]
 
 

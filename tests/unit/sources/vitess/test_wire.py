@@ -210,7 +210,7 @@ def test_a_stretch_of_events_is_a_message_again() -> None:
 
 @pytest.mark.parametrize(
     ("data", "told"),
-    [(b"\x05ab", "a length of 5"), (b"\x80", "cut off"), (b"\x01a\xff", "behind 1 messages")],
+    [(b"\x05ab", "a length of 5"), (b"\x80", "cut off"), (b"\x01a\xff", "after 1 messages")],
 )
 def test_a_broken_recording_is_refused(data: bytes, told: str) -> None:
     with pytest.raises(CorruptInput, match=told):
