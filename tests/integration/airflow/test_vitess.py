@@ -111,7 +111,7 @@ def test_reshard_sensor_waits_for_the_capture_of_each_serving_shard(wait: Any, c
     assert value == {"serving": ["shop/-80", "shop/80-"], "resharding": [], "missing": []}
 
 
-def test_what_is_not_selected_is_no_news(shop: Shop, captured: TaskContext) -> None:
+def test_unselected_tables_are_no_news(shop: Shop, captured: TaskContext) -> None:
     shop.insert("news_others")
     with pytest.raises(AirflowSensorTimeout):
         news(deferrable=False, poke_interval=0.2, timeout=0.5).execute(captured)
@@ -158,7 +158,7 @@ def test_hook_tests_its_connection_and_runs_statements() -> None:
         assert ["shop/-80"] in client.execute("SHOW VITESS_SHARDS").texts()
 
 
-def test_failed_test_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_test_contains_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
         "conn_type": "cdc_vitess",
         "host": "127.0.0.1",

@@ -150,7 +150,7 @@ def test_a_stream_gets_over_lost_servers_and_its_mirror_equals_the_table(
         assert outcome.offset[shard]["epoch"] == before[shard]["epoch"], "its set lacks no server of before"
 
 
-def test_after_a_reshard_rows_that_nobody_touched_since_are_verified_as_what_they_are(
+def test_after_a_reshard_unchanged_rows_are_verified_as_equal(
     spark: SparkSession, run_stage: RunStage, cluster: VitessCluster
 ) -> None:
     table = "resharded"

@@ -158,7 +158,7 @@ class Streaming:
 
 
 @pytest.mark.covers("VIT-FLT-06", "VIT-FLT-01")
-def test_a_stream_that_is_asked_to_stop_commits_and_the_next_start_repeats_nothing(
+def test_a_stopped_stream_commits_and_the_next_start_repeats_nothing(
     spark: SparkSession, run_stage: RunStage, application: Application, vitess_server: VitessServer
 ) -> None:
     table = "stopped1"

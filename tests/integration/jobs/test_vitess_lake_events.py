@@ -73,7 +73,7 @@ def folded(records: list[dict[str, Any]], topic: str) -> dict[str, tuple[str | N
     return {str(text[0]): text for text in texts}
 
 
-def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
+def test_events_of_the_lake_applied_in_order_result_in_the_servers_rows(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path
 ) -> None:
     run(vitess_server, table, 1, 60)
@@ -102,7 +102,7 @@ def test_applied_in_order_events_of_the_lake_end_at_what_the_server_shows(
         assert ranks[0] > 0
 
 
-def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_published(
+def test_statements_are_at_their_position_and_rows_of_both_schemas_are_as_published(
     run_stage: RunStage, vitess_server: VitessServer, table: str, tmp_path: Path, kafka_server: KafkaServer
 ) -> None:
     chosen = declaration(table)
@@ -150,7 +150,7 @@ def test_statements_are_told_where_they_were_run_and_rows_of_both_shapes_are_as_
     assert differs.note == '{"equal": 0, "only_topic": 1, "only_mirror": 0, "different": 1}'
 
 
-def test_rows_after_merges_are_those_of_the_mirror_each_told_once(
+def test_rows_after_merges_are_those_of_the_mirror_each_once(
     run_stage: RunStage, vitess_server: VitessServer, table: str, kafka_server: KafkaServer
 ) -> None:
     chosen = declaration(table)

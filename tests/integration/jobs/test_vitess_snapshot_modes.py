@@ -74,7 +74,7 @@ def events(run_stage: RunStage, connector: dict[str, Any], folder: Path) -> list
 
 
 @pytest.mark.covers("VIT-SNP-01", "VIT-TXN-04", "VIT-HBT-02")
-def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_transactions(
+def test_without_a_snapshot_only_changes_after_the_start_are_captured_and_have_transactions(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer, tmp_path: Path
 ) -> None:
     chosen = {"snapshot.mode": "never", "provide.transaction.metadata": "true"}
@@ -116,7 +116,7 @@ def test_without_a_snapshot_only_what_comes_after_the_start_is_captured_and_has_
 
 
 @pytest.mark.covers("VIT-SNP-02")
-def test_an_initial_snapshot_copies_all_tables_in_the_order_of_their_keys_and_goes_on_streaming(
+def test_an_initial_snapshot_copies_all_tables_in_key_order_and_continues_streaming(
     spark: SparkSession, run_stage: RunStage, vitess_server: VitessServer
 ) -> None:
     connector = declared("vt_initial")

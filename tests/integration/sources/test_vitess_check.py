@@ -46,7 +46,7 @@ def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None
         assert "0 transactions behind" in told["stored offset"]
 
 
-def test_each_want_is_told_with_a_remedy(vitess_server: VitessServer) -> None:
+def test_each_missing_prerequisite_is_reported_with_a_remedy(vitess_server: VitessServer) -> None:
     vitess_server.define(
         "lookup", "CREATE TABLE chk_keyless (id bigint)", "CREATE TABLE chk_null (id int UNIQUE)"
     )
@@ -143,7 +143,7 @@ def test_cells_keep_the_reader_in_its_own(vitess_server: VitessServer) -> None:
     elsewhere.close()
 
 
-def test_an_offset_that_grows_old_against_the_binlogs_is_told(vitess_server: VitessServer) -> None:
+def test_an_offset_near_the_end_of_the_binlog_retention_is_reported(vitess_server: VitessServer) -> None:
     vitess_server.define("shop", "CREATE TABLE chk_old (id bigint PRIMARY KEY)", shard_by={"chk_old": "id"})
     capture = source(vitess_server, tables=r"shop\.chk_old")
     kept = vitess_server.mysqld("SELECT @@binlog_expire_logs_seconds").strip()

@@ -83,7 +83,7 @@ def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
 
 
 @pytest.mark.covers("VIT-RSH-01", "VIT-RSH-02", "VIT-RSH-04", "VIT-STR-04")
-def test_capture_that_was_off_goes_on_over_a_reshard_until_the_old_shards_are_deleted(
+def test_stopped_capture_resumes_over_a_reshard_until_the_old_shards_are_deleted(
     cluster: VitessCluster,
 ) -> None:
     def insert(first: int) -> None:

@@ -88,7 +88,7 @@ def test_where_to_start() -> None:
     assert any("a snapshot copies what is there" in note for note in empty.notes)
     with pytest.raises(ConfigurationError, match=r"vitess\.shard"):
         imported({"vitess.gtid": "MySQL56/a:1-41"})
-    with pytest.raises(ConfigurationError, match="other shards"):
+    with pytest.raises(ConfigurationError, match="doesn't name the shards to read"):
         imported({"vitess.vgtid": SET, "vitess.shard": "-80"})
     with pytest.raises(ConfigurationError, match="some shards alone"):
         imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "")})
@@ -182,7 +182,7 @@ def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
     ("mode", "expected"), [("", (True, True)), ("fail", (True, True)), ("warn", (False, True)),
                            ("skip", (False, False)), ("ignore", (False, False))],
 )  # fmt: skip
-def test_what_a_broken_event_does_is_taken_over(mode: str, expected: tuple[bool, bool]) -> None:
+def test_handling_of_broken_events_is_migrated(mode: str, expected: tuple[bool, bool]) -> None:
     found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
     assert (found.strict, found.warn_of_broken) == expected
     with pytest.raises(ConfigurationError, match="fail, warn, skip"):
@@ -288,7 +288,9 @@ def test_several_tasks_need_offsets_per_task() -> None:
         ("vitess.prev.num.tasks", "0", r"prev\.num\.tasks\) above 0"),
     ],
 )
-def test_offsets_per_task_need_a_generation_and_what_was_before(name: str, value: str, message: str) -> None:
+def test_offsets_per_task_need_a_generation_and_the_previous_number_of_tasks(
+    name: str, value: str, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         imported({**PER_TASK, name: value})
 
@@ -376,12 +378,12 @@ def test_queues() -> None:
         "schema.history.internal",
     ],
 )
-def test_what_belongs_elsewhere_is_told_without_its_value(name: str) -> None:
+def test_properties_of_connections_are_reported_without_their_values(name: str) -> None:
     notes = imported({name: "secret-1"}).notes
     assert [note for note in notes if note.startswith(f"property {name} is left out")]
     assert "secret-1" not in "".join(notes)
 
 
-def test_a_wrong_name_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match=r"Did you mean vitess\.shard\?"):
         imported({"vitess.shards": "-80"})

@@ -33,7 +33,7 @@ def shown(records: pa.Table) -> list[Any]:
     return sorted((r["origin"], r["position"], r["payload"], r["schema_id"], r["transaction"]) for r in rows)
 
 
-def test_two_streams_give_what_one_gives(vitess_server: VitessServer) -> None:
+def test_two_streams_return_the_same_as_one(vitess_server: VitessServer) -> None:
     create(vitess_server, "two1")
     with closing(source_of(vitess_server, "two1")) as source:
         start = source.start()
@@ -70,7 +70,7 @@ def test_the_number_of_streams_may_change_from_run_to_run(vitess_server: VitessS
 
 
 @pytest.mark.covers("VIT-OFS-02")
-def test_a_capture_goes_on_from_offsets_that_debeziums_tasks_have_stored(vitess_server: VitessServer) -> None:
+def test_a_capture_resumes_from_offsets_of_debeziums_tasks(vitess_server: VitessServer) -> None:
     create(vitess_server, "tasks1")
     tasks = VitessTaskOffsets(per_task=True, generation=1, previous_tasks=1)
     options = VitessOptions(keyspace="shop", streams=2, task_offsets=tasks)

@@ -81,14 +81,14 @@ def torn_fields(messages: list[bytes]) -> bytes:
 CASES: list[tuple[Damaging, list[int], str]] = [
     (without_end, [0, 1, 2, 3, 4], "at byte"),
     (torn_row, [0, 1, 3, 4, 5], "at byte"),
-    (torn_vgtid, [0, 1, 3, 4, 5], "a VGTID can't be read"),
-    (torn_fields, [], "the fields of a table can't be read"),
+    (torn_vgtid, [0, 1, 3, 4, 5], "a VGTID can't be parsed"),
+    (torn_fields, [], "the fields of a table can't be parsed"),
 ]
 
 
 @pytest.mark.covers("VIT-FLT-11")
 @pytest.mark.parametrize(("breaks", "left", "told"), CASES)
-def test_events_of_what_can_be_read_are_printed(
+def test_events_of_valid_messages_are_printed(
     tmp_path: Path, breaks: Damaging, left: list[int], told: str
 ) -> None:
     path = tmp_path / "item.vstream"
@@ -105,7 +105,7 @@ def test_events_of_what_can_be_read_are_printed(
 
 @pytest.mark.covers("VIT-FLT-11")
 @pytest.mark.parametrize(("breaks", "left", "told"), CASES[:3])
-def test_rows_of_what_can_be_read_are_printed(
+def test_rows_of_valid_messages_are_printed(
     tmp_path: Path, breaks: Damaging, left: list[int], told: str
 ) -> None:
     path = tmp_path / "item.vstream"
@@ -119,7 +119,7 @@ def test_rows_of_what_can_be_read_are_printed(
         ids(row_lines, path, Damage(strict=True))
 
 
-def test_places_are_told_by_their_byte(tmp_path: Path) -> None:
+def test_skipped_messages_are_reported_by_their_byte(tmp_path: Path) -> None:
     messages = recorded()
     place = sum(len(one) for one in messages[: message_of(2, 1)])
     path = tmp_path / "item.vstream"

@@ -60,7 +60,7 @@ def chosen(**advanced: Any) -> VitessOptions:
 
 @pytest.mark.covers("VIT-FLT-11")
 @pytest.mark.parametrize("broken", [CUT, NO_FIELDS, b"\x0a\xff\xff\xff\xff\x7f"])
-def test_a_message_that_cannot_be_read_is_set_apart_and_told(
+def test_a_message_that_cannot_be_parsed_is_quarantined_and_logged(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, broken: bytes
 ) -> None:
     script: list[Step] = [response(*LOW1), broken, broken, response(*LOW2, *HIGH1), Waits()]
@@ -82,7 +82,7 @@ def test_a_message_that_cannot_be_read_is_set_apart_and_told(
 
 
 @pytest.mark.covers("VIT-FLT-11")
-def test_what_is_skipped_is_not_logged_if_not_wanted(
+def test_quarantined_messages_are_not_logged_if_disabled(
     stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     script: list[Step] = [response(*LOW1), CUT, response(*LOW2, *HIGH1), Waits()]
@@ -142,7 +142,7 @@ def torn(data: bytes, what: bytes) -> bytes:
 
 @pytest.mark.covers("VIT-FLT-11")
 @pytest.mark.parametrize("case", ["row", "fields"])
-def test_a_row_that_cannot_be_read_is_set_apart_by_the_merge(
+def test_a_row_that_cannot_be_decoded_is_quarantined_by_the_merge(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     bad = transaction("-80", {"-80": 12, "80-": 20}, rows("item", "-80", (None, ["2", "x"])))

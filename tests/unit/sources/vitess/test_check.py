@@ -53,7 +53,7 @@ def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tupl
         ('{"state":"Internal Server Error","load":0.00,"message":"no lag"}', "Internal Server Error, no lag"),
     ],
 )
-def test_tablets_that_are_throttled_are_told(status: str, told: str) -> None:
+def test_throttled_tablets_are_reported(status: str, told: str) -> None:
     level, message = found(status)["throttler"]
     assert level == "warning"
     assert told in message
@@ -72,7 +72,7 @@ def test_others_are_not(status: str, kind: str) -> None:
     assert "throttler" not in found(status, kind)
 
 
-def test_a_vtctld_that_the_connection_names_is_asked() -> None:
+def test_the_vtctld_of_the_connection_is_checked() -> None:
     with FakeVtctld(("cdc", "word")) as vtctld:
         place: dict[str, Any] = {"vtctld_host": "127.0.0.1", "vtctld_port": vtctld.port}
         login: dict[str, Any] = {"vtctld_login": "cdc", "vtctld_password": "word"}

@@ -24,14 +24,14 @@ def read(**values: Any) -> ConnectionValues:
 
 
 @pytest.mark.covers("VIT-CON-01")
-def test_missing_host_is_told_by_the_options_name() -> None:
+def test_missing_host_is_reported_by_the_options_name() -> None:
     for values in ({}, {"host": ""}, {"host": " , "}):
         with pytest.raises(ConfigurationError, match=r"no host \(database\.hostname\)"):
             read(**values)
 
 
 @pytest.mark.covers("VIT-CON-02")
-def test_port_is_15991_unless_said() -> None:
+def test_default_port_is_15991() -> None:
     assert read(host="vtgate").addresses == (("vtgate", 15991),)
     assert read(host="vtgate", port=33).target() == "dns:///vtgate:33"
     assert read(host="a:1, b", port="33").addresses == (("a", 1), ("b", 33))
@@ -81,7 +81,7 @@ def test_defaults_are_vitess_clients_own() -> None:
         ({"password": "x"}, "a password but no login"),
     ],
 )
-def test_wrong_settings_are_told(values: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_reported(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read(host="h", **values)
 
@@ -203,7 +203,7 @@ def test_closed_client_ends_its_streams() -> None:
         forever.set()
 
 
-def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
+def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> None:
     refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and token is refused")
     with RecordingVtgate(refuses=refusal) as vtgate:
         values = read(**vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": "auth:token"})
@@ -246,7 +246,7 @@ def test_unreachable_server_is_passing_and_no_text_shows_a_secret() -> None:
         ("FAILED_PRECONDITION", "shard provided in VGTID, -80, not found in the shop keyspace", PositionLost),
     ],
 )
-def test_errors_have_a_class_by_what_to_do(code: str, text: str, kind: type[CdcError]) -> None:
+def test_errors_have_a_class_by_the_required_reaction(code: str, text: str, kind: type[CdcError]) -> None:
     error = failure("reading", code, text)
     assert type(error) is kind
     again = pickle.loads(pickle.dumps(error))

@@ -143,7 +143,7 @@ def recorded_transactions() -> Iterator[tuple[bytes, str]]:
 
 @pytest.mark.covers("VIT-TXN-10")
 @pytest.mark.parametrize(("inherits", "born"), [(True, 2), (False, 0)])
-def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_begin_at_0(
+def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_start_at_0(
     inherits: bool, born: int
 ) -> None:
     steps = list(recorded_transactions())
@@ -159,7 +159,7 @@ def test_shards_of_a_recorded_reshard_inherit_their_parents_epoch_or_begin_at_0(
 
 
 @pytest.mark.covers("VIT-TXN-10")
-def test_epochs_that_were_captured_are_shown_from_the_shards_birth_on() -> None:
+def test_captured_epochs_are_relative_to_the_first_epoch_of_the_shard() -> None:
     births = {"shop/-40": {2, 6}}
     steps = [(vgtid({"-40": 1}).SerializeToString(), "shop/-40")] * 4
     kept = np.array([2, 3, 6, 7], np.int64)

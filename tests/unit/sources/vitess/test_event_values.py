@@ -69,7 +69,7 @@ def test_moments_are_read(moments: list[datetime | None]) -> None:
         (b"", BROKEN),
     ],
 )
-def test_what_is_no_date_is_told_from_what_is_broken(text: bytes, state: int) -> None:
+def test_invalid_dates_are_distinguished_from_broken_text(text: bytes, state: int) -> None:
     assert read_moments(*spans([text]))[1].tolist() == [state]
 
 
@@ -100,7 +100,7 @@ def test_numbers_become_bytes(numbers: list[Decimal | None]) -> None:
 
 
 @pytest.mark.parametrize("text", [b"1.23456", b"x", b"", b"1-", b"9" * 66, b"1.2.3"])
-def test_what_is_no_such_number_is_told(text: bytes) -> None:
+def test_an_invalid_number_is_reported(text: bytes) -> None:
     shown, states = unscaled_numbers(*spans([text]), 4)
     assert (shown.to_pylist(), states.tolist()) == ([None], [BROKEN])
 

@@ -74,7 +74,7 @@ def test_all_usual_transactions_are_followed() -> None:
     usual_sets,
     st.lists(st.tuples(st.integers(0, 1), usual_sets | odd_sets, st.integers(0, 1)), min_size=1, max_size=5),
 )
-def test_what_is_followed_is_what_the_position_says(first: str, steps: list[tuple[int, str, int]]) -> None:
+def test_the_fast_path_agrees_with_the_position(first: str, steps: list[tuple[int, str, int]]) -> None:
     """Each step changes the set of a shard; the transaction may be of the other one."""
     sets = dict.fromkeys(["-80", "80-"], first)
     before = vgtid(dict(sets)).SerializeToString()
@@ -106,7 +106,7 @@ def test_what_is_followed_is_what_the_position_says(first: str, steps: list[tupl
 
 
 @pytest.mark.parametrize("size", range(0, 90, 7))
-def test_no_cut_message_is_read_beyond_its_end(size: int) -> None:
+def test_no_truncated_message_is_read_beyond_its_end(size: int) -> None:
     before = vgtid({"-80": 10, "80-": 20}).SerializeToString()
     message = vgtid({"-80": 11, "80-": 20}).SerializeToString()
 

@@ -121,7 +121,7 @@ class Capture:
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=4, max_size=4), st.integers(2, 6), st.integers(1, 4000))
-def test_several_streams_give_what_one_gives(counts: list[int], streams: int, limit_bytes: int) -> None:
+def test_several_streams_return_the_same_as_one(counts: list[int], streams: int, limit_bytes: int) -> None:
     cluster = Cluster(dict(zip(FOUR, counts, strict=True)))
     with ExitStack() as stack:
         one = Capture(stack, cluster, 1).read(start_of(FOUR), cluster.position())
@@ -134,7 +134,7 @@ def test_several_streams_give_what_one_gives(counts: list[int], streams: int, li
     }
 
 
-def test_shards_are_dealt_out_as_to_debeziums_tasks_and_share_what_may_wait() -> None:
+def test_shards_are_assigned_as_to_debeziums_tasks_and_share_the_prefetch_limits() -> None:
     cluster = Cluster(dict.fromkeys(FOUR, 5))
     with ExitStack() as stack:
         capture = Capture(stack, cluster, 2)
@@ -156,7 +156,7 @@ def test_streams_stay_open_from_plan_to_plan_and_idle_shares_have_none() -> None
         assert capture.asked == [["-40", "80-c0"]]
 
 
-def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
+def test_shards_of_a_reshard_are_assigned_again() -> None:
     before = Cluster({"-80": 5, "80-": 5})
     split = {"-40": 3, "40-80": 3, "80-": 7}
 
@@ -197,7 +197,7 @@ def test_shards_of_a_reshard_are_dealt_out_anew() -> None:
 
 
 @pytest.mark.parametrize("head_tells", [True, False])
-def test_shards_that_become_one_are_read_by_one_stream(head_tells: bool) -> None:
+def test_merged_shards_are_read_by_one_stream(head_tells: bool) -> None:
     halves = Cluster({"-80": 5, "80-": 5})
     merged = transaction("-", {"-": 2}, fields("item", "-"), rows("item", "-", (None, ["1", "x"])))
 
@@ -228,7 +228,7 @@ def test_shards_that_become_one_are_read_by_one_stream(head_tells: bool) -> None
         assert ["-80", "80-"] in capture.asked
 
 
-def test_a_reshard_that_one_stream_cannot_follow_either_is_told() -> None:
+def test_a_reshard_that_one_stream_cannot_follow_either_is_reported() -> None:
     with ExitStack() as stack:
         capture = Capture(stack, lambda request: [APART], 1)
         with pytest.raises(TransientError, match="not all journaling participants"):

@@ -88,7 +88,7 @@ def settled(buffered: BufferedStats) -> int:
         (BufferLimit(VitessAdvanced().read_ahead_bytes, VitessAdvanced().read_ahead_events), len(ITEMS)),
     ],
 )
-def test_the_limit_that_is_reached_first_holds_up_the_stream(limit: BufferLimit, maximum: int) -> None:
+def test_the_limit_reached_first_applies_backpressure_to_the_stream(limit: BufferLimit, maximum: int) -> None:
     stream, buffered = Given(), BufferedStats()
     with closing(Prefetcher(stream, limit, buffered)) as prefetcher:
         # The first response, which has the fields too, is larger.
@@ -105,7 +105,7 @@ def test_the_limit_that_is_reached_first_holds_up_the_stream(limit: BufferLimit,
     assert buffered.max_events <= (maximum + 1) * ROWS
 
 
-def test_what_waits_when_a_stream_is_closed_waits_no_more() -> None:
+def test_closing_a_stream_empties_its_buffer() -> None:
     buffered = BufferedStats()
     prefetcher = Prefetcher(Given(), BufferLimit(0, 5 * ROWS), buffered)
     assert settled(buffered) == 5 * ROWS

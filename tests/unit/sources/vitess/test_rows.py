@@ -69,12 +69,12 @@ def changes_of(messages: list[bytes]) -> tuple[Bytes, Changes]:
 
 
 @given(VALUES)
-def test_values_of_a_row_are_found_and_null_is_told_from_empty(values: list[bytes | None]) -> None:
+def test_values_of_a_row_are_found_and_null_differs_from_empty(values: list[bytes | None]) -> None:
     assert read_one(row(values).SerializeToString(), len(values)) == (values, len(values), "")
 
 
 @given(VALUES, st.integers(0, 12))
-def test_a_row_with_another_number_of_values_shows_none_and_tells_how_many(
+def test_a_row_with_another_number_of_values_returns_none_and_their_number(
     values: list[bytes | None], columns: int
 ) -> None:
     expected = values if columns == len(values) else [None] * columns
@@ -98,7 +98,7 @@ def test_rows_of_changes_are_where_protobuf_finds_them(pairs: list[tuple[Any, An
 
 
 @given(VALUES, MUTATIONS)
-def test_a_damaged_row_is_refused_or_read_as_protobuf_reads_it(
+def test_a_corrupt_row_is_rejected_or_parsed_as_protobuf_does(
     values: list[bytes | None], changes: list[tuple[int, int]]
 ) -> None:
     message = bytearray(row(values).SerializeToString() or b"\x0a\x00")
@@ -150,7 +150,7 @@ def test_lengths_may_be_unpacked_in_several_runs_and_behind_the_values() -> None
         (b"\x0a\x0a\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "a length exceeds the row's values"),
     ],
 )
-def test_a_broken_row_shows_nothing_and_tells_what_is_wrong(message: bytes, fault: str) -> None:
+def test_an_invalid_row_has_no_values_and_a_fault(message: bytes, fault: str) -> None:
     assert read_one(message, 1) == ([None], NULL, fault)
 
 
@@ -169,7 +169,7 @@ def test_a_change_with_two_rows_after_is_broken() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=20))
-def test_columns_that_were_not_in_the_binlog_are_told_from_null(known: list[bool]) -> None:
+def test_columns_that_the_binlog_omits_differ_from_null(known: list[bool]) -> None:
     bits = np.packbits(known, bitorder="little").tobytes()
     partial = RowChange(after=row([None if n % 3 else b"x" for n in range(len(known))]))
     partial.data_columns.count = len(known)
@@ -204,7 +204,7 @@ def test_a_bitmap_that_is_shorter_than_its_count_is_broken() -> None:
     assert found.after.starts[0] == NULL
 
 
-def test_json_columns_that_hold_an_expression_are_told() -> None:
+def test_json_columns_with_a_partial_update_are_reported() -> None:
     change = RowChange(after=row([b"{}", b"JSON_REPLACE(%s, '$.a', 1)"]))
     change.json_partial_values.count = 2
     change.json_partial_values.cols = b"\x02"

@@ -94,7 +94,7 @@ def test_cells_and_preferences_are_sent_and_empty_by_default() -> None:
 
 
 @pytest.mark.covers("VIT-SCO-18")
-def test_shards_without_tablets_are_left_out_of_the_first_position_if_wanted() -> None:
+def test_shards_without_tablets_are_excluded_from_the_first_position_if_enabled() -> None:
     def first(request: Any) -> list[bytes | Waits]:
         shards: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
         return [
@@ -111,7 +111,7 @@ def test_shards_without_tablets_are_left_out_of_the_first_position_if_wanted() -
     assert VitessOptions(keyspace="shop").exclude_empty_shards is False
 
 
-def test_keyspace_that_nothing_serves_is_told() -> None:
+def test_keyspace_without_serving_tablets_is_reported() -> None:
     options = VitessOptions(keyspace="shop", tablet_type="RDONLY", exclude_empty_shards=True)
     with (
         FakeVtgate([], ANSWERS) as vtgate,
@@ -144,7 +144,7 @@ def test_position_counts_as_kept_if_one_tablet_of_the_type_has_its_binlogs() -> 
 
 @pytest.mark.covers("VIT-SCO-02", "VIT-SCO-11", "VIT-SCO-15")
 @pytest.mark.parametrize("shards", [["-80", "80-"], ["0"]])
-def test_one_stream_has_all_shards_and_a_rule_for_each_wanted_table(shards: list[str]) -> None:
+def test_one_stream_has_all_shards_and_a_rule_for_each_selected_table(shards: list[str]) -> None:
     migration = "_4e5dcf80_354b_11eb_82cd_f875a4d24e90_20201203114014"
     names = ("order", "item", "other", "_vt_hld_1", f"{migration}_gho", f"{migration}_vrepl")
     tables: list[tuple[str, ...]] = [("v", "VIEW"), *((name, "BASE TABLE") for name in names)]
@@ -260,7 +260,7 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
     assert found["TotalNumberOfEventsSeen"] == 3
 
 
-def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
+def test_an_expression_reads_each_matching_keyspace() -> None:
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE"), ("secret", "BASE TABLE")]
     answers: Answers = {
         "SHOW VITESS_SHARDS": [("shop/-80",), ("shop/80-",), ("shop_archive/0",), ("lookup/0",)],
@@ -292,7 +292,7 @@ def test_an_expression_reads_each_keyspace_in_which_it_is_found() -> None:
             Connector.from_dict({"name": "s", "source": {"type": "vitess", **wrong}})
 
 
-def test_a_place_to_start_at_may_name_several_keyspaces() -> None:
+def test_a_start_position_may_contain_several_keyspaces() -> None:
     places = [{"keyspace": keyspace, "shard": "0", "gtid": gtid(5)} for keyspace in ("shop", "shop_archive")]
     declared = {"type": "vitess", "keyspace": "/^shop", "start_at": places}
     assert isinstance(Connector.from_dict({"name": "s", "source": declared}).source, VitessOptions)

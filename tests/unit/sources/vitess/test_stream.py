@@ -232,7 +232,7 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
     assert assembler.repeated == len(order) - 3
 
 
-def test_a_transaction_begun_again_in_parts_counts_once(stack: ExitStack) -> None:
+def test_a_transaction_restarted_in_chunks_counts_once(stack: ExitStack) -> None:
     begun = response(*LOW1[:3])
     capture = Capture(stack, [[begun, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
 
@@ -253,7 +253,7 @@ def test_a_transaction_without_a_row_moves_the_offset_and_leaves_no_record(stack
     assert Position.from_offset(plan.end) == at(low=10, high=21)
 
 
-def test_transactions_without_rows_are_kept_if_asked_for() -> None:
+def test_transactions_without_rows_are_kept_if_enabled() -> None:
     assembler = Cutter(START, slice_bytes=1 << 20, keep_empty=True, stops_at_journals=False, **NONE_KNOWN)
     assembler.take(response(*transaction("80-", {"-80": 10, "80-": 21})), 1)
     slices, _ = assembler.give(1)
@@ -281,7 +281,7 @@ def test_a_transactions_record_holds_the_vgtid_of_all_shards(stack: ExitStack) -
     }
 
 
-def test_a_limit_ends_a_plan_behind_a_transaction_and_the_next_goes_on(stack: ExitStack) -> None:
+def test_a_limit_ends_a_plan_after_a_transaction_and_the_next_resumes(stack: ExitStack) -> None:
     capture = Capture(stack, [[response(*LOW1, *LOW2[:2]), response(*LOW2[2:], *HIGH1), Waits()]], options())
     limit = ReadLimit(bytes=1)
 
@@ -373,7 +373,7 @@ def test_a_stream_of_heartbeats_alone_fails_after_a_time(stack: ExitStack) -> No
         capture.read(START, HEAD)
 
 
-def test_passing_errors_are_tried_again_with_growing_pauses_and_then_told(stack: ExitStack) -> None:
+def test_transient_errors_are_retried_with_growing_pauses_and_then_raised(stack: ExitStack) -> None:
     gone = [Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]
     capture = Capture(stack, [gone], options())
 
@@ -400,7 +400,7 @@ def test_passing_errors_are_tried_again_with_growing_pauses_and_then_told(stack:
         ),
     ],
 )
-def test_errors_for_a_person_are_told_at_once(
+def test_configuration_errors_of_a_stream_are_raised_immediately(
     stack: ExitStack, code: grpc.StatusCode, text: str, error: type[Exception]
 ) -> None:
     capture = Capture(stack, [[Fails(code, text)]], options())
@@ -489,7 +489,7 @@ def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> Non
 
 
 @pytest.mark.covers("VIT-RSH-02")
-def test_a_stream_ends_at_a_reshard_if_asked_to_and_tells_where_to_go_on(stack: ExitStack) -> None:
+def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stack: ExitStack) -> None:
     messages = recorded("stop_on_reshard")
     start = start_of(messages)
     journal = next(e.journal for m in messages for e in VStreamResponse.FromString(m).events if e.type == 16)
@@ -558,7 +558,7 @@ def test_a_journal_is_seen_and_counted_without_a_stop(stack: ExitStack) -> None:
 
 
 @pytest.mark.covers("VIT-RSH-01")
-def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack: ExitStack) -> None:
+def test_a_stream_lost_after_a_journal_resumes_with_the_new_shards(stack: ExitStack) -> None:
     messages = recorded("include_journal")
     start = start_of(messages)
     events = [VStreamResponse.FromString(m).events for m in messages]
@@ -576,7 +576,7 @@ def test_a_stream_that_breaks_behind_a_journal_goes_on_with_the_new_shards(stack
     assert {s.shard: s.gtid for s in told.shard_gtids}.items() <= again.items()
 
 
-def test_two_shards_that_become_one_stand_before_their_journals_until_both_came() -> None:
+def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> None:
     assembler = Cutter(
         Position({f"shop/{name}": ShardPlace(gtid(5), 1) for name in ("-40", "40-80", "80-")}),
         slice_bytes=1 << 20,
@@ -639,7 +639,7 @@ def test_every_recorded_row_becomes_a_record() -> None:
 
 
 @pytest.mark.covers("VIT-STR-11", "VIT-SCO-21")
-def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
+def test_flags_of_the_stream_match_the_options(stack: ExitStack) -> None:
     script: list[Step] = [response(*LOW1), Waits()]
     plain = Capture(stack, [script], options())
     chosen = Capture(
@@ -670,7 +670,7 @@ def test_flags_of_the_stream_are_what_options_say(stack: ExitStack) -> None:
         options(minimize_skew=True, transaction_chunk_bytes=1000)
 
 
-def test_a_stream_and_its_readers_count_what_they_meet(stack: ExitStack) -> None:
+def test_a_stream_and_its_readers_report_metrics(stack: ExitStack) -> None:
     def written(table: str, key: int, *changes: Any) -> list[Any]:
         shards: dict[str, int | str] = {"-80": key, "80-": 20}
         return transaction("-80", shards, fields(table, "-80"), rows(table, "-80", *changes))

@@ -43,12 +43,12 @@ PLACES = {shard: at(number) for number, shard in enumerate(FOUR, 1)}
 
 
 @pytest.mark.covers("VIT-OFS-05")
-def test_four_shards_and_two_tasks_are_dealt_out_round_robin() -> None:
+def test_four_shards_are_assigned_to_two_tasks_round_robin() -> None:
     assert assign_shards(reversed(FOUR), 2) == [("shop/-40", "shop/80-c0"), ("shop/40-80", "shop/c0-")]
 
 
 @given(NAMES, st.integers(1, 50))
-def test_every_shard_is_of_one_task_and_shares_differ_by_one_at_most(names: set[str], tasks: int) -> None:
+def test_every_shard_has_one_task_and_assignments_differ_by_at_most_one(names: set[str], tasks: int) -> None:
     assignments = assign_shards(names, tasks)
 
     assert sorted(shard for share in assignments for shard in share) == sorted(names)
@@ -101,7 +101,7 @@ def test_a_plain_offset_counts_as_generation_0_of_one_task() -> None:
 
 
 @pytest.mark.covers("VIT-OFS-09", "VIT-OFS-04")
-def test_there_are_no_more_tasks_than_shards_and_the_next_generation_must_say_so() -> None:
+def test_there_are_no_more_tasks_than_shards_and_the_next_generation_must_match() -> None:
     first = migrated({TaskKey.parse(""): PLACES}, Layout(1, 9, 1), FOUR, {})
     assert {key.tasks for key in first} == {4}
 
@@ -142,7 +142,7 @@ def test_another_number_of_tasks_needs_the_next_generation() -> None:
         ({}, Layout(2, 4, 2), FOUR, "found none of task0_2_1, task1_2_1"),
     ],
 )
-def test_a_migration_that_would_lose_places_is_refused(
+def test_a_migration_that_would_lose_positions_is_rejected(
     stored: dict[TaskKey, dict[str, ShardOffset]], layout: Layout, topology: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -41,7 +41,7 @@ def of_unknown(name: str, shard: str) -> Any:
     return told
 
 
-def test_a_stream_tells_the_character_set_that_mysql_knows() -> None:
+def test_a_stream_has_the_character_set_from_mysql() -> None:
     text = "中文".encode("gbk").decode("latin1")
     made = rows("item", "-80", (None, ["1", "x"]))
     made.row_event.row_changes[0].after.values = b"1" + text.encode("latin1")
@@ -78,7 +78,7 @@ def test_fields_keep_the_name_that_rows_came_with() -> None:
     assert len(server.statements) == 1
 
 
-def test_what_is_known_and_what_is_no_text_is_not_asked_for() -> None:
+def test_known_character_sets_and_other_types_are_not_queried() -> None:
     told = made_fields({"id": "bigint", "name": "varchar(20)", "kind": "enum('a','b')"})
     told.fields[2].charset = 0
     with FakeVtgate([[Waits()]], ANSWERS) as server, client_of(server) as client:

@@ -68,7 +68,7 @@ def as_text(column: Column, *values: bytes | None) -> list[Any]:
         ("varchar(9)", [b"", "vär€😀".encode(), b"\xff"], ["", "vär€😀", "misfit"]),
     ],
 )
-def test_values_are_exact_in_their_lake_type_or_told(
+def test_values_are_exact_in_their_lake_type_or_misfits(
     column_type: str, values: list[bytes | None], expected: list[Any]
 ) -> None:
     assert shown(column(column_type), *values) == expected
@@ -86,7 +86,7 @@ def test_enum_and_set_are_named_by_numbers_as_by_texts() -> None:
     assert as_text(column("set('x','y')"), b"x,y", b"") == ["x,y", ""]
 
 
-def test_a_number_that_no_member_has_is_told() -> None:
+def test_a_number_without_a_member_is_a_misfit() -> None:
     assert shown(column("enum('a')", as_text=False), b"2", b"-1", b"x") == ["misfit"] * 3
     assert shown(column("set('a')", as_text=False), b"2") == ["misfit"]
     assert shown(
@@ -115,7 +115,7 @@ def test_text_is_read_by_its_character_set() -> None:
 
 
 @given(st.sampled_from(sorted(known_charsets())), st.lists(st.none() | st.text(max_size=8), max_size=8))
-def test_each_character_set_reads_what_its_codec_wrote(charset: str, values: list[str | None]) -> None:
+def test_each_character_set_decodes_its_own_encoding(charset: str, values: list[str | None]) -> None:
     codec = {"latin1": "cp1252"}.get(charset)
     raws = []
     for text in values:
@@ -160,7 +160,7 @@ def test_a_slice_of_a_column_is_decoded_as_its_own_values() -> None:
         (0, ""),
     ],
 )
-def test_collations_tell_character_sets(collation: int, name: str) -> None:
+def test_collations_have_character_sets(collation: int, name: str) -> None:
     assert charset_name(collation) == name
 
 
@@ -203,7 +203,7 @@ def test_with_temporal_text_every_date_is_mysqls_text() -> None:
     assert not misfits.any()
 
 
-def test_values_of_an_older_type_are_shown_in_the_present_one() -> None:
+def test_values_of_an_older_type_are_converted_to_the_current_one() -> None:
     members = column("enum('7','x')", as_text=False)
     array, misfits = to_lake_type(members, pa.int32(), *spans_of([b"1", b"2"]))
     assert array.to_pylist() == [7, None]

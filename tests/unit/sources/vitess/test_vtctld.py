@@ -94,7 +94,7 @@ def started(vtctld: FakeVtctld, tablet_type: Any = "PRIMARY", **extra: Any) -> A
 
 @pytest.mark.covers("VIT-CON-06")
 @pytest.mark.parametrize(("tablet_type", "places"), [("PRIMARY", (9, 19)), ("REPLICA", (6, 18))])
-def test_a_capture_begins_where_the_tablets_of_the_type_are(
+def test_a_capture_starts_at_the_position_of_the_tablets_of_the_type(
     tablet_type: str, places: tuple[int, int]
 ) -> None:
     with FakeVtctld() as vtctld:
@@ -121,7 +121,7 @@ def test_vtctld_is_optional_and_its_port_has_a_default() -> None:
 
 
 @pytest.mark.covers("VIT-CON-07")
-def test_login_and_password_are_sent_to_vtctld_alone_and_shown_nowhere() -> None:
+def test_login_and_password_are_only_sent_to_vtctld_and_never_printed() -> None:
     login = {"vtctld_login": "cdc", "vtctld_password": "s3cr3t-word"}
     with FakeVtctld(("cdc", "s3cr3t-word")) as vtctld:
         assert started(vtctld, **login)["shop/-80"]["gtid"] == gtid(9)
@@ -133,7 +133,7 @@ def test_login_and_password_are_sent_to_vtctld_alone_and_shown_nowhere() -> None
     assert "s3cr3t-word" in values.secrets
 
 
-def test_a_type_without_a_position_is_told() -> None:
+def test_a_type_without_a_position_is_reported() -> None:
     with FakeVtctld() as vtctld, pytest.raises(TransientError, match="no position of shop/-80") as error:
         started(vtctld, "RDONLY")
     assert "z-100 (PRIMARY), z-101 (REPLICA)" in str(error.value)

@@ -133,7 +133,7 @@ def test_every_response_is_read_as_protobuf_reads_it(responses: list[Any]) -> No
 @given(
     RESPONSES, st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), max_size=3), st.integers(0, 6)
 )
-def test_damaged_responses_are_refused_or_read_as_protobuf_reads_them(
+def test_corrupt_responses_are_rejected_or_parsed_as_protobuf_does(
     response: Any, changes: list[tuple[int, int]], cut: int
 ) -> None:
     data = bytearray(response.SerializeToString())
@@ -187,7 +187,7 @@ def test_an_error_names_message_and_byte() -> None:
         scan(data, np.array([0, len(sound)]), np.array([len(sound), len(data)]))
 
 
-def test_a_message_that_stands_twice_is_refused() -> None:
+def test_a_duplicate_singular_message_is_rejected() -> None:
     event = VEvent(type=wire.VGTID, vgtid={"shard_gtids": [{"gtid": "a"}]}).SerializeToString()
     doubled = event + VEvent(vgtid={}).SerializeToString()
 
@@ -212,6 +212,6 @@ def test_a_stretch_of_events_is_a_message_again() -> None:
     ("data", "told"),
     [(b"\x05ab", "a length of 5"), (b"\x80", "cut off"), (b"\x01a\xff", "after 1 messages")],
 )
-def test_a_broken_recording_is_refused(data: bytes, told: str) -> None:
+def test_a_broken_recording_is_rejected(data: bytes, told: str) -> None:
     with pytest.raises(CorruptInput, match=told):
         split_recording(data)

@@ -144,7 +144,7 @@ def test_columns_are_chosen_in_values_and_keys_keep_theirs(tmp_path: Path) -> No
 
 
 @pytest.mark.covers("VIT-SCO-20")
-def test_updates_of_what_is_not_shown_are_left_out(tmp_path: Path) -> None:
+def test_updates_of_excluded_columns_are_skipped(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", (b"1", b"a"), (b"1", b"b"))
     vitess = {"exclude_columns": [r"shop\.t\.name"]}
     damage = Damage(strict=True)
@@ -169,7 +169,7 @@ def test_kinds_of_events_are_left_out_and_transactions_do_not_count_them(tmp_pat
 
 
 @pytest.mark.covers("VIT-TYP-32")
-def test_columns_are_cut_masked_and_hashed_in_values_alone(tmp_path: Path) -> None:
+def test_columns_are_truncated_masked_and_hashed_only_in_values(tmp_path: Path) -> None:
     key = column("id", "VARCHAR", "varchar(64)", PRIMARY | NOT_NULL, 255)
     texts = [
         column(name, "VARCHAR", f"varchar({size})", charset=255)
@@ -189,7 +189,7 @@ def test_columns_are_cut_masked_and_hashed_in_values_alone(tmp_path: Path) -> No
     assert event["value"]["after"] == {"id": "***", "a": "äö", "b": None, "c": digest[:9]}
 
 
-def test_a_mask_of_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_mask_of_a_column_without_text_is_rejected(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a"))
 
     assert shown(stream, tmp_path, masks={r".*": "truncate:5"}) == [{"id": 1, "name": "a"}]
@@ -205,7 +205,7 @@ def test_a_mask_of_what_is_no_text_is_refused(tmp_path: Path) -> None:
         {"source_types": ["VARCHAR", r"shop\.DECIMAL"]},
     ],
 )
-def test_schemas_tell_types_in_mysql(vitess: dict[str, Any], tmp_path: Path) -> None:
+def test_schemas_contain_mysql_types(vitess: dict[str, Any], tmp_path: Path) -> None:
     price = column("price", "DECIMAL", "decimal(9,2)", decimals=2)
     stream = Stream().fields("t", ID, NAME, price).change("t", None, (b"1", b"a", b"1.50"))
 
@@ -226,7 +226,7 @@ def test_schemas_tell_types_in_mysql(vitess: dict[str, Any], tmp_path: Path) -> 
 
 
 @pytest.mark.covers("VIT-TYP-29")
-def test_a_function_of_ones_own_shows_a_column(tmp_path: Path) -> None:
+def test_a_custom_function_converts_a_column(tmp_path: Path) -> None:
     price = column("price", "DECIMAL", "decimal(9,2)", decimals=2)
     stream = Stream().fields("t", ID, price).change("t", None, (b"1", b"1.50"))
     converter = {
@@ -272,7 +272,7 @@ def test_debeziums_own_transforms(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("VIT-TYP-17", "VIT-TYP-19", "VIT-TYP-20")
-def test_mode_text_shows_dates_as_debezium_2_0_did() -> None:
+def test_mode_text_formats_dates_as_debezium_2_0_did() -> None:
     row = rows(events("default", vitess={"temporal": "text"}), "types_time")[1]
     assert row["y"] == "2024"
     assert row["ts3"] == "2024-02-29 12:00:00.125"
@@ -280,7 +280,7 @@ def test_mode_text_shows_dates_as_debezium_2_0_did() -> None:
 
 
 @pytest.mark.covers("VIT-TYP-21")
-def test_timestamps_are_shown_with_their_zone() -> None:
+def test_timestamps_have_their_zone() -> None:
     found = rows(events("default", vitess={"timestamps": "zoned"}), "types_time")
     assert found[1]["ts6"] == "2024-02-29T12:00:00.000001Z"
     assert found[4]["ts0"] is None
@@ -299,7 +299,7 @@ def test_connects_own_types_and_texts_are_offered_and_adaptive_is_not() -> None:
 
 
 @pytest.mark.covers("VIT-TYP-26")
-def test_bits_are_shown_where_wanted() -> None:
+def test_bits_are_included_if_enabled() -> None:
     row = rows(events("default", vitess={"bits": True}), "types_num")[1]
     assert row["bit1"] is True
     assert base64.b64decode(row["bit20"]) == bytes(
@@ -308,7 +308,7 @@ def test_bits_are_shown_where_wanted() -> None:
     assert base64.b64decode(row["bit64"])[::-1] == (1 << 63 | 1).to_bytes(8, "big")
 
 
-def test_spatial_values_and_vectors_are_shown_where_wanted() -> None:
+def test_spatial_values_and_vectors_are_included_if_enabled() -> None:
     found = rows(events("default", vitess={"geometries": True, "vectors": True}), "types_misc")
     row = found[1]
     assert (row["p"]["x"], row["p"]["y"], row["p"]["srid"]) == (-1.5, 2.25, None)
@@ -324,7 +324,7 @@ def test_text_is_read_by_the_charset_of_its_column() -> None:
     assert (row["vc_latin"], row["vc"], row["en"]) == ("latin é", "vär€😀", "b,c")
 
 
-def test_decimals_are_exact_numbers_where_wanted() -> None:
+def test_decimals_are_exact_numbers_if_enabled() -> None:
     row = rows(events("default", vitess={"decimals": "precise"}), "types_num")[1]
     for name, text in (
         ("dec5_2", "-123.45"),
@@ -375,7 +375,7 @@ def test_blanks_in_numbers_of_vitess_8_are_stripped(tmp_path: Path) -> None:
     assert [row["n"] for row in shown(stream, tmp_path)] == ["12345.60", "-0.50"]
 
 
-def test_what_the_binlog_leaves_out_of_an_update_is_what_was_there_before(tmp_path: Path) -> None:
+def test_columns_that_the_binlog_omits_from_an_update_keep_their_values(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", (b"1", b"a"), (b"1", None))
     bitmap = stream.messages[2].events[0].row_event.row_changes[0].data_columns
     bitmap.count, bitmap.cols = 2, b"\x01"
@@ -386,8 +386,8 @@ def test_what_the_binlog_leaves_out_of_an_update_is_what_was_there_before(tmp_pa
 # Damage
 
 
-@pytest.mark.parametrize(("values", "reason"), [((b"1",), "1 values"), ((b"x", b"a"), "can't be read")])
-def test_a_row_that_cannot_be_read_is_told_and_the_others_are_shown(
+@pytest.mark.parametrize(("values", "reason"), [((b"1",), "1 values"), ((b"x", b"a"), "can't be parsed")])
+def test_a_row_that_cannot_be_decoded_is_reported_and_the_others_are_events(
     values: tuple[bytes, ...], reason: str, tmp_path: Path
 ) -> None:
     stream = Stream().fields("t", ID, NAME).change("t", None, values).change("t", None, (b"2", b"b"))
@@ -403,7 +403,7 @@ def test_a_row_that_cannot_be_read_is_told_and_the_others_are_shown(
 
 
 @pytest.mark.covers("VIT-STR-08")
-def test_rows_that_no_commit_follows_are_not_shown(tmp_path: Path) -> None:
+def test_rows_without_a_commit_are_ignored(tmp_path: Path) -> None:
     stream = (
         Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a")).begin().row("t", None, (b"2", b"b"))
     )
@@ -413,7 +413,7 @@ def test_rows_that_no_commit_follows_are_not_shown(tmp_path: Path) -> None:
     assert "1 row changes that no COMMIT follows" in damage.places[0]
 
 
-def test_a_transaction_that_begins_again_counts_from_its_last_begin(tmp_path: Path) -> None:
+def test_a_restarted_transaction_starts_at_its_last_begin(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME).begin().row("t", None, (b"1", b"a"))
     stream.fields("t", ID, NAME).begin().row("t", None, (b"1", b"a")).row("t", None, (b"2", b"b")).commit()
 
@@ -423,7 +423,7 @@ def test_a_transaction_that_begins_again_counts_from_its_last_begin(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_broken_recordings_are_refused_or_told_and_never_crash(seed: int, tmp_path: Path) -> None:
+def test_broken_recordings_are_rejected_or_reported_and_never_crash(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     data = bytearray((FIXTURES / "vstream" / "default.vstream").read_bytes())
     for _ in range(chance.choice([1, 2, 5, 50])):
@@ -535,7 +535,7 @@ def test_tombstones_follow_deletes_unless_they_are_turned_off() -> None:
 
 
 @pytest.mark.covers("VIT-EVT-12")
-def test_the_source_tells_the_time_of_the_change_and_the_envelope_its_own() -> None:
+def test_the_source_has_the_time_of_the_change_and_the_envelope_its_own() -> None:
     event = next(r for r in reversed(events("default")) if r["value"])
     assert event["value"]["source"]["ts_ms"] % 1000 == 0
     assert event["value"]["source"]["ts_us"] == event["value"]["source"]["ts_ms"] * 1000
@@ -544,7 +544,7 @@ def test_the_source_tells_the_time_of_the_change_and_the_envelope_its_own() -> N
 
 
 @pytest.mark.covers("VIT-NAM-02", "VIT-NAM-04", "VIT-NAM-05", "VIT-NAM-06")
-def test_names_are_made_fit_for_avro(tmp_path: Path) -> None:
+def test_names_are_adjusted_for_avro(tmp_path: Path) -> None:
     stream = Stream().fields("t-1", ID, column("we ird", "INT32", "int")).change("t-1", None, (b"1", b"2"))
 
     def names(**publish: Any) -> tuple[str, str]:

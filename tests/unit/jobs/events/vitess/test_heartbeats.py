@@ -61,7 +61,7 @@ def vgtid(last: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.covers("VIT-HBT-01")
-def test_heartbeats_are_asked_for_and_tell_the_vgtid_that_was_reached_and_the_time(tmp_path: Path) -> None:
+def test_enabled_heartbeats_have_the_current_vgtid_and_the_time(tmp_path: Path) -> None:
     interval = {"heartbeat.interval.ms": "3000"}
     options = from_debezium({**PROPERTIES, **interval}).connector.source
     assert isinstance(options, VitessOptions)
@@ -105,7 +105,7 @@ def test_without_an_interval_there_are_none(tmp_path: Path, interval: str) -> No
     assert {record["topic"] for record in printed(tmp_path, **properties)} == {"cdc.shop.t"}
 
 
-def test_one_to_kafka_tells_the_stored_offset_once_its_batch_is_published() -> None:
+def test_one_to_kafka_has_the_stored_offset_once_its_batch_is_published() -> None:
     properties = {**PROPERTIES, "heartbeat.interval.ms": "3000"}
     offset = {"shop/-80": {"v": 1, "gtid": f"MySQL56/{SERVER}:1-7", "epoch": 1, "parents": []}}
 
@@ -125,7 +125,7 @@ def test_one_to_kafka_tells_the_stored_offset_once_its_batch_is_published() -> N
         assert value["ts_ms"] == NOW_NS // 1_000_000
 
 
-def test_events_of_a_recording_stay_what_they_are_beside_heartbeats() -> None:
+def test_heartbeats_dont_change_the_events_of_a_recording() -> None:
     path = FIXTURES / "vstream" / "default.vstream"
     without = records(declared("default", headers=False), path)
     found = records(declared("default", headers=False, vitess={"heartbeats": True}), path)

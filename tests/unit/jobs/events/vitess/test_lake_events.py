@@ -104,7 +104,7 @@ def test_captured_records_give_each_shards_events_as_the_recording_does(
         assert of_shard(found, shard) == changes
 
 
-def test_rows_of_a_snapshot_tell_their_shard_without_a_position() -> None:
+def test_snapshot_rows_have_their_shard_without_a_position() -> None:
     table, fields = captured("unsharded", "lookup", ("0",))
     rows = table.filter(pc.equal(table["kind"], record.CHANGE))
     kind = rows.schema.get_field_index("kind")
@@ -186,7 +186,7 @@ def test_statements_among_captured_records_give_the_events_that_the_recording_do
     assert found == recorded
 
 
-def test_a_statement_that_was_captured_without_its_vgtid_tells_its_shard() -> None:
+def test_a_statement_captured_without_its_vgtid_has_its_shard() -> None:
     table, fields = captured("unsharded", "lookup", ("0",))
     rows = table.filter(pc.equal(table["kind"], record.CHANGE)).slice(0, 1).to_pylist()
     old = {"kind": record.SCHEMA, "schema_id": DDL, "payload": b"drop table plain", "transaction": None}

@@ -82,7 +82,7 @@ def mirror(tmp_path: Path) -> Mirror:
 
 
 @pytest.mark.parametrize("converter", ["json", "avro"])
-def test_rows_that_are_read_are_told_as_those_of_a_copy(mirror: Mirror, converter: str) -> None:
+def test_read_rows_are_events_like_those_of_a_copy(mirror: Mirror, converter: str) -> None:
     connector = declared("default", transactions=False, key=converter, value=converter)
     expected = mirror.copied(connector)
     assert len(expected) == 3
@@ -90,7 +90,7 @@ def test_rows_that_are_read_are_told_as_those_of_a_copy(mirror: Mirror, converte
     assert mirror.merged(connector, "c", "c", "c") == expected
 
 
-def test_rows_that_changed_are_whole_and_tell_their_shard_and_those_that_are_gone_what_they_were(
+def test_changed_rows_are_complete_with_their_shard_and_deleted_ones_have_their_old_values(
     mirror: Mirror,
 ) -> None:
     connector = declared("default", transactions=False, schemas=False)
@@ -111,7 +111,7 @@ def test_rows_that_changed_are_whole_and_tell_their_shard_and_those_that_are_gon
     assert json.loads(events[at - 1]["value"])["op"] == "d"
 
 
-def test_a_row_that_can_not_be_read_is_told_with_its_key(mirror: Mirror) -> None:
+def test_a_row_that_can_not_be_decoded_is_reported_with_its_key(mirror: Mirror) -> None:
     states = mirror.rows["state"].to_pylist()
     mirror.rows = mirror.rows.set_column(1, "state", pa.array([states[0][:-1], *states[1:]], pa.binary()))
     key = mirror.rows["key"][0].as_py().hex()
