@@ -87,8 +87,8 @@ def test_rows_that_a_mirror_has_follow_their_columns(lake: Lake, namespace: str)
     ]
     third = VitessCodec(TABLE, TableHistory.of(TABLE, records), memory=mirror.state().memory)
     assert third.revisit == ""
-    gone = [changed(SECOND, change(["1", "5", None, None, "1.5"], None), 6)]
-    assert [row["id"] for row in merged(lake, mirror, third, gone, 3)] == [2, 3]
+    deletes = [changed(SECOND, change(["1", "5", None, None, "1.5"], None), 6)]
+    assert [row["id"] for row in merged(lake, mirror, third, deletes, 3)] == [2, 3]
 
 
 def test_a_truncation_takes_the_rows_of_its_own_shards_up_to_its_own_place(

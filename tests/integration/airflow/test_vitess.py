@@ -49,8 +49,10 @@ class Shop:
 @pytest.fixture(scope="module")
 def shop(vitess_server: VitessServer) -> Shop:
     tables = ("news_orders", "news_others")
-    made = [f"CREATE TABLE {table} (id bigint AUTO_INCREMENT PRIMARY KEY, note text)" for table in tables]
-    vitess_server.define("shop", *made, shard_by=dict.fromkeys(tables, "id"))
+    statements = [
+        f"CREATE TABLE {table} (id bigint AUTO_INCREMENT PRIMARY KEY, note text)" for table in tables
+    ]
+    vitess_server.define("shop", *statements, shard_by=dict.fromkeys(tables, "id"))
     return Shop(vitess_server)
 
 

@@ -1,4 +1,4 @@
-"""Events of Vitess from the lake: whoever applies them in order ends at what VTGate shows."""
+"""Events of Vitess from the lake: applied in order, they result in VTGate's rows."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def test_statements_are_at_their_position_and_rows_of_both_schemas_are_as_publis
     run_stage("events", chosen, {}, path=str(path), now_ns=10**18)
 
     found = [json.loads(json.loads(line)["value"]) for line in path.read_text().splitlines()]
-    told = [value for value in found if "ddl" in value]
-    assert {value["source"]["shard"] for value in told} == {"-80", "80-"}
-    assert all(value["ddl"].lower().startswith(f"alter table {table}") for value in told)
-    assert all(value["tableChanges"] == [{"type": "ALTER", "id": f'"shop"."{table}"'}] for value in told)
-    for value in told:
+    reported = [value for value in found if "ddl" in value]
+    assert {value["source"]["shard"] for value in reported} == {"-80", "80-"}
+    assert all(value["ddl"].lower().startswith(f"alter table {table}") for value in reported)
+    assert all(value["tableChanges"] == [{"type": "ALTER", "id": f'"shop"."{table}"'}] for value in reported)
+    for value in reported:
         vgtid = {entry["shard"]: entry["gtid"] for entry in json.loads(value["source"]["vgtid"])}
         assert set(vgtid) == {"-80", "80-"}
         assert vgtid[value["source"]["shard"]].startswith("MySQL56/")

@@ -1,4 +1,4 @@
-"""Vitess: the mirror equals what VTGate shows, whatever happens."""
+"""Vitess: the mirror equals VTGate's rows, also after failures."""
 
 from __future__ import annotations
 

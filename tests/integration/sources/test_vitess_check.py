@@ -38,12 +38,12 @@ def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None
         found = capture.check(capture.head())
         capture.close()
         assert findings(found) == {}
-        told = findings(found, "ok")
-        assert "Vitess 24.0.2 answers" in told["connection"]
-        assert "shop has the shards -80, 80-" in told["keyspace"]
-        assert "1 selected: chk_a" in told["tables"]
-        assert "retained for 3 d 0 h" in told["binlogs"]
-        assert "0 transactions behind" in told["stored offset"]
+        reported = findings(found, "ok")
+        assert "Vitess 24.0.2 answers" in reported["connection"]
+        assert "shop has the shards -80, 80-" in reported["keyspace"]
+        assert "1 selected: chk_a" in reported["tables"]
+        assert "retained for 3 d 0 h" in reported["binlogs"]
+        assert "0 transactions behind" in reported["stored offset"]
 
 
 def test_each_missing_prerequisite_is_reported_with_a_remedy(vitess_server: VitessServer) -> None:
@@ -62,9 +62,9 @@ def test_each_missing_prerequisite_is_reported_with_a_remedy(vitess_server: Vite
         ({"shards": ("-40",)}, ".*", "keyspace", "doesn't have the shards of source.shards: -40"),
         ({}, "nothing", "tables", "no table is selected. check the patterns"),
     ]
-    for options, tables, subject, told in cases:
+    for options, tables, subject, reported in cases:
         wanting = source(vitess_server, tables=tables, **{"keyspace": "shop", **options})
-        assert told in findings(wanting.check())[subject]
+        assert reported in findings(wanting.check())[subject]
         wanting.close()
 
 
@@ -154,10 +154,11 @@ def test_an_offset_near_the_end_of_the_binlog_retention_is_reported(vitess_serve
         assert "stored offset" not in findings(capture.check(before))
         vitess_server.mysqld("SET GLOBAL binlog_expire_logs_seconds = 4")
         time.sleep(4)
-        told = findings(capture.check(before))["stored offset"]
+        reported = findings(capture.check(before))["stored offset"]
     finally:
         vitess_server.mysqld(f"SET GLOBAL binlog_expire_logs_seconds = {kept}")
         capture.close()
     assert re.search(
-        r"the changes after it are \d+ s old, and binlogs are retained for 4 s\. run the capture now", told
+        r"the changes after it are \d+ s old, and binlogs are retained for 4 s\. run the capture now",
+        reported,
     )

@@ -60,19 +60,19 @@ def _changes(source: VitessSource, plan: Any) -> int:
 
 
 def _read_over_a_stop(cluster: VitessCluster, start: Any, head: Any) -> int:
-    """Read to the reshard, where the stream is asked to end, and from there on; return how many changes."""
+    """Read to the reshard, at which the stream stops, and from there on; return the number of changes."""
     options = VitessOptions(keyspace="shop", stream=VitessStream(stop_on_reshard=True))
     source = VitessSource(options, cluster.connection, Selection())
     plan = source.plan(start, head, ReadLimit())
     read = _changes(source, plan)
     assert not plan.at_head
     assert set(plan.end) == {"shop/-80", "shop/80-"}
-    with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+    with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as reported:
         source.plan(plan.end, head, ReadLimit())
     source.close()
 
     source = VitessSource(options, cluster.connection, Selection())
-    offset = json.loads(told.value.found)
+    offset = json.loads(reported.value.found)
     assert set(offset) == set(head)
     assert offset["shop/40-80"]["parents"] == ["shop/-80"]
     plan = source.plan(offset, source.head(), ReadLimit())

@@ -109,7 +109,7 @@ def test_tables_are_chosen_by_anchored_expressions() -> None:
 
 
 def test_kinds_of_events_are_skipped() -> None:
-    """That the events have none without it, a test of them shows."""
+    """Another test verifies that events have none without it."""
     assert connector("skipped.operations", "t").publish.skipped_operations == ("t",)
     assert connector("skipped.operations", "d, t").publish.skipped_operations == ("d", "t")
     assert connector("skipped.operations", "none").publish.skipped_operations == ()
@@ -354,9 +354,9 @@ def test_queues() -> None:
         "poll.interval.ms": "500",
         "poll.dispatch.interval.ms": "0",
     }
-    made = imported({**quiet, "producer.acks": "all"})
-    assert made.connector.publish.kafka.producer == {"acks": "all"}
-    notes = made.notes
+    converted = imported({**quiet, "producer.acks": "all"})
+    assert converted.connector.publish.kafka.producer == {"acks": "all"}
+    notes = converted.notes
     assert all(any(name in note for note in notes) for name in quiet)
     with pytest.raises(ConfigurationError, match=r"above max\.batch\.size"):
         imported({"max.queue.size": "2048"})

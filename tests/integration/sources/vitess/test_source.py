@@ -102,12 +102,12 @@ def test_a_repeated_batch_gives_the_same_records(vitess_server: VitessServer) ->
         first, end = captured(source, start)
         again, end_again = captured(source, start)
 
-    def shown(records: pa.Table) -> list[Any]:
+    def comparable(records: pa.Table) -> list[Any]:
         rows = [r for r in records.to_pylist() if r["kind"] == CHANGE]
         return sorted((r["origin"], r["position"], r["payload"], r["schema_id"]) for r in rows)
 
-    assert shown(first) == shown(again)
-    assert shown(first)
+    assert comparable(first) == comparable(again)
+    assert comparable(first)
     assert set(end) == set(end_again)
 
 
@@ -227,10 +227,10 @@ def test_ddl_between_rows_changes_their_fields(vitess_server: VitessServer) -> N
         records = read(source.reader(), plan.partitions)
 
     ids = [r["schema_id"] for r in records.to_pylist() if r["kind"] == CHANGE]
-    told = [r["schema_id"] for r in plan.records]
+    reported = [r["schema_id"] for r in plan.records]
     assert len(set(ids)) == 2
-    assert set(ids) <= set(told)
-    assert "ddl" in told
+    assert set(ids) <= set(reported)
+    assert "ddl" in reported
 
 
 def test_no_server_is_a_passing_fault() -> None:

@@ -1,4 +1,4 @@
-"""Broken recordings of Vitess: what can't be read is located, counted and stepped over."""
+"""Broken recordings of Vitess: invalid messages are located, counted and skipped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def without_end(messages: list[bytes]) -> bytes:
 
 def torn_row(messages: list[bytes]) -> bytes:
     whole = messages[message_of(2, 1)]
-    assert whole[0] < 0x80, "one byte tells the length"
+    assert whole[0] < 0x80, "the length is one byte"
     messages[message_of(2, 1)] = whole[:1] + b"\x0b" + whole[2:]  # a group, which has no place here
     return b"".join(messages)
 
@@ -87,9 +87,9 @@ CASES: list[tuple[Damaging, list[int], str]] = [
 
 
 @pytest.mark.covers("VIT-FLT-11")
-@pytest.mark.parametrize(("breaks", "left", "told"), CASES)
+@pytest.mark.parametrize(("breaks", "left", "reported"), CASES)
 def test_events_of_valid_messages_are_printed(
-    tmp_path: Path, breaks: Damaging, left: list[int], told: str
+    tmp_path: Path, breaks: Damaging, left: list[int], reported: str
 ) -> None:
     path = tmp_path / "item.vstream"
     path.write_bytes(breaks(recorded()))
@@ -97,16 +97,16 @@ def test_events_of_valid_messages_are_printed(
 
     assert ids(event_lines, path, damage) == left
 
-    assert any(told in line for line in damage.told())
+    assert any(reported in line for line in damage.told())
     assert damage.told()[-1].startswith("summary: ")
     with pytest.raises(CorruptInput, match=r"item\.vstream.*strict: false to leave such places out"):
         ids(event_lines, path, Damage(strict=True))
 
 
 @pytest.mark.covers("VIT-FLT-11")
-@pytest.mark.parametrize(("breaks", "left", "told"), CASES[:3])
+@pytest.mark.parametrize(("breaks", "left", "reported"), CASES[:3])
 def test_rows_of_valid_messages_are_printed(
-    tmp_path: Path, breaks: Damaging, left: list[int], told: str
+    tmp_path: Path, breaks: Damaging, left: list[int], reported: str
 ) -> None:
     path = tmp_path / "item.vstream"
     path.write_bytes(breaks(recorded()))
@@ -114,7 +114,7 @@ def test_rows_of_valid_messages_are_printed(
 
     assert sorted(ids(row_lines, path, damage)) == left
 
-    assert any(told in line for line in damage.told())
+    assert any(reported in line for line in damage.told())
     with pytest.raises(CorruptInput, match=r"item\.vstream"):
         ids(row_lines, path, Damage(strict=True))
 

@@ -98,7 +98,7 @@ def folded(path: Path) -> Rows:
     keyed: dict[tuple[str, str, Any], dict[str, Any]] = {}
     keyless: Counter[tuple[str, str, str]] = Counter()
 
-    def shown(table: str, shard: str, row: Any) -> dict[str, Any]:
+    def as_text(table: str, shard: str, row: Any) -> dict[str, Any]:
         at, found = 0, {}
         for field, length in zip(fields[shard, table], row.lengths, strict=True):
             raw = None if length < 0 else row.values[at : at + length]
@@ -112,8 +112,8 @@ def folded(path: Path) -> Rows:
 
     def apply(event: Any, change: Any) -> None:
         table, shard = event.table_name, event.shard
-        before = shown(table, shard, change.before) if change.HasField("before") else None
-        after = shown(table, shard, change.after) if change.HasField("after") else None
+        before = as_text(table, shard, change.before) if change.HasField("before") else None
+        after = as_text(table, shard, change.after) if change.HasField("after") else None
         for row, sign in ((before, -1), (after, 1)):
             if row is None:
                 continue

@@ -41,22 +41,22 @@ def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tupl
         )
         connection = vtgate.connection
         values = ConnectionValues.read({**connection, "extra": {**connection["extra"], **extra}})
-        looked = check_keyspace(values, options, lambda table: True, None)
-    return {finding.subject: (finding.level, finding.message) for finding in looked}
+        findings = check_keyspace(values, options, lambda table: True, None)
+    return {finding.subject: (finding.level, finding.message) for finding in findings}
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reported"),
     [
         ('{"state":"Too Many Requests","load":140.50,"message":"threshold exceeded"}', "z-0 (load 140.5 %"),
         ('{"state":"","load":100.00,"message":""}', "z-0 (load 100 %)"),
         ('{"state":"Internal Server Error","load":0.00,"message":"no lag"}', "Internal Server Error, no lag"),
     ],
 )
-def test_throttled_tablets_are_reported(status: str, told: str) -> None:
+def test_throttled_tablets_are_reported(status: str, reported: str) -> None:
     level, message = found(status)["throttler"]
     assert level == "warning"
-    assert told in message
+    assert reported in message
 
 
 @pytest.mark.parametrize(

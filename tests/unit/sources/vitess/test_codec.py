@@ -53,7 +53,7 @@ def live_of(contributions: pa.RecordBatch, generation: int = 0) -> pa.RecordBatc
     return live[0] if live else pa.RecordBatch.from_pylist([], LIVE_ROW_SCHEMA)
 
 
-def shown(codec: VitessCodec, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def projected(codec: VitessCodec, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     decoded = codec.decode(batch(records), ())
     assert decoded.reasons == ()
     return codec.project(live_of(decoded.contributions)).to_pylist()
@@ -137,8 +137,8 @@ def test_one_key_in_two_shards_is_two_rows() -> None:
 
 
 def lineage(child: str, *ancestors: str) -> dict[str, Any]:
-    told = json.dumps({f"shop/{child}": [f"shop/{one}" for one in ancestors]}).encode()
-    return record(SCHEMA, told, LINEAGE, place(0, epoch=2), child, source_table=None)
+    reported = json.dumps({f"shop/{child}": [f"shop/{one}" for one in ancestors]}).encode()
+    return record(SCHEMA, reported, LINEAGE, place(0, epoch=2), child, source_table=None)
 
 
 def test_a_change_of_a_new_shard_with_a_row_before_removes_its_ancestors_row() -> None:
@@ -307,7 +307,7 @@ def test_rows_of_each_schema_are_projected_to_the_newest() -> None:
         changed(second, change(None, ["2", "two", "1.00", "7"]), 6),
         changed(third, change(None, ["8", "3", "three", "-0.5"]), 9),
     ]
-    found = sorted(shown(codec, rows), key=lambda row: row["id"])
+    found = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert found == [
         {"n": None, "id": 1, "name": "one", "c": Decimal("9.99"), "_rest": None},
         {"n": 7, "id": 2, "name": "two", "c": Decimal("1.00"), "_rest": None},
@@ -330,7 +330,7 @@ def test_schemas_first_seen_in_another_shard_are_derived_from_its_own_statements
     )
     assert codec.history.due is None
     rows = [changed(first, change(None, ["1", "7"]), 2), changed(second, change(None, ["2", "8"]), 6)]
-    assert [(row["b"], row["a"]) for row in sorted(shown(codec, rows), key=lambda r: r["id"])] == [
+    assert [(row["b"], row["a"]) for row in sorted(projected(codec, rows), key=lambda r: r["id"])] == [
         (7, 3),
         (8, 3),
     ]
@@ -377,7 +377,7 @@ def test_statements_of_one_second_order_the_shapes_between_them(low: int, high: 
             changed(shapes[1], change(None, ["2", "5", "6"]), low + 2),
             changed(shapes[2], change(None, ["3", str(1 << 40), "6"]), high + 3, "80-"),
         ]
-        found = sorted((row["id"], row["a"], row["b"]) for row in shown(codec, rows))
+        found = sorted((row["id"], row["a"], row["b"]) for row in projected(codec, rows))
         assert found == [(1, 5, 7), (2, 5, 6), (3, 1 << 40, 6)]
 
 
@@ -418,7 +418,7 @@ def test_two_columns_may_swap_their_names() -> None:
     codec = codec_of(
         seen(first, 1), ran("alter table t rename column a to b, rename column b to a", 3), seen(second, 4)
     )
-    assert shown(codec, [changed(first, change(None, ["1", "7", "x"]), 2)])[0] == {
+    assert projected(codec, [changed(first, change(None, ["1", "7", "x"]), 2)])[0] == {
         "id": 1, "b": 7, "a": "x", "_rest": None,
     }  # fmt: skip
 
@@ -479,7 +479,7 @@ def test_values_that_a_column_cant_represent_are_in_rest_as_mysqls_text() -> Non
         changed(event, change(None, ["1", "0000-00-00", "2023-11-00 00:00:00", b"\xff"]), 2),
         changed(event, change(None, ["2", "2024-02-29", None, "x"]), 2, number=1),
     ]
-    odd, plain = sorted(shown(codec, rows), key=lambda row: row["id"])
+    odd, plain = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert (odd["d"], odd["at"], odd["v"]) == (None, None, None)
     assert json.loads(odd["_rest"]) == {"d": "0000-00-00", "at": "2023-11-00 00:00:00", "v": "0xFF"}
     assert plain["_rest"] is None
@@ -516,7 +516,7 @@ def test_a_mirror_tracks_columns_by_id_and_not_by_name() -> None:
     assert later.revisit == "true"
     reserved = later.reserve()
     assert reserved is not None
-    # Fitted, but not merged: the mirror's new columns are empty until all rows are shown anew.
+    # Fitted, but not merged: the mirror's new columns are empty until all rows are rewritten.
     again = codec_of(*records, memory=json.loads(json.dumps(reserved)))
     assert again.revisit == "true"
     assert again.reserve() is None
@@ -556,7 +556,7 @@ def test_a_column_that_was_added_and_dropped_is_not_projected() -> None:
         changed(wider, change(None, ["2", "b", "5"]), 5),
         changed(TWO, change(None, ["3", "c"]), 7),
     ]
-    found = sorted(shown(codec, rows), key=lambda row: row["id"])
+    found = sorted(projected(codec, rows), key=lambda row: row["id"])
     assert [(row["id"], row["v"]) for row in found] == [(1, "a"), (2, "b"), (3, "c")]
     memory = codec_of(*records[:3]).remember()
     assert codec_of(*records, memory=memory).revisit == ""

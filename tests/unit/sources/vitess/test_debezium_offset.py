@@ -143,9 +143,9 @@ def test_shards_without_a_stored_offset_start_at_the_configured_position() -> No
 
 @pytest.mark.covers("VIT-TXN-11")
 def test_the_connectors_generation_is_imported() -> None:
-    told = json.dumps({**STORED, "connector_generation": 2})
+    reported = json.dumps({**STORED, "connector_generation": 2})
 
-    position, _ = read(told)
+    position, _ = read(reported)
 
     assert {place.generation for place in position.shards.values()} == {2}
     assert {s: p.epoch for s, p in position.of_generation(3).shards.items()} == {"shop/-80": 3, "shop/80-": 2}

@@ -1,4 +1,4 @@
-"""What a lost VTGate costs: which errors are tried again, how often, and what ends it."""
+"""Lost connections to VTGate: which errors are retried, how often, and when retries end."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def test_configuration_errors_are_raised_immediately(stack: ExitStack, code: str
 
 @pytest.mark.covers("VIT-FLT-04")
 def test_without_a_limit_a_lost_stream_is_opened_until_it_gives(stack: ExitStack) -> None:
-    gone: list[Script] = [[Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]] * 40
+    failures: list[Script] = [[Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]] * 40
     unlimited = VitessAdvanced(
         connect_attempts=NO_LIMIT, connect_pause_seconds=0.5, connect_longest_pause_seconds=0.5
     )
     capture = Capture(
         stack,
-        [*gone, [response(*LOW1), Waits()]],
+        [*failures, [response(*LOW1), Waits()]],
         VitessOptions(keyspace="shop", advanced=unlimited),
     )
 

@@ -1,4 +1,4 @@
-"""What waits of a stream, and what a full queue does to VTGate and to the offset."""
+"""Prefetching of a stream, and the effect of a full buffer on VTGate and on the offset."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_other_events_and_broken_responses_count_as_no_change() -> None:
 
     with closing(Prefetcher(Odd(), BufferLimit(0, 0), buffered)):
         settled(buffered)
-        assert buffered.events in (ROWS, 2 * ROWS), "of the one that is cut off, what stands before the cut"
+        assert buffered.events in (ROWS, 2 * ROWS), "of a truncated response, the changes before its end"
 
 
 @pytest.mark.covers("VIT-QUE-05", "VIT-MET-05", "VIT-MET-06")
@@ -169,12 +169,12 @@ def test_a_full_queue_stops_vtgate_loses_nothing_and_is_not_stored() -> None:
         before = len(sent)
         time.sleep(0.3)
         assert len(sent) == before < count, "VTGate is held up"
-        told = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=stream.counts),)))
-        found = told[STREAMING]
+        reported = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=stream.counts),)))
+        found = reported[STREAMING]
         assert (found["QueueTotalCapacity"], found["QueueRemainingCapacity"]) == (5, 0)
         assert found["CurrentQueueSizeInBytes"] >= 5 * len(wide)
 
-        # A job that is killed now goes on from what it stored, and reads what waited again.
+        # A job that is killed now resumes from its stored offset, and reads the buffered changes again.
         stream.close()
         assert stream.counts.queue_events == 0
         rest = stream.plan(at(13), at(10 + count), ReadLimit())

@@ -33,7 +33,7 @@ def row(values: list[bytes | None]) -> Any:
 
 
 def values_of(message: Any) -> list[bytes | None]:
-    """Take a row apart as Vitess does."""
+    """Parse a row as Vitess does."""
     found, at = [], 0
     for length in message.lengths:
         found.append(None if length < 0 else message.values[at : at + length])
@@ -47,7 +47,7 @@ def laid_out(messages: list[bytes]) -> tuple[Bytes, Ints, Ints]:
     return np.frombuffer(b"\xff\xff\xff" + b"".join(messages), np.uint8), ends[:-1], ends[1:]
 
 
-def cut(data: Bytes, starts: Ints, ends: Ints) -> list[bytes | None]:
+def slices_of(data: Bytes, starts: Ints, ends: Ints) -> list[bytes | None]:
     return [
         None if first < 0 else data[first:last].tobytes() for first, last in zip(starts, ends, strict=True)
     ]
@@ -57,7 +57,7 @@ def read_one(message: bytes, columns: int) -> tuple[list[bytes | None], int, str
     data, starts, ends = laid_out([message])
     found = read_rows(data, starts, ends, columns)
     return (
-        cut(data, found.starts[:, 0], found.ends[:, 0]),
+        slices_of(data, found.starts[:, 0], found.ends[:, 0]),
         int(found.counts[0]),
         FAULTS[found.faults[0]],
     )
@@ -90,7 +90,7 @@ def test_rows_of_changes_are_where_protobuf_finds_them(pairs: list[tuple[Any, An
     data, found = changes_of([message.SerializeToString() for message in messages])
 
     def shown(spans: RowSpans) -> list[list[bytes | None] | None]:
-        texts = cut(data, spans.starts, spans.ends)
+        texts = slices_of(data, spans.starts, spans.ends)
         return [None if text is None else values_of(Row.FromString(text)) for text in texts]
 
     assert not found.faults.any()
@@ -112,7 +112,7 @@ def test_a_corrupt_row_is_rejected_or_parsed_as_protobuf_does(
     expected = values_of(Row.FromString(bytes(message)))
     assert found.counts[0] == len(expected)
     if len(expected) == len(values):
-        assert cut(data, found.starts[:, 0], found.ends[:, 0]) == expected
+        assert slices_of(data, found.starts[:, 0], found.ends[:, 0]) == expected
 
 
 @given(st.binary(max_size=60))

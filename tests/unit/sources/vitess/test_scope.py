@@ -1,4 +1,4 @@
-"""Which shards and tablets are asked for."""
+"""Requested shards and tablets."""
 
 from __future__ import annotations
 
@@ -152,39 +152,46 @@ def test_one_stream_has_all_shards_and_a_rule_for_each_selected_table(shards: li
     answers = {"SHOW VITESS_SHARDS": all_shards, "SHOW FULL TABLES": tables}
 
     def standing(number: int) -> list[bytes | Waits]:
-        told: dict[str, int | str] = dict.fromkeys(shards, number)
-        found = [event("VGTID", shards[0], vgtid=vgtid(told)), *(event("OTHER", shard) for shard in shards)]
+        reported: dict[str, int | str] = dict.fromkeys(shards, number)
+        found = [
+            event("VGTID", shards[0], vgtid=vgtid(reported)),
+            *(event("OTHER", shard) for shard in shards),
+        ]
         return [response(*found), Waits()]
 
     def moving(request: Any) -> list[bytes | Waits]:
-        told: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
+        reported: dict[str, int | str] = {s.shard: 5 for s in request.vgtid.shard_gtids}
         found: list[Any] = []
-        for shard in list(told):
-            told[shard] = 6
-            found += [event("BEGIN", shard), event("VGTID", shard, vgtid=vgtid(told)), event("COMMIT", shard)]
+        for shard in list(reported):
+            reported[shard] = 6
+            found += [
+                event("BEGIN", shard),
+                event("VGTID", shard, vgtid=vgtid(reported)),
+                event("COMMIT", shard),
+            ]
         return [response(*found), Waits()]
 
     by_name = {name: (name, f"select * from `{name}`") for name in ("item", "order")}
-    for wanted, rules in (
+    for table_names, rules in (
         ({"order"}, [by_name["order"]]),
         ({"item", "order"}, list(by_name.values())),
         ({"item", "order", "other"}, [("/.*", "")]),
     ):
-        selected = {f"shop.{name}" for name in wanted}
+        selected = {f"shop.{name}" for name in table_names}
         with FakeVtgate([standing(5), standing(6), moving], answers) as vtgate:
             source = VitessSource(VitessOptions(keyspace="shop"), vtgate.connection, selected.__contains__)
             start = source.start()
             assert source.tables() == sorted(selected)
             assert source.plan(start, source.head(), ReadLimit()).at_head
             source.close()
-        *_, asked = vtgate.requests
-        assert [(s.keyspace, s.shard) for s in asked.vgtid.shard_gtids] == [("shop", s) for s in shards]
-        assert [(rule.match, rule.filter) for rule in asked.filter.rules] == rules
+        *_, requested = vtgate.requests
+        assert [(s.keyspace, s.shard) for s in requested.vgtid.shard_gtids] == [("shop", s) for s in shards]
+        assert [(rule.match, rule.filter) for rule in requested.filter.rules] == rules
 
 
 @pytest.mark.covers("VIT-SCO-19")
 def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
-    """VTGate sends them so with the flag alone; the keyspace stands in the event beside them."""
+    """VTGate only does so with the flag; the event also contains the keyspace."""
     tables: list[tuple[str, ...]] = [("item", "BASE TABLE")]
     answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": tables}
 
@@ -222,7 +229,7 @@ def test_names_of_tables_without_their_keyspace_change_nothing() -> None:
 
 @pytest.mark.covers("VIT-MET-04")
 def test_changes_that_the_patterns_leave_out_are_counted() -> None:
-    """A table that is made after the stream was opened for all tables comes too, selected or not."""
+    """A table created after a stream of all tables was opened is sent too, selected or not."""
     everything: list[tuple[str, ...]] = [("item", "BASE TABLE")]
     answers: Answers = {"SHOW VITESS_SHARDS": [("shop/-80",)], "SHOW FULL TABLES": everything}
 
@@ -254,8 +261,8 @@ def test_changes_that_the_patterns_leave_out_are_counted() -> None:
         source.close()
 
     assert {t for b in batches for t in b["source_table"].to_pylist() if t} == {"shop.item"}
-    told = replace(numbers, filtered=counts["filtered"], creates=counts["creates"])
-    found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=told),)))["streaming"]
+    reported = replace(numbers, filtered=counts["filtered"], creates=counts["creates"])
+    found = metrics_of(JobResult(ok=True, origins=(OriginResult("stream", stream=reported),)))["streaming"]
     assert (found["NumberOfEventsFiltered"], found["TotalNumberOfCreateEventsSeen"]) == (2, 1)
     assert found["TotalNumberOfEventsSeen"] == 3
 
@@ -285,8 +292,8 @@ def test_an_expression_reads_each_matching_keyspace() -> None:
         with pytest.raises(ConfigurationError, match="no keyspace that matches /nothing"):
             VitessSource(VitessOptions("/nothing"), vtgate.connection, str.isascii).start()
         source.close()
-    asked = [(s.keyspace, s.shard) for s in vtgate.requests[0].vgtid.shard_gtids]
-    assert asked == [("shop", "-80"), ("shop", "80-"), ("shop_archive", "0")]
+    requested = [(s.keyspace, s.shard) for s in vtgate.requests[0].vgtid.shard_gtids]
+    assert requested == [("shop", "-80"), ("shop", "80-"), ("shop_archive", "0")]
     for wrong in ({"keyspace": "/"}, {"keyspace": "/("}, {"keyspace": "/shop", "shards": ("0",)}):
         with pytest.raises(ConfigurationError, match="keyspace"):
             Connector.from_dict({"name": "s", "source": {"type": "vitess", **wrong}})

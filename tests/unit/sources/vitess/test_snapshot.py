@@ -44,15 +44,15 @@ def copied(last: int, *keys: int) -> Any:
 
 
 def packet(last: int, *keys: int, first: bool = False) -> bytes:
-    """A packet of a copy up to its last key; the events of a copy tell no time."""
-    made = [rows("item", "-80", (None, [str(key), "x"])) for key in keys]
-    for one in made:
+    """A packet of a copy up to its last key; the events of a copy have no time."""
+    packet_rows = [rows("item", "-80", (None, [str(key), "x"])) for key in keys]
+    for one in packet_rows:
         one.timestamp = 0
     head = [fields("item", "-80"), event("VGTID", "-80", vgtid=vgtid({"-80": last}))] if first else []
     return response(
         event("BEGIN", "-80"),
         *head,
-        *made,
+        *packet_rows,
         event("VGTID", "-80", vgtid=copied(last, keys[-1])),
         event("COMMIT", "-80"),
     )
@@ -113,11 +113,11 @@ def test_a_copy_gives_its_rows_and_leaves_transactions_to_the_main_stream(stack:
 
     records = copy.read()
 
-    told = [r for r in records if r["kind"] == SCHEMA]
+    reported = [r for r in records if r["kind"] == SCHEMA]
     copies = [r for r in records if r["kind"] == SNAPSHOT]
     assert [values(r) for r in copies] == ["1x", "2x", "3x"]
-    assert len(told) == 1
-    assert {r["schema_id"] for r in copies} == {told[0]["schema_id"]}
+    assert len(reported) == 1
+    assert {r["schema_id"] for r in copies} == {reported[0]["schema_id"]}
     versions = [f"00000001{count:016x}ffffffff" for count in (11, 11, 12)]
     assert [r["version"][:16].hex() for r in copies] == versions
     assert all(r["version"] == r["position"] for r in copies)
@@ -214,9 +214,9 @@ def test_a_plan_fences_shards_that_were_resharded_too() -> None:
     assert [r.shard for r in plan.ranges] == ["-40", "40-80", "80-"]
     assert set(fences) == {*children, "shop/80-", *parents}
     for parent in parents:
-        assert fences[parent] > ShardPlace(gtid(10**9), 3).key + b"\xff" * 16, "behind all that it told"
+        assert fences[parent] > ShardPlace(gtid(10**9), 3).key + b"\xff" * 16, "behind all that it reported"
         assert fences[parent] < ShardPlace(gtid(1), 4).key, (
-            "before all that its children told: they inherit it"
+            "before all that its children reported: they inherit it"
         )
 
 

@@ -66,7 +66,7 @@ def options(**stream: Any) -> VitessOptions:
 
 
 class Capture:
-    """A stream of a fake VTGate, and the pauses that it made."""
+    """A stream of a fake VTGate, and its pauses."""
 
     def __init__(self, stack: ExitStack, scripts: Sequence[Script], chosen: VitessOptions) -> None:
         self.server = stack.enter_context(FakeVtgate(scripts))
@@ -82,10 +82,10 @@ class Capture:
         return records_of(plan.partitions, plan.records), plan
 
 
-def records_of(slices: Sequence[Any], beside: Sequence[Any] = (), *, empty: bool = False) -> pa.Table:
+def records_of(slices: Sequence[Any], schema_records: Sequence[Any] = (), *, empty: bool = False) -> pa.Table:
     reader = SliceReader(lambda table: True, empty)
     batches = [batch for part in slices for batch in reader(part)]
-    batches.append(pa.RecordBatch.from_pylist(list(beside), schema=CHANGE_SCHEMA))
+    batches.append(pa.RecordBatch.from_pylist(list(schema_records), schema=CHANGE_SCHEMA))
     return pa.Table.from_batches(batches, schema=CHANGE_SCHEMA)
 
 
@@ -146,9 +146,9 @@ def test_borders_of_responses_change_nothing(borders: list[int]) -> None:
     assembler = Cutter(START, slice_bytes=1, keep_empty=False, stops_at_journals=False, **NONE_KNOWN)
     for first, end in itertools.pairwise(cuts):
         assembler.take(response(*events[first:end]), 1)
-    slices, beside = assembler.give(1)
+    slices, schema_records = assembler.give(1)
 
-    assert changes(records_of(slices, beside)) == EXPECTED
+    assert changes(records_of(slices, schema_records)) == EXPECTED
     assert assembler.place == HEAD
 
 
@@ -225,16 +225,16 @@ def test_whatever_comes_again_in_whatever_parts_counts_once(
     )
     for first, end in itertools.pairwise(cuts):
         assembler.take(response(*events[first:end]), 1)
-    slices, beside = assembler.give(1)
+    slices, schema_records = assembler.give(1)
 
-    assert sorted(changes(records_of(slices, beside))) == EXPECTED
+    assert sorted(changes(records_of(slices, schema_records))) == EXPECTED
     assert assembler.place == HEAD
     assert assembler.repeated == len(order) - 3
 
 
 def test_a_transaction_restarted_in_chunks_counts_once(stack: ExitStack) -> None:
-    begun = response(*LOW1[:3])
-    capture = Capture(stack, [[begun, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
+    incomplete = response(*LOW1[:3])
+    capture = Capture(stack, [[incomplete, response(*LOW1), Waits()]], options(transaction_chunk_bytes=1000))
 
     records, _ = capture.read(START, at(low=11))
 
@@ -306,11 +306,11 @@ def test_rows_bear_the_fields_that_came_last_before_them(stack: ExitStack) -> No
 
     records, _ = capture.read(START, at(low=12))
 
-    told = {r["schema_id"]: r["payload"] for r in records.to_pylist() if r["kind"] == SCHEMA}
+    reported = {r["schema_id"]: r["payload"] for r in records.to_pylist() if r["kind"] == SCHEMA}
     used = [r["schema_id"] for r in records.to_pylist() if r["kind"] == CHANGE]
-    assert len(told) == 2
+    assert len(reported) == 2
     assert used[0] == used[1] != used[2]
-    assert set(used) == set(told)
+    assert set(used) == set(reported)
 
 
 def test_shards_with_equal_tables_share_their_fields_name(stack: ExitStack) -> None:
@@ -374,8 +374,8 @@ def test_a_stream_of_heartbeats_alone_fails_after_a_time(stack: ExitStack) -> No
 
 
 def test_transient_errors_are_retried_with_growing_pauses_and_then_raised(stack: ExitStack) -> None:
-    gone = [Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]
-    capture = Capture(stack, [gone], options())
+    failure = [Fails(grpc.StatusCode.UNAVAILABLE, "no tablet")]
+    capture = Capture(stack, [failure], options())
 
     with pytest.raises(TransientError, match="no tablet"):
         capture.read(START, HEAD)
@@ -473,9 +473,9 @@ def test_a_recorded_reshard_moves_the_offset_to_the_new_shards(name: str) -> Non
     )
     for message in messages:
         assembler.take(message, 1)
-    slices, beside = assembler.give(1)
+    slices, schema_records = assembler.give(1)
 
-    found = records_of(slices, beside)
+    found = records_of(slices, schema_records)
 
     keys = sorted((origin, text[:3]) for _, origin, text in changes(found))
     assert keys == [("shop/40-80", "720"), ("shop/40-80", "721"), ("shop/80-", "722")]
@@ -518,7 +518,7 @@ def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stac
         b'{"shop/40-80": ["shop/-80"]}',
     ]
     for _ in range(2):
-        with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as told:
+        with pytest.raises(ReshardStopped, match="shop/-80 turned into shop/-40, shop/40-80") as reported:
             streams.plan(stopped, head, ALL)
     later = ParallelStreams(lambda *_: capture.stream, options(stop_on_reshard=True))
     again = later.plan(stopped, head, ALL)
@@ -528,7 +528,7 @@ def test_a_stream_stops_at_a_reshard_if_enabled_and_reports_the_next_offset(stac
     assert capture.server.requests[0].flags.stop_on_reshard
     assert not capture.server.requests[0].flags.include_reshard_journal_events
 
-    given = Position.from_offset(json.loads(told.value.found))
+    given = Position.from_offset(json.loads(reported.value.found))
     assert {s: p.epoch for s, p in given.shards.items()} == {"shop/80-": 1, "shop/-40": 2, "shop/40-80": 2}
     assert given.shards["shop/-40"].gtid == targets["-40"]
     went_on = later.plan(given, head, ALL)
@@ -562,7 +562,7 @@ def test_a_stream_lost_after_a_journal_resumes_with_the_new_shards(stack: ExitSt
     messages = recorded("include_journal")
     start = start_of(messages)
     events = [VStreamResponse.FromString(m).events for m in messages]
-    place, told = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
+    place, reported = next((n, e.journal) for n, inside in enumerate(events) for e in inside if e.type == 16)
     last = [e.vgtid for inside in events for e in inside if e.type == 15][-1]
     broken: list[Any] = [*messages[: place + 1], Fails(grpc.StatusCode.UNAVAILABLE, "gone")]
     capture = Capture(stack, [broken, [*messages[place + 1 :], Waits()]], options())
@@ -573,7 +573,7 @@ def test_a_stream_lost_after_a_journal_resumes_with_the_new_shards(stack: ExitSt
     assert len(changes(records)) == 3
     again = {s.shard: s.gtid for s in capture.server.requests[1].vgtid.shard_gtids}
     assert again.keys() == {"80-", "-40", "40-80"}
-    assert {s.shard: s.gtid for s in told.shard_gtids}.items() <= again.items()
+    assert {s.shard: s.gtid for s in reported.shard_gtids}.items() <= again.items()
 
 
 def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> None:
@@ -605,10 +605,10 @@ def test_two_merging_shards_remain_before_their_journals_until_both_arrive() -> 
     assert late == {"-80": gtid(3), "80-": gtid(6)}
     assert followed == {"-80": gtid(4), "80-": gtid(6)}
     assert assembler.place.shards["shop/-80"].parents == ("shop/-40", "shop/40-80")
-    slices, beside = assembler.give(1)
-    found = records_of(slices, beside)
+    slices, schema_records = assembler.give(1)
+    found = records_of(slices, schema_records)
     assert [origin for _, origin, _ in changes(found)] == ["shop/40-80", "shop/80-", "shop/-80"]
-    assert [r["payload"] for r in beside if r["schema_id"] == "lineage"] == [
+    assert [r["payload"] for r in schema_records if r["schema_id"] == "lineage"] == [
         b'{"shop/-80": ["shop/-40", "shop/40-80"]}'
     ]
 

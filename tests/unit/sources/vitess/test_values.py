@@ -24,7 +24,7 @@ def column(column_type: str, **facts: Any) -> Column:
     return Column("c", "VARCHAR", column_type, **{"collation": UTF8, **facts})
 
 
-def shown(column: Column, *values: bytes | None) -> list[Any]:
+def converted(column: Column, *values: bytes | None) -> list[Any]:
     """Show values in the column's own lake type, misfits as the word."""
     array, misfits = to_lake_type(column, LakeTypes().of(column), *spans_of(values))
     return ["misfit" if odd else value for value, odd in zip(array.to_pylist(), misfits, strict=True)]
@@ -71,7 +71,7 @@ def as_text(column: Column, *values: bytes | None) -> list[Any]:
 def test_values_are_exact_in_their_lake_type_or_misfits(
     column_type: str, values: list[bytes | None], expected: list[Any]
 ) -> None:
-    assert shown(column(column_type), *values) == expected
+    assert converted(column(column_type), *values) == expected
 
 
 @pytest.mark.covers("VIT-TYP-16")
@@ -87,9 +87,9 @@ def test_enum_and_set_are_named_by_numbers_as_by_texts() -> None:
 
 
 def test_a_number_without_a_member_is_a_misfit() -> None:
-    assert shown(column("enum('a')", as_text=False), b"2", b"-1", b"x") == ["misfit"] * 3
-    assert shown(column("set('a')", as_text=False), b"2") == ["misfit"]
-    assert shown(
+    assert converted(column("enum('a')", as_text=False), b"2", b"-1", b"x") == ["misfit"] * 3
+    assert converted(column("set('a')", as_text=False), b"2") == ["misfit"]
+    assert converted(
         column(f"set({','.join(map(repr, map(str, range(64))))})", as_text=False), b"9223372036854775808"
     ) == ["63"]
 
@@ -104,7 +104,7 @@ def test_names_of_an_enum_may_come_in_the_columns_own_character_set() -> None:
 @pytest.mark.covers("VIT-FLT-16")
 def test_without_names_an_enum_stays_the_number_that_vitess_8_gives() -> None:
     enum = Column("c", "ENUM", "", UTF8, as_text=False)
-    assert shown(enum, b"3", None) == ["3", None]
+    assert converted(enum, b"3", None) == ["3", None]
 
 
 def test_text_is_read_by_its_character_set() -> None:
@@ -189,8 +189,8 @@ MOMENTS = st.datetimes(min_value=datetime.datetime(1, 1, 1))
 @given(st.lists(st.none() | MOMENTS, max_size=20))
 def test_moments_are_those_of_the_calendar(moments: list[datetime.datetime | None]) -> None:
     written = [None if m is None else m.isoformat(" ", "microseconds").encode() for m in moments]
-    assert shown(column("datetime(6)"), *written) == moments
-    assert shown(column("date"), *(None if w is None else w[:10] for w in written)) == [
+    assert converted(column("datetime(6)"), *written) == moments
+    assert converted(column("date"), *(None if w is None else w[:10] for w in written)) == [
         None if m is None else m.date() for m in moments
     ]
 

@@ -1,4 +1,4 @@
-"""The first position from vtctld, as a server of our own tells it; a real one is asked with the cluster's."""
+"""The first position from a fake vtctld; a real one is tested with the cluster's."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TABLETS = {
 
 
 class FakeVtctld:
-    """Serves ``ShardReplicationPositions`` on a port of its own, and keeps what it was asked.
+    """Serves ``ShardReplicationPositions`` on a free port, and records requests.
 
     Args:
-        login: User and password that it asks for; None for nobody.
+        login: Required user and password; None for no login.
     """
 
     def __init__(self, login: tuple[str, str] | None = None) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.metadata: list[dict[str, str]] = []
         self._login = login
         self._server = grpc.server(ThreadPoolExecutor(2))
@@ -51,7 +51,7 @@ class FakeVtctld:
 
     def _positions(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = protocol.ShardReplicationPositionsRequest.FromString(data)
-        self.asked.append((request.keyspace, request.shard))
+        self.requested.append((request.keyspace, request.shard))
         sent = {name: str(value) for name, value in context.invocation_metadata()}
         self.metadata.append(sent)
         if self._login and (sent.get("username"), sent.get("password")) != self._login:
@@ -65,7 +65,7 @@ class FakeVtctld:
 
 
 def standing(request: Any) -> list[bytes | Waits]:
-    """VTGate itself tells that both shards have 30 transactions."""
+    """VTGate reports 30 transactions of both shards."""
     shards: dict[str, int | str] = {s.shard: 30 for s in request.vgtid.shard_gtids}
     return [
         response(event("VGTID", shard, vgtid=vgtid(shards)), event("OTHER", shard)) for shard in shards
@@ -105,7 +105,7 @@ def test_a_capture_starts_at_the_position_of_the_tablets_of_the_type(
         "shop/80-": gtid(places[1]),
     }
     assert {place["epoch"] for place in offset.values()} == {1}
-    assert vtctld.asked == [("shop", "-80"), ("shop", "80-")]
+    assert vtctld.requested == [("shop", "-80"), ("shop", "80-")]
     assert "username" not in vtctld.metadata[0], "nothing is sent where no login is set"
 
 

@@ -149,8 +149,10 @@ def test_corrupt_responses_are_rejected_or_parsed_as_protobuf_does(
     try:
         found = scan(damaged)
     except CorruptInput as error:
-        told = str(error)
-        assert oracle is None or "twice" in told or "wire type" in told or "0 byte" in told, told
+        reported = str(error)
+        assert oracle is None or "twice" in reported or "wire type" in reported or "0 byte" in reported, (
+            reported
+        )
     else:
         # Texts that are no UTF-8, and what is inside rows and positions, are their readers' to refuse.
         if oracle is not None:
@@ -209,9 +211,9 @@ def test_a_stretch_of_events_is_a_message_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reported"),
     [(b"\x05ab", "a length of 5"), (b"\x80", "cut off"), (b"\x01a\xff", "after 1 messages")],
 )
-def test_a_broken_recording_is_rejected(data: bytes, told: str) -> None:
-    with pytest.raises(CorruptInput, match=told):
+def test_a_broken_recording_is_rejected(data: bytes, reported: str) -> None:
+    with pytest.raises(CorruptInput, match=reported):
         split_recording(data)

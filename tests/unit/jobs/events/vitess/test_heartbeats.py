@@ -1,4 +1,4 @@
-"""Heartbeats of Vitess as events: what VTGate says in silence, and where the reader stands then."""
+"""Heartbeats of Vitess as events: heartbeats of VTGate in idle streams, with the current position."""
 
 from __future__ import annotations
 
@@ -109,16 +109,16 @@ def test_one_to_kafka_has_the_stored_offset_once_its_batch_is_published() -> Non
     properties = {**PROPERTIES, "heartbeat.interval.ms": "3000"}
     offset = {"shop/-80": {"v": 1, "gtid": f"MySQL56/{SERVER}:1-7", "epoch": 1, "parents": []}}
 
-    def told(source: dict[str, Any] | None, published: int | None) -> list[dict[str, Any]]:
+    def reported(source: dict[str, Any] | None, published: int | None) -> list[dict[str, Any]]:
         state = SimpleNamespace(batch=5, offset=Progress(source).to_offset())
         context: Any = SimpleNamespace(
             connector=from_debezium(properties).connector, changes=SimpleNamespace(state=lambda: state)
         )
         return reached_records(context, NOW_NS, published=published).to_pylist()
 
-    assert told(offset, 4) == told(None, 5) == []
+    assert reported(offset, 4) == reported(None, 5) == []
     for published in (5, None):
-        (record,) = told(offset, published)
+        (record,) = reported(offset, published)
         value = json.loads(record["value"])
         assert record["topic"] == "__debezium-heartbeat.cdc"
         assert [one["gtid"] for one in json.loads(value["vgtid"])] == [f"MySQL56/{SERVER}:1-7"]

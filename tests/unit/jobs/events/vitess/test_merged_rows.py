@@ -42,9 +42,9 @@ class Mirror:
         stream.change("t", None, [b"2", b"long" * 50, b"7"], shard="-80")
         self.table, self.fields = captured(stream.write(folder / "made.vstream"), "shop", SHARDS)
         self.schema = RecordedSchema(self.fields, {})
-        told: dict[str, Any] = {"source_table": TABLE, "kind": record.SCHEMA, "origin": "shop/-80"}
-        told |= {"position": bytes(28), "committed_at": datetime.fromtimestamp(0, UTC)}
-        shapes = [{**told, "schema_id": name, "payload": one} for (_, name), one in self.fields.items()]
+        reported: dict[str, Any] = {"source_table": TABLE, "kind": record.SCHEMA, "origin": "shop/-80"}
+        reported |= {"position": bytes(28), "committed_at": datetime.fromtimestamp(0, UTC)}
+        shapes = [{**reported, "schema_id": name, "payload": one} for (_, name), one in self.fields.items()]
         self.codec = VitessCodec(TABLE, TableHistory.of(TABLE, shapes))
         changes = self.table.filter(pc.equal(self.table["kind"], record.CHANGE)).combine_chunks()
         (self.changes,) = changes.to_batches()
@@ -62,17 +62,17 @@ class Mirror:
         decoded = decode_records(
             copies.set_column(at, "committed_at", never), self.schema.fields_of, maker.form, maker.captured
         )
-        return shown(maker.made(decoded))
+        return parsed(maker.made(decoded))
 
     def merged(self, connector: Connector, *ops: str) -> list[dict[str, Any]]:
         """Return the events of the rows as if they had become what ops say."""
         rows = self.rows.append_column("op", pa.array(ops))
         context: Any = SimpleNamespace(connector=connector)
         make = VitessRows(context, TABLE, self.schema).maker(NOW_NS, None, Damage(strict=True))
-        return shown(make(rows))
+        return parsed(make(rows))
 
 
-def shown(records: pa.RecordBatch) -> list[dict[str, Any]]:
+def parsed(records: pa.RecordBatch) -> list[dict[str, Any]]:
     return [{"key": one["key"], "value": one["value"]} for one in records.to_pylist()]
 
 
@@ -99,8 +99,8 @@ def test_changed_rows_are_complete_with_their_shard_and_deleted_ones_have_their_
     assert [value["op"] for value in values] == ["u", "d", "u"]
     by_row = {(v["source"]["shard"], (v["after"] or v["before"])["id"]): v for v in values}
     assert set(by_row) == {("-80", 1), ("-80", 2), ("80-", 1)}
-    (gone,) = (v for v in values if v["op"] == "d")
-    assert gone["after"] is None
+    (deleted,) = (v for v in values if v["op"] == "d")
+    assert deleted["after"] is None
     assert all(v["before"] is None and v["after"]["name"] for v in values if v["op"] == "u")
     assert by_row["-80", 2]["after" if by_row["-80", 2]["op"] == "u" else "before"]["more"] == 7
     for (shard, _), value in by_row.items():
