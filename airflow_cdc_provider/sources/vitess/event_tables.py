@@ -65,7 +65,7 @@ class EventForm:
     source_types: tuple[str, ...] = ()
     converters: tuple[tuple[str, Converter], ...] = ()
 
-    def shows(self, path: str) -> bool:
+    def includes(self, path: str) -> bool:
         """Return whether values include a column, ``keyspace.table.column``."""
         if self.include_columns and not any(re.fullmatch(p, path) for p in self.include_columns):
             return False
@@ -137,7 +137,7 @@ def event_table(fields: bytes, keyspace: str, name: str, form: EventForm) -> Eve
             path = f"{keyspace}.{name}.{table_column.name}"
             column = _converted(column, path, form)
             columns.append(column)
-            if form.shows(path):
+            if form.includes(path):
                 masked = _masked(column, table_column, path, form)
                 in_values.append(_with_source_type(masked, table_column, keyspace, path, form))
     key = _key(shape, columns, f"{keyspace}.{name}", form)

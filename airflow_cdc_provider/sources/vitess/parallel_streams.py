@@ -157,7 +157,7 @@ class ParallelStreams:
         """Read several streams in parallel; the first failure stops the others."""
         if not behind:
             return []
-        with ThreadPoolExecutor(len(behind), thread_name_prefix="cdc-share") as threads:
+        with ThreadPoolExecutor(len(behind), thread_name_prefix="cdc-assignment") as threads:
             running = [threads.submit(read, assignment) for assignment in behind]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             if any(one.exception() for one in done):

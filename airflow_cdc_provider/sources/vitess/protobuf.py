@@ -29,7 +29,7 @@ I32: Final = 5
 
 FAULTS: Final = (
     "",
-    "a number is cut off",
+    "a number is truncated",
     "a number of more than 10 bytes",
     "a field leaves its message",
     "a field without a number",

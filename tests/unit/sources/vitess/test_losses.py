@@ -175,7 +175,7 @@ def test_a_stop_ends_the_pause_after_a_lost_connection(work: Callable[[VitessSou
         closing(source_of(server, connect_pause_seconds=60.0)) as source,
     ):
         source.head()
-        source._checked = START
+        source._verified = START
         _stop_soon(source)
         began = time.monotonic()
         try:

@@ -185,7 +185,7 @@ def test_an_error_names_message_and_byte() -> None:
     sound = VStreamResponse(events=[VEvent(type=wire.BEGIN)]).SerializeToString()
     data = sound + sound[:-1] + b"\xff"
 
-    with pytest.raises(CorruptInput, match=r"Message 1 .* byte 2.*a number is cut off"):
+    with pytest.raises(CorruptInput, match=r"Message 1 .* byte 2.*a number is truncated"):
         scan(data, np.array([0, len(sound)]), np.array([len(sound), len(data)]))
 
 
@@ -212,7 +212,7 @@ def test_a_stretch_of_events_is_a_message_again() -> None:
 
 @pytest.mark.parametrize(
     ("data", "reported"),
-    [(b"\x05ab", "a length of 5"), (b"\x80", "cut off"), (b"\x01a\xff", "after 1 messages")],
+    [(b"\x05ab", "a length of 5"), (b"\x80", "truncated"), (b"\x01a\xff", "after 1 messages")],
 )
 def test_a_broken_recording_is_rejected(data: bytes, reported: str) -> None:
     with pytest.raises(CorruptInput, match=reported):
