@@ -65,12 +65,12 @@ def test_levels_logs_and_releases_are_told(
         "consistency: logs are read at ONE: only changes that were written at ALL are sure to be seen"
     ]
     assert told(findings, "error") == [
-        f"{keyspace}.item: its log lives for 20 s, and is read 30 s after the write at the earliest"
+        f"{keyspace}.item: its log expires after 20 s, and is read 30 s or more after the write"
     ]
     findings = scylla_source(cluster, cassandra_server, consistency="QUORUM").check()
     assert told(findings, "warning") == told(findings, "error") == []
     assert any(text.startswith("release: ScyllaDB ") for text in told(findings, "ok"))
-    assert f"{keyspace}.item: its log lives for 20 s: the longest pause between two runs" in told(
+    assert f"{keyspace}.item: its log expires after 20 s: the longest pause between two runs" in told(
         findings, "ok"
     )
 
@@ -93,10 +93,11 @@ def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
     findings = source.check()
     (warning,) = told(findings, "warning")
     assert warning.startswith(
-        f"options: {cluster.names.schema}.scylla_tables doesn't tell how {keyspace}.brief, {keyspace}.item "
+        f"options: {cluster.names.schema}.scylla_tables doesn't list the CDC options of "
+        f"{keyspace}.brief, {keyspace}.item: a log counts as enabled"
     )
     assert told(findings, "error") == []
-    assert f"{keyspace}.brief: its log lives for 20 s: the longest pause between two runs" in told(
+    assert f"{keyspace}.brief: its log expires after 20 s: the longest pause between two runs" in told(
         findings, "ok"
     )
     captured = Captured(source).run()
@@ -127,14 +128,14 @@ def test_tables_with_counters_cannot_be_logged_and_are_told(
     source = scylla_source(cluster, cassandra_server)
     assert source.tables() == [f"{keyspace}.item"]
     assert (
-        f"tables: {keyspace}.counts: ScyllaDB makes no log of tables with counters, so they are left out"
+        f"tables: {keyspace}.counts: ScyllaDB writes no log for tables with counters, so they are skipped"
         in (told(source.check(), "warning"))
     )
     named = scylla_source(cluster, cassandra_server, spelled_out=lambda table: table.endswith(".counts"))
     (refused,) = named.check()
     assert refused.level == "error"
-    assert refused.remedy == "take it out of tables"
-    with pytest.raises(ConfigurationError, match=r"counts is named .* counters, of which ScyllaDB"):
+    assert refused.remedy == "remove it from tables"
+    with pytest.raises(ConfigurationError, match=r"counts is named .* counters, for which ScyllaDB"):
         named.start()
 
 

@@ -150,5 +150,5 @@ def test_offsets_of_another_cluster_are_refused(
         live_commands.import_offset(
             Namespace(connector=connector, file=str(file), allow_offset_invalidation=False, host_id="")
         )
-    assert "a generation that this cluster doesn't know" in capsys.readouterr().err
+    assert "a generation that this cluster doesn't have" in capsys.readouterr().err
     assert recorded.specs == []

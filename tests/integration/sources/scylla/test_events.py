@@ -133,7 +133,7 @@ def test_a_change_whose_end_never_comes_stops_the_capture_and_nothing_is_lost(
     with pytest.raises(CorruptInput) as told:
         captured.run()
     where = f"stream 0x{change.stream.hex()}, cdc$time {uuid.UUID(bytes=change.timeuuid)}"
-    assert f"a change of {keyspace}.item isn't whole" in str(told.value)
+    assert f"a change of {keyspace}.item is incomplete" in str(told.value)
     assert where in str(told.value)
     assert "nodetool repair" in (told.value.remedy or "")
     assert captured.offset == read_to

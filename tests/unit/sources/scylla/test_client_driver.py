@@ -14,7 +14,7 @@ def told(driver: ClientDriver) -> list[tuple[str, str]]:
 
 
 def test_the_driver_of_this_environment_is_found() -> None:
-    driver = ClientDriver.present()
+    driver = ClientDriver.detect()
     assert driver.installed[driver.name] == version(driver.name)
     assert driver.version == version(driver.name)
     assert told(driver)[0] == ("ok", f"cassandra-driver {driver.version}")
@@ -22,7 +22,7 @@ def test_the_driver_of_this_environment_is_found() -> None:
 
 def test_the_shard_aware_driver_is_told() -> None:
     assert told(ClientDriver("scylla-driver", "3.29.12", SHARDS)) == [
-        ("ok", "scylla-driver 3.29.12, which asks the shard that has the data")
+        ("ok", "scylla-driver 3.29.12, which is shard-aware")
     ]
 
 

@@ -121,16 +121,16 @@ def test_expired_generations_do_not_hold_up_later_ones() -> None:
 def test_streams_that_the_cluster_has_forgotten_leave_the_place_where_reading_stopped() -> None:
     found, remarks = imported([entry(0, FIRST + 5000)], logs(SECOND, ttl=50))
     assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000)
-    assert "have expired" in remarks[0] or "has expired" in remarks[0]
+    assert "have expired" in remarks[0]
 
 
 @pytest.mark.parametrize(
     ("entries", "of", "told"),
     [
-        ([entry(0, SECOND, SECOND - 7)], logs(), "generation that this cluster doesn't know"),
-        ([entry(0, FIRST, FIRST - 7)], logs(), "generation that this cluster doesn't know"),
-        ([entry(0, NOW + 1)], logs(FIRST), "lies in the future"),
-        ([entry(0, FIRST, table="other")], logs(), "no offset of a table that the connector selects"),
+        ([entry(0, SECOND, SECOND - 7)], logs(), "generation that this cluster doesn't have"),
+        ([entry(0, FIRST, FIRST - 7)], logs(), "generation that this cluster doesn't have"),
+        ([entry(0, NOW + 1)], logs(FIRST), "is in the future"),
+        ([entry(0, FIRST, table="other")], logs(), "no offset belongs to a selected table"),
         ([], logs(), "found none at all"),
         ([{"partition": {"server": "shop"}, "offset": {"vgtid": "[]"}}], logs(), "source connector"),
         ([entry(0, FIRST, change_id_time="x", change_id_stream_id="0x")], logs(), "source connector"),

@@ -323,20 +323,20 @@ def one(row: LogRow) -> bytes:
 def test_what_is_no_whole_change_is_named_and_the_others_are_decoded() -> None:
     good = one(LogRow(2, (i(1),), end_of_batch=True))
     assert refused(good, one(LogRow(77, (i(1),), end_of_batch=True)), good) == {
-        1: "cdc$operation 77 isn't known"
+        1: "cdc$operation 77 is unknown"
     }
     assert refused(good, one(LogRow(2, (i(1),)))) == {
-        1: "its last row has no cdc$end_of_batch: it isn't whole"
+        1: "its last row has no cdc$end_of_batch: it is incomplete"
     }
-    assert refused(one(LogRow(5, (i(1),), end_of_batch=True))) == {0: "a range of a delete has one bound"}
-    assert refused(one(LogRow(8, (i(1),), end_of_batch=True))) == {0: "a range of a delete has one bound"}
+    assert refused(one(LogRow(5, (i(1),), end_of_batch=True))) == {0: "a range delete has only one bound"}
+    assert refused(one(LogRow(8, (i(1),), end_of_batch=True))) == {0: "a range delete has only one bound"}
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3, 5, 9, 40, -1])
 def test_a_payload_that_is_cut_anywhere_is_refused_alone(cut: int) -> None:
     good = one(LogRow(2, (i(1),), values={"name": t("tea")}, end_of_batch=True))
-    assert refused(good, good[:cut], good) == {1: "its payload breaks its format"}
-    assert refused(good + b"\0") == {0: "its payload breaks its format"}
+    assert refused(good, good[:cut], good) == {1: "its payload is malformed"}
+    assert refused(good + b"\0") == {0: "its payload is malformed"}
 
 
 def test_a_value_of_the_wrong_size_names_its_column() -> None:

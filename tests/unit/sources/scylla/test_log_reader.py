@@ -159,7 +159,7 @@ def test_a_change_that_is_not_whole_is_read_from_all_replicas() -> None:
 
 def test_a_change_that_is_whole_on_no_replica_is_never_taken_in_part() -> None:
     session = FakeSession({stream_id(0): rows_of(0, 3, lacks_end_of=2)}, LOG_COLUMNS)
-    with pytest.raises(CorruptInput, match=rf"a change of s\.t isn't whole.*0x{stream_id(0).hex()}"):
+    with pytest.raises(CorruptInput, match=rf"a change of s\.t is incomplete.*0x{stream_id(0).hex()}"):
         read(session, 1)
     session = FakeSession({stream_id(0): rows_of(0, 1, lacks_end_of=0)}, LOG_COLUMNS, complete={})
     with pytest.raises(TransientError, match="expired while it was read"):
@@ -167,9 +167,9 @@ def test_a_change_that_is_whole_on_no_replica_is_never_taken_in_part() -> None:
 
 
 def test_a_log_that_got_a_column_is_not_read_by_the_old_schema() -> None:
-    with pytest.raises(TransientError, match=r"other columns.*found w"):
+    with pytest.raises(TransientError, match=r"columns of the log .* have changed.*found w"):
         read(FakeSession({}, [*LOG_COLUMNS, "w"]), 1)
-    with pytest.raises(TransientError, match=r"other columns.*expected v"):
+    with pytest.raises(TransientError, match=r"columns of the log .* have changed.*expected v"):
         read(FakeSession({}, [name for name in LOG_COLUMNS if name != "v"]), 1)
 
 

@@ -153,7 +153,7 @@ def test_a_busy_table_has_narrow_windows_and_leaves_the_others_wide_ones() -> No
         paces = paces.after(read, held)
     assert paces.of("idle").width_us == DAY_US
     assert 0.5 < most <= 1
-    refused = paces.after({"idle": DAY_US, "even": 1}, {}, crowded=True)
+    refused = paces.after({"idle": DAY_US, "even": 1}, {}, overloaded=True)
     assert refused.tables == paces.tables
 
 
@@ -170,9 +170,9 @@ def test_an_offset_names_a_table_once_and_groups_that_are_ahead() -> None:
     assert positions["s.b"].group_reads_from("4") == 7
     assert positions["s.b"].moved(5, 8).ahead == {"3": 9}
     assert positions["s.b"].moved(5, 9).ahead == positions["s.b"].moved(6, 8).ahead == {}
-    truncated = TablePosition(5, 7, truncated_us=6, begun_us=8)
+    truncated = TablePosition(5, 7, truncated_us=6, started_us=8)
     assert read_offset(write_offset({"s.a": truncated})) == {"s.a": truncated}
-    assert (truncated.moved(6, 8).truncated_us, truncated.moved(6, 8).begun_us) == (6, 0)
+    assert (truncated.moved(6, 8).truncated_us, truncated.moved(6, 8).started_us) == (6, 0)
 
 
 @pytest.mark.covers("SCY-OFF-03")
@@ -213,9 +213,9 @@ def test_twenty_thousand_groups_are_one_position_read_at_once() -> None:
         {"v": 1, "generation": 1, "read_to": 1, "window": 1},
         {"v": 1, "generation": 1, "read_to": 1, "groups": {"a": "b"}},
         {"v": 1, "generation": 1, "read_to": 1, "truncated": "now"},
-        {"v": 1, "generation": 1, "read_to": 1, "begun": -1},
+        {"v": 1, "generation": 1, "read_to": 1, "started": -1},
     ],
 )
 def test_an_offset_of_another_form_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"offset of s\.t can't be read"):
+    with pytest.raises(ConfigurationError, match=r"invalid offset of s\.t"):
         read_offset({"s.t": value})
