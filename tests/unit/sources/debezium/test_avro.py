@@ -29,7 +29,16 @@ from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import LARGE, SOUND, FramedConverter
 from airflow_cdc_provider.sources.debezium.reader import read_parted
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
-from tests.unit.sources.debezium.made import FEED, PLACEHOLDER, Table, column, event, framed, messages, text
+from tests.unit.sources.debezium.debezium_messages import (
+    FEED,
+    PLACEHOLDER,
+    Table,
+    column,
+    event,
+    framed,
+    messages,
+    text,
+)
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro, head, to_avro
 
 KEY = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "id"}], "name": "s.Key"}
@@ -500,7 +509,7 @@ def test_a_registry_that_is_down_fails_the_batch_and_sets_nothing_apart() -> Non
     with pytest.raises(TransientError):
         table.take((framed_key(1), head(1) + b"x"))
     assert not table.records
-    assert not table.passed_over
+    assert not table.skipped
 
 
 def test_a_converter_goes_to_other_processes_without_what_it_compiled() -> None:
@@ -532,7 +541,7 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     pairs = [(b'{"id":1}', shown)] * 5 + [(b'{"id":1}', large)] + [(b'{"id":1}', shown)] * 2
     feed = replace(FEED, value_converter=own)
     table = Table(feed=feed)
-    found = list(read_parted(messages(pairs), feed, set(), table.passed_over))
+    found = list(read_parted(messages(pairs), feed, set(), table.skipped))
     kinds = pa.concat_arrays([one.column("kind") for one in found]).to_pylist()
     assert kinds.count("change") == 7
     assert kinds.count("quarantine") == 1
@@ -594,7 +603,7 @@ def test_messages_of_many_schemas_are_read_in_parts_where_they_are_too_much(
     feed = replace(FEED, key_converter=converter(registry))
     with pytest.raises(OverflowError):
         feed.key_converter.keys(pa.array([key for key, _ in pairs]))
-    assert list(read_parted(messages(pairs), feed, set(), Table(feed=feed).passed_over))
+    assert list(read_parted(messages(pairs), feed, set(), Table(feed=feed).skipped))
 
 
 def test_a_connect_schema_without_name_is_a_record_all_the_same() -> None:

@@ -17,7 +17,15 @@ from airflow_cdc_provider.sources.debezium.contributions import Form
 from airflow_cdc_provider.sources.debezium.converters import TextConverter
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.conftest import ROOT
-from tests.unit.sources.debezium.made import PLACEHOLDER, Table, column, event, feed_of, framed, rows
+from tests.unit.sources.debezium.debezium_messages import (
+    PLACEHOLDER,
+    Table,
+    column,
+    event,
+    feed_of,
+    framed,
+    rows,
+)
 
 FIXTURES = ROOT / "tests" / "fixtures"
 ID = column("id", "int32")
@@ -194,11 +202,11 @@ OF_NO_ROW = [
 
 @pytest.mark.parametrize("unwrapped", [False, True])
 def test_what_is_of_no_row_is_passed_over_and_counted(unwrapped: bool) -> None:
-    wanted = feed_of("server", wanted=lambda name: name == "topics.server", unwrapped=unwrapped)
+    wanted = feed_of("server", selects=lambda name: name == "topics.server", unwrapped=unwrapped)
     table = Table(feed=wanted, form=Form(unwrapped, spellings(PLACEHOLDER)))
     row = {"id": 1} if unwrapped else event("c", None, {"id": 1})
     assert rows(table.take((key(1), row), *OF_NO_ROW)) == {1: {}}
-    assert {why: count for (_, why), count in table.passed_over.items()} == {
+    assert {why: count for (_, why), count in table.skipped.items()} == {
         "heartbeat": 2,
         "transaction": 1,
         "schema_change": 1,
@@ -219,8 +227,8 @@ def test_what_is_of_no_row_is_passed_over_and_counted(unwrapped: bool) -> None:
     ],
 )
 def test_an_event_names_its_table(source: dict[str, Any], name: str) -> None:
-    table = Table(feed=feed_of("routed", wanted=lambda table: table != "shop.other"))
-    feed = feed_of("routed", wanted=lambda table: table != "shop.other")
+    table = Table(feed=feed_of("routed", selects=lambda table: table != "shop.other"))
+    feed = feed_of("routed", selects=lambda table: table != "shop.other")
     object.__setattr__(feed, "table", "")
     object.__setattr__(table.feed, "table", name)
     other = {"connector": "mysql", "db": "shop", "table": "other"}
@@ -233,7 +241,7 @@ def test_an_event_names_its_table(source: dict[str, Any], name: str) -> None:
     )
     records = [row for row in table.records[0].to_pylist() if row["kind"] == "change"]
     assert [row["source_table"] for row in records] == [name]
-    assert dict(table.passed_over) == {
+    assert dict(table.skipped) == {
         ("routed/0", "unselected"): 1,
         ("routed/0", "tombstone"): 1,
     }
@@ -319,7 +327,7 @@ def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
     ]
     shown = table.take(*((key(job["id"]), job) for job in jobs), ({"ts_ms": 9}, {"id": 6, "ts_ms": 9}))
     assert set(rows(shown)) == {1, 2, 3, 4, 5, 6}
-    assert not table.passed_over
+    assert not table.skipped
 
 
 def test_envelopes_where_rows_are_expected_are_set_apart() -> None:

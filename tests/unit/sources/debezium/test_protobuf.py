@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from tests.unit.events.test_protobuf_converter import EVERY_TYPE, SCHEMA, _expected, message_class, rows
-from tests.unit.sources.debezium.made import FEED, Table
+from tests.unit.sources.debezium.debezium_messages import FEED, Table
 from tests.unit.sources.debezium.registry_writers import Registered, head
 
 CONNECT = "org.apache.kafka.connect.data"

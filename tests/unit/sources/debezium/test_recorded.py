@@ -19,9 +19,9 @@ from airflow_cdc_provider.sources.debezium.converters import FramedConverter
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.conftest import ROOT
-from tests.unit.sources.debezium.made import PLACEHOLDER, Table, feed_of
+from tests.unit.sources.debezium.debezium_messages import PLACEHOLDER, Table, feed_of
 from tests.unit.sources.debezium.recorded import AVRO, Pairs, Recording, recording
-from tests.unit.sources.debezium.told_values import shown, told
+from tests.unit.sources.debezium.reported_values import shown, told
 
 DATABASES: Final = ("postgresql", "mysql")
 RUNS: Final = [(database, run) for database in DATABASES for run in recording(database).records]

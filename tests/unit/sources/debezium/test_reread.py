@@ -22,12 +22,12 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.debezium import avro_program, registered
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
-from airflow_cdc_provider.sources.debezium.position import positions
+from airflow_cdc_provider.sources.debezium.position import encode_positions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
-from airflow_cdc_provider.sources.debezium.reread import AwaitingReader
+from airflow_cdc_provider.sources.debezium.reread import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
-from tests.unit.sources.debezium.made import column, event, everything, framed, text
+from tests.unit.sources.debezium.debezium_messages import column, event, everything, framed, text
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro
 
 TOPIC = "server.shop.orders"
@@ -36,11 +36,11 @@ KEY = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field"
 
 
 class Late(Registered):
-    """A registry that answers for an id when it has heard of it."""
+    """A registry that answers for an id when it has available of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: set[int] = set()
+        self.available: set[int] = set()
         self.error: CdcError | None = None
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
@@ -48,7 +48,7 @@ class Late(Registered):
             self.asked[schema_id] += 1
             raise self.error
         found = super().schema_of(schema_id)
-        return found if schema_id in self.heard else None
+        return found if schema_id in self.available else None
 
 
 def with_op(content: Any) -> Any:
@@ -103,7 +103,7 @@ def read(registry: Registered, key_converter: str) -> pa.Table:
 
 
 def again(registry: Registered, key_converter: str, records: pa.Table, strict: bool = False) -> pa.Table:
-    reader = AwaitingReader(reader_of(registry, key_converter, strict), {TOPIC: 3})
+    reader = UnknownSchemaReader(reader_of(registry, key_converter, strict), {TOPIC: 3})
     return pa.Table.from_batches(
         [made for some in records.to_batches(max_chunksize=4) for made in reader(some)]
     )
@@ -129,7 +129,7 @@ def test_messages_of_unknown_schemas_become_later_what_they_would_have_been_at_o
     key_converter: str,
 ) -> None:
     known = Late()
-    known.heard = {1, 2}
+    known.available = {1, 2}
     expected = read(known, key_converter)
     kinds = expected["kind"].to_pylist()
     assert (kinds.count("change"), kinds.count("quarantine"), kinds.count("schema")) == (5, 1, 1)
@@ -142,14 +142,14 @@ def test_messages_of_unknown_schemas_become_later_what_they_would_have_been_at_o
     )
     assert in_order(again(late, key_converter, apart)) == in_order(apart), "nothing is known yet"
 
-    late.heard = {1, 2}
+    late.available = {1, 2}
     landed = pa.concat_tables([again(late, key_converter, apart), at_once])
     assert in_order(landed) == in_order(expected)
 
 
 def test_what_was_set_apart_for_another_reason_and_strictness_of_today_end_nothing() -> None:
     late = Late()
-    late.heard = {2}  # that of keys
+    late.available = {2}  # that of keys
     some = read(late, "avro")
     apart = some.filter(pc.equal(some["kind"], "quarantine"))
     found = again(late, "avro", apart, strict=True)
@@ -164,7 +164,7 @@ def test_a_registry_that_fails_is_asked_once_and_leaves_what_waits(error: CdcErr
     apart = read(late, "avro")
     late.error = error
     late.asked.clear()
-    reader = AwaitingReader(reader_of(late, "avro"), {})
+    reader = UnknownSchemaReader(reader_of(late, "avro"), {})
     assert in_order(pa.Table.from_batches(reader(apart.combine_chunks().to_batches()[0]))) == in_order(apart)
     assert sum(late.asked.values()) == 1
 
@@ -174,7 +174,7 @@ def test_a_registry_that_is_down_is_asked_once_in_a_task_however_many_batches_it
     apart = read(late, "avro")
     late.error = TransientError("it doesn't answer")
     late.asked.clear()
-    reader = AwaitingReader(reader_of(late, "avro"), {})
+    reader = UnknownSchemaReader(reader_of(late, "avro"), {})
     batches = apart.combine_chunks().to_batches(max_chunksize=3)
     assert len(batches) == 2
     for _ in range(2):
@@ -194,12 +194,12 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
     moments = [1_700_000_000_000_123 + 1_000_001 * number for number in range(count)]
     apart = pa.concat_tables([row] * count).combine_chunks()
     for name, values in (
-        ("position", positions(7, np.arange(count))),
+        ("position", encode_positions(7, np.arange(count))),
         ("captured_at", pa.array(moments).cast(apart.schema.field("captured_at").type)),
         ("committed_at", pa.nulls(count, apart.schema.field("committed_at").type)),
     ):
         apart = apart.set_column(apart.schema.get_field_index(name), apart.schema.field(name), values)
-    late.heard = {1, 2}
+    late.available = {1, 2}
     late.asked.clear()
     compiled: list[str] = []
     compile_avro = avro_program.compile_avro
@@ -210,7 +210,7 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
 
     monkeypatch.setattr(registered, "compile_avro", counted)
 
-    reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3})
+    reader = UnknownSchemaReader(reader_of(late, "avro"), {TOPIC: 3})
     batches = [made for some in apart.to_batches(max_chunksize=100) for made in reader(some)]
     assert len(batches) == 3, "one for each that was given"
     assert len(compiled) == sum(late.asked.values()) == 2, "each schema once in a task"
@@ -235,8 +235,8 @@ def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awai
     apart = pa.Table.from_batches(reader(part))
     assert [row["schema_id"].partition(":")[0] for row in apart.to_pylist()] == ["UNKNOWN-SCHEMA"]
 
-    late.heard = {1}
-    again = AwaitingReader(reader, {TOPIC: partitions})
+    late.available = {1}
+    again = UnknownSchemaReader(reader, {TOPIC: partitions})
     (before,) = apart.to_pylist()
     (found,) = pa.Table.from_batches(again(apart.to_batches()[0])).to_pylist()
     assert found["schema_id"].partition(":")[0] == reason
@@ -258,7 +258,7 @@ def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_regi
     found = apart
 
     def codes(given_up_before_us: int, records: pa.Table = apart) -> Counter[str]:
-        reader = AwaitingReader(reader_of(late, "avro"), {TOPIC: 3}, given_up_before_us)
+        reader = UnknownSchemaReader(reader_of(late, "avro"), {TOPIC: 3}, given_up_before_us)
         again = pickle.loads(pickle.dumps(reader))(records.combine_chunks().to_batches()[0])
         nonlocal found
         found = pa.Table.from_batches(again)
@@ -271,13 +271,13 @@ def test_what_is_older_than_deletions_are_remembered_is_given_up_unless_the_regi
     late.error = TransientError("it doesn't answer")
     assert codes(captured_us + 1) == waiting, "it may have them"
     late.error = None
-    late.heard = {1, 2}
+    late.available = {1, 2}
     assert codes(captured_us + 1)["SCHEMA-GIVEN-UP"] == 0, "no deletion was forgotten so far"
-    late.heard = set()
+    late.available = set()
     given_up = Counter({name.replace("UNKNOWN-SCHEMA", "SCHEMA-GIVEN-UP"): n for name, n in waiting.items()})
     assert codes(captured_us + 1) == given_up
 
-    late.heard = {1, 2}
+    late.available = {1, 2}
     late.asked.clear()
     assert codes(captured_us + 1, found) == given_up, "deletions may be forgotten by now"
     assert not late.asked
@@ -292,7 +292,7 @@ def test_sources_give_up_what_is_older_than_the_lake_remembers_deletions() -> No
     assert not made.may_land("SCHEMA-GIVEN-UP")
     before = time.time()
     reader = made.quarantine_reader()
-    assert isinstance(reader, AwaitingReader)
+    assert isinstance(reader, UnknownSchemaReader)
     assert before - 60 - 1 < reader.given_up_before_us / 1_000_000 <= time.time() - 60
 
 
@@ -306,6 +306,6 @@ def test_only_sources_with_a_registry_wait_for_schemas() -> None:
     assert not framed_source.may_land("MALFORMED")
     assert not source().may_land("UNKNOWN-SCHEMA")
     reader = pickle.loads(pickle.dumps(framed_source.quarantine_reader()))
-    assert isinstance(reader, AwaitingReader)
+    assert isinstance(reader, UnknownSchemaReader)
     assert isinstance(reader.reader.registry, Registry)
     assert reader.reader.registry.patience.unknown_seconds == 0
