@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.kernels import walker
 from airflow_cdc_provider.changes.spans import Bytes, Ints, binary_buffer, column_of, span_column
-from airflow_cdc_provider.sources.debezium.json_members import STRING, Places, hex_digit
+from airflow_cdc_provider.sources.debezium.json_members import STRING, ValueSpans, hex_digit
 
 Mask = npt.NDArray[np.bool_]
 
@@ -18,7 +18,7 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _LARGEST: Final = int(np.iinfo(np.int32).max)
 
 
-def strings(data: Bytes, values: Places) -> pa.Array:
+def strings(data: Bytes, values: ValueSpans) -> pa.Array:
     """Decode strings; null for other values. An unpaired surrogate becomes U+FFFD."""
     own = values.only(STRING)
     starts = np.where(own.starts >= 0, own.starts + 1, -1)
@@ -33,7 +33,7 @@ def strings(data: Bytes, values: Places) -> pa.Array:
     return column_of(pa.string(), out, offsets.astype(np.int32), starts >= 0)
 
 
-def compact(data: Bytes, values: Places) -> pa.Array:
+def compact(data: Bytes, values: ValueSpans) -> pa.Array:
     """Return values in canonical form: no blanks, only mandatory escapes.
 
     Returns:

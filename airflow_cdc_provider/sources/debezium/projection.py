@@ -19,7 +19,7 @@ from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, Va
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of
 from airflow_cdc_provider.sources.debezium.tables import HIDDEN, TableRows
-from airflow_cdc_provider.sources.debezium.values import Shown, show, show_plain
+from airflow_cdc_provider.sources.debezium.values import Converted, show, show_plain
 
 Mask = npt.NDArray[np.bool_]
 
@@ -122,7 +122,7 @@ def _convert(
     inferred: str,
     kind: pa.DataType,
     plain: bool,
-) -> Shown:
+) -> Converted:
     values = members.at(indexes)
     if field is not None:
         return fit(*show(members.data, values, field), values, kind)
@@ -131,7 +131,7 @@ def _convert(
     return pa.nulls(len(indexes), kind), values.present
 
 
-def fit(converted: pa.Array, misfits: Mask, values: ValueSpans, kind: pa.DataType) -> Shown:
+def fit(converted: pa.Array, misfits: Mask, values: ValueSpans, kind: pa.DataType) -> Converted:
     """Convert values to the column's type, which may come from a newer schema."""
     if converted.type == kind:
         return converted, misfits

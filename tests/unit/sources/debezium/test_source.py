@@ -10,13 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from airflow_cdc_provider.sources.debezium.position import (
-    PartitionPosition,
-    encode_position,
-    encode_positions,
-    from_offset,
-    to_offset,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +25,13 @@ from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.abilities import CountsPassedOver, FeedIsWhole, LearnsSchemas
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.position import (
+    PartitionPosition,
+    encode_position,
+    encode_positions,
+    from_offset,
+    to_offset,
+)
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource, _shares
 from tests.conftest import ROOT
