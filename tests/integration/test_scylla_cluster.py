@@ -186,7 +186,7 @@ def test_switched_off_nothing_is_logged_and_the_log_stays(cluster: ImitatedScyll
     assert [row.sku for row in log_of(cluster, item)] == [1, 3]
 
 
-def test_options_and_releases_are_told(cluster: ImitatedScylla, item: Table) -> None:
+def test_options_and_releases_are_reported(cluster: ImitatedScylla, item: Table) -> None:
     (row,) = cluster.session.execute(f"SELECT * FROM {cluster.names.schema}.scylla_tables")
     assert (row.table_name, row.cdc["enabled"], row.cdc["delta"], row.cdc["ttl"]) == (
         "item",
@@ -248,7 +248,7 @@ def test_columns_come_and_go_in_table_and_log(cluster: ImitatedScylla, item: Tab
     }
 
 
-def test_tablets_tell_streams_of_each_table_and_what_a_split_changes(
+def test_tablets_have_streams_per_table_which_change_with_a_split(
     cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = ImitatedScylla(cassandra_session, keyspace, tablets=2, names=names_in(keyspace))

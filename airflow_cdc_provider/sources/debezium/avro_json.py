@@ -115,7 +115,7 @@ def _put_scalar(
         The offset after it in the data, -1 if it is broken, -2 if the output is full; and the offset in the
         output.
     """
-    room = len(out) - to
+    capacity = len(out) - to
     if kind == NULL:
         return at, put_null(out, to)
     if kind == BOOLEAN:
@@ -146,10 +146,10 @@ def _put_scalar(
     if at < 0 or length < 0 or length > end - at:
         return np.int64(-1), to
     if kind == STRING:
-        if room < 6 * length + SPARE and room < quoted_length(data, at, at + length) + SPARE:
+        if capacity < 6 * length + SPARE and capacity < quoted_length(data, at, at + length) + SPARE:
             return np.int64(-2), to
         return at + length, put_quoted(data, at, at + length, out, to)
-    if room < 4 * (length // 3) + SPARE:
+    if capacity < 4 * (length // 3) + SPARE:
         return np.int64(-2), to
     out[to] = 0x22
     to = np.int64(write_base64(data, at, at + length, out, to + 1))
@@ -180,8 +180,8 @@ def _write(
         if at < 0:
             continue
         limit = to + most_of(ends[row] - at, texts)
-        room = out[: min(limit, len(out))]
-        at, to = _put_message(data, at, ends[row], nodes, edges, texts, stack, room, to)
+        output = out[: min(limit, len(out))]
+        at, to = _put_message(data, at, ends[row], nodes, edges, texts, stack, output, to)
         if at == -2:
             if limit > len(out):
                 return row

@@ -36,19 +36,19 @@ def connect_of_json_schema(text: str) -> Mapping[str, Any]:
         ValueError: The schema is invalid, recursive, or too large.
     """
     try:
-        whole = json.loads(text)
+        root = json.loads(text)
     except RecursionError:
         raise ValueError("a schema that is nested too deeply") from None
-    if not isinstance(whole, dict):
+    if not isinstance(root, dict):
         raise ValueError("not a JSON Schema: not an object")
-    return _Reader(whole).any(whole, 0)
+    return _Reader(root).any(root, 0)
 
 
 class _Reader:
     """Converts the parts of one schema."""
 
-    def __init__(self, whole: Mapping[str, Any]) -> None:
-        self._whole = whole
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
         self._count = 0
 
     def any(self, schema: Any, depth: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class _Reader:
         return self._named(plain, schema) if plain else _anything(optional=kind == "null")
 
     def _resolve(self, reference: str) -> Any:
-        found: Any = self._whole
+        found: Any = self._root
         if not reference.startswith("#"):
             raise ValueError(f"a schema that refers to {reference[:100]}")
         for part in filter(None, reference[1:].split("/")):

@@ -1,8 +1,8 @@
 """A kernel that converts Protobuf's binary encoding (:mod:`.protobuf_wire`) to JSON by a writer's schema.
 
-A message is scanned once for the offsets of its fields, and once more for each list. The last value of a
-repeated scalar field wins, and the last field of a choice (``oneof``). A repeated embedded message would have
-to be merged, which no writer uses: it counts as broken.
+A message is scanned once for the offsets of its fields, and once more for each list. The last
+occurrence of a singular field wins, and the last field of a choice (``oneof``). Two occurrences of an
+embedded message would have to be merged, which no writer uses: such a message counts as broken.
 
 The guarantees are those of :mod:`.avro_json`.
 """
@@ -113,12 +113,12 @@ def _put_scalar(
         if at < 0 or size > np.uint64(end - at):
             return np.int64(-1), to
         length = np.int64(size)
-        room = len(out) - to
+        capacity = len(out) - to
         if kind == STRING:
-            if room < 6 * length + SPARE and room < quoted_length(data, at, at + length) + SPARE:
+            if capacity < 6 * length + SPARE and capacity < quoted_length(data, at, at + length) + SPARE:
                 return np.int64(-2), to
             return at + length, put_quoted(data, at, at + length, out, to)
-        if room < 4 * (length // 3) + SPARE:
+        if capacity < 4 * (length // 3) + SPARE:
             return np.int64(-2), to
         return at + length, _put_base64(data, at, at + length, out, to)
     wire = wire_of(kind)
@@ -430,8 +430,10 @@ def _write(
         if starts[row] < 0:
             continue
         limit = offsets[row] + most_of(ends[row] - starts[row], texts)
-        room = out[: min(limit, len(out))]
-        to = _put_message(data, starts[row], ends[row], nodes, edges, texts, stack, slots, room, offsets[row])
+        output = out[: min(limit, len(out))]
+        to = _put_message(
+            data, starts[row], ends[row], nodes, edges, texts, stack, slots, output, offsets[row]
+        )
         if to == -2:
             if limit > len(out):
                 return row

@@ -167,9 +167,9 @@ def _whole_parts(data: Bytes, values: ValueSpans) -> tuple[ValueSpans, Ints, Mas
     """
     fractions = values.only(NUMBER)
     ends, below, truncated = whole_parts(data, fractions.starts, fractions.ends)
-    whole = ends >= 0
-    kinds = np.where(whole, INTEGER, values.kinds)
-    return ValueSpans(values.starts, np.where(whole, ends, values.ends), kinds), below, truncated
+    has_point = ends >= 0
+    kinds = np.where(has_point, INTEGER, values.kinds)
+    return ValueSpans(values.starts, np.where(has_point, ends, values.ends), kinds), below, truncated
 
 
 def _instants(data: Bytes, values: ValueSpans) -> Converted:
@@ -254,7 +254,7 @@ def _maps(data: Bytes, values: ValueSpans, field: ConnectField) -> Converted:
     )
     converted, wrong = show(data, items, field.fields[1])
     entries_before = np.zeros(len(is_pair) + 1, np.int64)
-    np.cumsum(is_pair, out_of_range=entries_before[1:])
+    np.cumsum(is_pair, out=entries_before[1:])
     of_arrays = entries_before[offsets]
     # Each row has entries of at most one of the two: put them into row order.
     counts_each = np.diff(of_objects) + np.diff(of_arrays)
@@ -319,7 +319,7 @@ def _as_names(data: Bytes, values: ValueSpans) -> pa.Array:
 def _inside(offsets: Ints, wrong: Mask) -> Mask:
     """Return which rows have a faulty element."""
     sums = np.zeros(len(wrong) + 1, np.int64)
-    np.cumsum(wrong, out_of_range=sums[1:])
+    np.cumsum(wrong, out=sums[1:])
     inside: Mask = sums[offsets[1:]] > sums[offsets[:-1]]
     return inside
 

@@ -32,7 +32,7 @@ class PageChanges(NamedTuple):
     ``payloads``      The concatenated payloads.
     ``ends``          The end of each payload.
     ``times``         16 bytes each: ``cdc$time`` in a byte order that sorts as the database does.
-    ``whole``         Whether the last row of each change has ``cdc$end_of_batch``.
+    ``complete``         Whether the last row of each change has ``cdc$end_of_batch``.
     ``unknown_code``  The first unknown operation code of each change, else 0.
     ``rows``          Number of rows of each change.
     """
@@ -40,7 +40,7 @@ class PageChanges(NamedTuple):
     payloads: npt.NDArray[np.uint8]
     ends: npt.NDArray[np.int64]
     times: npt.NDArray[np.uint8]
-    whole: npt.NDArray[np.bool_]
+    complete: npt.NDArray[np.bool_]
     unknown_code: npt.NDArray[np.int8]
     rows: npt.NDArray[np.int64]
 
@@ -81,7 +81,7 @@ def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[P
         found.payloads[:size],
         found.ends[:count],
         found.times[:count],
-        found.whole[:count],
+        found.complete[:count],
         found.unknown_code[:count],
         found.rows[:count],
     )
@@ -137,7 +137,7 @@ def _split(data, rows, columns, more, found):  # type: ignore[no-untyped-def]
         ] == 0:
             found.unknown_code[count] = code
         if end_of_batch:
-            found.whole[count] = True
+            found.complete[count] = True
             found.ends[count] = out
             found.rows[count] = row + 1 - change_row
             count += 1

@@ -263,7 +263,7 @@ class _PartRead:
                 found=f"stream 0x{stream.stream.hex()}",
             ) from error
         stream.rest, stream.rest_rows = data[at:], left
-        for number in np.flatnonzero(~found.whole).tolist():
+        for number in np.flatnonzero(~found.complete).tolist():
             found = _replaced(found, number, self._reread(stream, found.times[number].tobytes()))
         if len(found.ends):
             batch = to_records(found, stream.read, stream.stream, table)
@@ -292,7 +292,7 @@ class _PartRead:
             raise TransientError(
                 f"a change of {table.name} expired while it was read", found=where, remedy="run again"
             )
-        if len(found.ends) != 1 or not found.whole[0]:
+        if len(found.ends) != 1 or not found.complete[0]:
             raise CorruptInput(
                 f"a change of {table.name} is incomplete",
                 expected="a last row with cdc$end_of_batch, at consistency level ALL",
@@ -316,9 +316,9 @@ def _replaced(found: PageChanges, number: int, reread: PageChanges) -> PageChang
     payloads = np.concatenate([found.payloads[:begin], reread.payloads, found.payloads[end:]])
     ends = found.ends.copy()
     ends[number:] += len(reread.payloads) - (end - begin)
-    whole, codes, rows = found.whole.copy(), found.unknown_code.copy(), found.rows.copy()
-    whole[number], codes[number], rows[number] = True, reread.unknown_code[0], reread.rows[0]
-    return PageChanges(payloads, ends, found.times, whole, codes, rows)
+    complete, codes, rows = found.complete.copy(), found.unknown_code.copy(), found.rows.copy()
+    complete[number], codes[number], rows[number] = True, reread.unknown_code[0], reread.rows[0]
+    return PageChanges(payloads, ends, found.times, complete, codes, rows)
 
 
 def to_records(found: PageChanges, read: GroupRead, stream: bytes, table: LoggedTable) -> pa.RecordBatch:

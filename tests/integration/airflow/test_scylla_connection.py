@@ -235,7 +235,7 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
         ({"scylla.ssl.keystore.password": "s3cr3t-other"}, "can't be opened"),
     ],
 )
-def test_tls_that_does_not_fit_is_told_without_a_secret(
+def test_tls_errors_are_reported_without_a_secret(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
 ) -> None:
     places = {n: str(secured.stores / v) if v and n.endswith("path") else v for n, v in change.items()}
@@ -248,7 +248,7 @@ def test_tls_that_does_not_fit_is_told_without_a_secret(
 
 @pytest.mark.covers("SCY-CFG-06")
 @pytest.mark.parametrize("values", [{"password": "s3cr3t-other"}, {"login": "nobody"}])
-def test_a_login_that_is_refused_is_told_without_the_password(
+def test_a_rejected_login_is_reported_without_the_password(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
 ) -> None:
     good, text = secured.ask(monkeypatch, secured.keystores(), **values)
@@ -316,7 +316,7 @@ def test_logs_are_read_by_way_of_another_datacenter_without_delay(
         source.close()
 
 
-def test_a_datacenter_that_is_not_there_is_told(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_datacenter_is_reported(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     good, text = secured.ask(monkeypatch, {**secured.keystores(), "local_datacenter": "elsewhere"})
     assert not good
     assert "no node is in the local datacenter: expected one of 0, 1, found elsewhere" in text

@@ -101,7 +101,7 @@ def test_writes_that_a_truncates_time_cant_place_are_found_by_the_snapshot_after
 
 
 @pytest.mark.parametrize("mode", [pytest.param("never", marks=pytest.mark.long), "initial"])
-def test_a_table_that_is_made_anew_has_its_own_rows_alone(
+def test_a_recreated_table_has_only_its_own_rows(
     shop: Shop, names: SystemKeyspaces, mode: str
 ) -> None:
     cluster = imitated(shop, names, seed=53)
@@ -128,7 +128,7 @@ def test_a_table_that_is_made_anew_has_its_own_rows_alone(
 
 
 @pytest.mark.long
-def test_a_table_that_is_made_anew_without_a_log_is_read_when_it_has_one(
+def test_a_recreated_table_without_a_log_is_read_when_it_has_one(
     shop: Shop, names: SystemKeyspaces
 ) -> None:
     cluster = imitated(shop, names, seed=56)

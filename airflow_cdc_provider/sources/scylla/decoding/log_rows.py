@@ -143,8 +143,8 @@ def read_change(
             return failed(cursor, row_at, BAD_CLUSTERING)
         time_us = read_time_us(data, time_at)
         if operation in (1, 2, 3, -3):
-            whole = bound == log.clustering.shape[1]
-            if not whole and (bound > 0 or operation not in (1, 2)):
+            is_full_key = bound == log.clustering.shape[1]
+            if not is_full_key and (bound > 0 or operation not in (1, 2)):
                 return failed(cursor, row_at, BAD_CLUSTERING)
             keys_only = log.versions[version, KEYS_ONLY]
             has_values = operation not in (1, 2) or keys_only == 0
@@ -153,7 +153,7 @@ def read_change(
             problem = np.int64(0)
             if has_values or keys_only == KEYS_ONLY_UNKNOWN:
                 problem = read_row(
-                    data, fields, log, version, change, operation, not whole, time_us, read_at, sink
+                    data, fields, log, version, change, operation, not is_full_key, time_us, read_at, sink
                 )
             if problem >= 0 and not has_values:
                 problem = put_unresolved(sink, change)

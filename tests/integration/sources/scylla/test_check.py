@@ -54,7 +54,7 @@ def test_images_that_events_are_to_show_must_be_logged(
 
 
 @pytest.mark.covers("SCY-CFG-07")
-def test_levels_logs_and_releases_are_told(
+def test_levels_logs_and_releases_are_reported(
     cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -113,7 +113,7 @@ def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
 
 
 @pytest.mark.covers("SCY-TYP-12")
-def test_tables_with_counters_cannot_be_logged_and_are_told(
+def test_tables_with_counters_are_reported(
     cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)

@@ -180,7 +180,7 @@ def test_an_empty_day_takes_fifty_times_fewer_requests_than_fixed_windows(
 
 
 @pytest.mark.covers("SCY-LOG-09", "SCY-LOG-10")
-def test_a_position_that_is_older_than_the_log_is_told_with_its_times(
+def test_a_position_older_than_the_log_is_reported_with_its_times(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -208,7 +208,7 @@ def test_a_position_that_is_older_than_the_log_is_told_with_its_times(
 
 
 @pytest.mark.covers("SCY-WIN-04")
-def test_a_new_connector_begins_as_far_back_as_it_is_told(
+def test_a_new_connector_starts_as_far_back_as_configured(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -248,7 +248,7 @@ def test_the_form_of_release_4_3_is_refused_with_the_way_on(
 
 
 @pytest.mark.covers("SCY-LOG-01", "SCY-LOG-02")
-def test_logs_that_are_off_are_refused_or_told(
+def test_disabled_logs_are_rejected_or_reported(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     cluster = imitated(cassandra_session, keyspace)
@@ -365,7 +365,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
 
 
 @pytest.mark.covers("SCY-WIN-03")
-def test_windows_are_so_far_apart_as_is_asked_for_until_a_stop(
+def test_windows_keep_the_configured_interval_until_a_stop(
     cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     assert ScyllaOptions().minimal_wait_seconds == 0

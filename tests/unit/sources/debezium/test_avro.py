@@ -297,7 +297,7 @@ def test_other_unions_are_structs_with_a_field_for_each_member() -> None:
     ]
 
 
-def test_members_of_a_union_that_share_their_last_name_are_told_apart() -> None:
+def test_members_of_a_union_with_the_same_last_name_are_distinguished() -> None:
     def record(name: str, field: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "fields": [{"name": field, "type": "int"}]}
 
@@ -431,7 +431,7 @@ def test_decimals_of_any_scale_are_those_of_json(precision: int, scale: int) -> 
     assert first.num_rows == 1
 
 
-def test_each_id_is_asked_for_once_and_schemas_may_change_in_between() -> None:
+def test_each_id_is_requested_once_and_schemas_may_change_in_between() -> None:
     registry = Registered()
     table = avro_table(registry)
     wide = [column("id", "int64"), column("more", "string")]
@@ -451,7 +451,7 @@ def test_each_id_is_asked_for_once_and_schemas_may_change_in_between() -> None:
     assert len(registry.asked) == 3
 
 
-def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
+def test_unreadable_messages_are_quarantined_with_position_and_schema() -> None:
     registry = Registered()
     table = avro_table(registry)
     good_key = as_avro(text(framed_key(1)), registry)
@@ -499,7 +499,7 @@ def test_what_cannot_be_read_is_set_apart_with_its_place_and_schema() -> None:
     assert "partition 0, offset 3, schema 99" in apart[2]["schema_id"]
 
 
-def test_a_registry_that_is_down_fails_the_batch_and_sets_nothing_apart() -> None:
+def test_an_unavailable_registry_fails_the_batch_and_quarantines_nothing() -> None:
     class Down:
         def schema_of(self, schema_id: int) -> RegisteredSchema | None:
             raise TransientError(f"no answer for {schema_id}")
@@ -549,7 +549,7 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     assert set(offsets.tolist()) >= set(range(8))
 
 
-def test_a_large_value_is_sound_up_to_the_limit_and_told_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_value_is_read_up_to_the_limit_and_reported_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_writing, "MOST_BYTES", 100_000)
     registry = Registered()
     of_text, of_bytes = registry.add("AVRO", '"string"'), registry.add("AVRO", '"bytes"')

@@ -116,7 +116,7 @@ MAPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", [*ARRAYS, *MAPS])
-def test_values_that_are_not_there_are_told_in_every_form_of_postgresqls_connector(form: str) -> None:
+def test_unavailable_values_are_detected_in_every_form_of_postgresqls_connector(form: str) -> None:
     table = Table()
     table.take((key(1), event("c", None, {"id": 1, "v": "old"})))
     shown = table.take((key(1), event("u", None, {"id": 1, "v": {**ARRAYS, **MAPS}[form]})))
@@ -148,14 +148,14 @@ def test_after_a_truncate_partitions_that_came_later_count() -> None:
     assert rows(shown) == {1: {"n": 2}}
 
 
-def test_a_truncate_among_several_partitions_is_set_apart() -> None:
+def test_a_truncate_among_several_partitions_is_quarantined() -> None:
     table = Table(feed=feed_of("server.shop.orders", is_only=False))
     shown = table.take((key(1), event("c", None, {"id": 1})), (None, event("t")))
     assert rows(shown) == {1: {}}
     assert table.kinds["quarantine"] == 1
 
 
-def test_what_is_no_event_is_set_apart_with_its_place() -> None:
+def test_a_message_that_is_no_event_is_quarantined_with_its_position() -> None:
     table = Table()
     good = event("c", None, {"id": 1})
     table.take(
@@ -201,7 +201,7 @@ OF_NO_ROW = [
 
 
 @pytest.mark.parametrize("unwrapped", [False, True])
-def test_what_is_of_no_row_is_passed_over_and_counted(unwrapped: bool) -> None:
+def test_messages_without_a_row_are_skipped_and_counted(unwrapped: bool) -> None:
     wanted = feed_of("server", selects=lambda name: name == "topics.server", unwrapped=unwrapped)
     table = Table(feed=wanted, form=Form(unwrapped, spellings(PLACEHOLDER)))
     row = {"id": 1} if unwrapped else event("c", None, {"id": 1})
@@ -260,7 +260,7 @@ def test_a_schema_gives_columns_their_types_and_a_new_one_adds_and_widens_them()
     assert rows(shown)[2**40]["name"] == "b"
 
 
-def test_a_column_that_becomes_another_one_is_shown_anew() -> None:
+def test_a_column_that_changes_its_type_is_rewritten() -> None:
     table = Table()
     table.take((key(1), framed(event("c", None, {"id": 1, "v": "12"}), [ID, column("v", "string")])))
     table.take((key(2), framed(event("c", None, {"id": 2, "v": "x"}), [ID, column("v", "string")])))
@@ -330,7 +330,7 @@ def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
     assert not table.skipped
 
 
-def test_envelopes_where_rows_are_expected_are_set_apart() -> None:
+def test_envelopes_among_unwrapped_rows_are_quarantined() -> None:
     table = Table(feed=feed_of("server.shop.orders", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
     assert rows(table.take((key(1), {"id": 1}), (key(2), event("c", None, {"id": 2})))) == {1: {}}
     apart = [row["schema_id"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
@@ -340,7 +340,7 @@ def test_envelopes_where_rows_are_expected_are_set_apart() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, b"null", b'{"schema":null,"payload":null}'])
-def test_rows_without_a_key_are_told_and_never_taken_for_one(nothing: bytes | None) -> None:
+def test_rows_without_a_key_are_reported_and_never_merged(nothing: bytes | None) -> None:
     table = Table()
     shown = table.take(
         (key(1), event("c", None, {"id": 1})),
@@ -363,7 +363,7 @@ def test_names_that_no_text_of_a_lake_can_have_stop_no_table() -> None:
     }
 
 
-def test_structs_whose_fields_engines_cannot_tell_apart_are_json() -> None:
+def test_structs_whose_fields_engines_cannot_distinguish_are_json() -> None:
     inside = [column("A", "int32"), column("a", "int32")]
     first = [ID, {"type": "struct", "optional": True, "field": "both", "fields": inside}]
     first.append({"type": "struct", "optional": True, "field": "one", "fields": inside[:1]})

@@ -239,7 +239,7 @@ def test_rows_are_the_same_json_with_schemas_off(database: str, run: str) -> Non
         assert both[0] == both[1], table
 
 
-def test_what_is_beyond_a_column_stands_in_the_rest() -> None:
+def test_values_beyond_a_column_are_in_the_rest() -> None:
     found = recording("postgresql")
     own = mirror(found, "defaults", "times")
     rows = by_key("times", own.take(*found.records["defaults"]["times"]).to_pylist(), str)

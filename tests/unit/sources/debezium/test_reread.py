@@ -147,7 +147,7 @@ def test_messages_of_unknown_schemas_become_later_what_they_would_have_been_at_o
     assert in_order(landed) == in_order(expected)
 
 
-def test_what_was_set_apart_for_another_reason_and_strictness_of_today_end_nothing() -> None:
+def test_records_quarantined_for_another_reason_are_unchanged_even_if_strict() -> None:
     late = Late()
     late.available = {2}  # that of keys
     some = read(late, "avro")
@@ -159,7 +159,7 @@ def test_what_was_set_apart_for_another_reason_and_strictness_of_today_end_nothi
 
 
 @pytest.mark.parametrize("error", [TransientError("it doesn't answer"), ConfigurationError("it refuses us")])
-def test_a_registry_that_fails_is_asked_once_and_leaves_what_waits(error: CdcError) -> None:
+def test_a_failing_registry_is_queried_once_and_records_are_unchanged(error: CdcError) -> None:
     late = Late()
     apart = read(late, "avro")
     late.error = error
@@ -169,7 +169,7 @@ def test_a_registry_that_fails_is_asked_once_and_leaves_what_waits(error: CdcErr
     assert sum(late.asked.values()) == 1
 
 
-def test_a_registry_that_is_down_is_asked_once_in_a_task_however_many_batches_it_has() -> None:
+def test_an_unavailable_registry_is_queried_once_per_task_for_any_number_of_batches() -> None:
     late = Late()
     apart = read(late, "avro")
     late.error = TransientError("it doesn't answer")
@@ -224,7 +224,7 @@ def test_what_was_captured_at_many_moments_is_read_together_and_keeps_them(
 
 
 @pytest.mark.parametrize(("partitions", "reason"), [(1, "LATE-TRUNCATE"), (3, "TRUNCATE")])
-def test_a_truncate_that_waited_for_its_schema_never_lands_and_is_no_longer_awaited(
+def test_a_late_truncate_is_never_applied_and_no_longer_retried(
     partitions: int, reason: str
 ) -> None:
     late = Late()

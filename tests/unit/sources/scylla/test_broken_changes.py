@@ -64,7 +64,7 @@ def edited(given: list[LogRow], number: int, **values: Any) -> list[LogRow]:
     return [*found]
 
 
-def test_an_unknown_operation_is_told_with_its_place() -> None:
+def test_an_unknown_operation_is_reported_with_its_position() -> None:
     for code in (10, -1, -2, -5, 127, -128):
         reason = refused(ITEMS, rows({"op": code, "sku": i(1)}))
         assert reason.startswith("unknown-operation: ")
@@ -163,7 +163,7 @@ def test_the_records_that_the_capture_makes_of_logs_decode_them() -> None:
     assert (found["part"], found["tags"], found["qty"]) == (i(1), pack_elements([b"a"]), i(3))
 
 
-def test_changes_of_a_table_that_was_dropped_are_passed_over() -> None:
+def test_changes_of_a_dropped_table_are_skipped() -> None:
     other = schema_payload(ITEM, OTHER_ID)
     own = schema_payload(ITEM)
     codec = recall_scylla_codec(

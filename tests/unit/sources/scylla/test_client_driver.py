@@ -20,13 +20,13 @@ def test_the_driver_of_this_environment_is_found() -> None:
     assert told(driver)[0] == ("ok", f"cassandra-driver {driver.version}")
 
 
-def test_the_shard_aware_driver_is_told() -> None:
+def test_the_shard_aware_driver_is_reported() -> None:
     assert told(ClientDriver("scylla-driver", "3.29.12", SHARDS)) == [
         ("ok", "scylla-driver 3.29.12, which is shard-aware")
     ]
 
 
-def test_two_drivers_in_one_environment_are_told() -> None:
+def test_two_drivers_in_one_environment_are_reported() -> None:
     (_, (level, text)) = told(ClientDriver("scylla-driver", "3.29.12", {**STOCK, **SHARDS}))
     assert level == "warning"
     assert text == (

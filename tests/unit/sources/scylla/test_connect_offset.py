@@ -65,7 +65,7 @@ def imported(entries: list[Any], of: LogState) -> tuple[Mapping[str, TablePositi
 
 
 @pytest.mark.covers("SCY-OFF-05")
-def test_each_vnode_goes_on_at_its_window_and_a_change_inside_it_is_read_again() -> None:
+def test_each_vnode_resumes_at_its_window_and_a_change_inside_it_is_read_again() -> None:
     change: dict[str, Any] = {
         "change_id_stream_id": "0x" + stream_id(1, 2, 7).hex(),
         "change_id_time": bound(FIRST + 45_000, 5),
@@ -118,7 +118,7 @@ def test_expired_generations_do_not_hold_up_later_ones() -> None:
     assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000), "a run tells what is lost"
 
 
-def test_streams_that_the_cluster_has_forgotten_leave_the_place_where_reading_stopped() -> None:
+def test_streams_that_the_cluster_no_longer_lists_keep_the_stored_position() -> None:
     found, remarks = imported([entry(0, FIRST + 5000)], logs(SECOND, ttl=50))
     assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000)
     assert "have expired" in remarks[0]
@@ -138,12 +138,12 @@ def test_streams_that_the_cluster_has_forgotten_leave_the_place_where_reading_st
     ],
 )
 @pytest.mark.covers("SCY-OFF-05")
-def test_what_can_not_be_gone_on_from_is_refused(entries: list[Any], of: LogState, told: str) -> None:
+def test_offsets_that_can_not_be_resumed_are_rejected(entries: list[Any], of: LogState, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         imported(entries, of)
 
 
-def test_tables_with_and_without_offsets_are_told() -> None:
+def test_tables_with_and_without_offsets_are_reported() -> None:
     of = logs(FIRST, tables=("shop.item", "shop.unit"))
     entries = [*(entry(n, FIRST + 9) for n in range(VNODES)), entry(0, FIRST, table="old")]
     found, remarks = imported(entries, of)

@@ -58,7 +58,7 @@ def elements(*texts: str) -> bytes:
 
 
 @pytest.mark.covers("SCY-COL-01", "SCY-COL-05")
-def test_sets_tell_what_was_added_removed_and_replaced() -> None:
+def test_sets_report_added_removed_and_replaced_elements() -> None:
     def of(assignment: Assignment) -> tuple[Any, ...]:
         value, change = changed("tags", assignment)
         return value, change["removed"], change["replaced"]
@@ -71,7 +71,7 @@ def test_sets_tell_what_was_added_removed_and_replaced() -> None:
 
 
 @pytest.mark.covers("SCY-COL-02")
-def test_maps_tell_pairs_that_were_set_and_keys_that_were_removed() -> None:
+def test_maps_report_written_pairs_and_removed_keys() -> None:
     def of(*assignments: Assignment) -> tuple[Any, ...]:
         value, change = changed("attr", *assignments)
         return value, change["removed"], change["replaced"]
@@ -108,7 +108,7 @@ def test_a_list_that_the_log_holds_in_another_order_is_sorted_by_time_and_then_b
 
 
 @pytest.mark.covers("SCY-COL-04")
-def test_user_defined_types_tell_fields_that_were_set_and_that_were_set_to_null() -> None:
+def test_user_defined_types_report_written_and_nulled_fields() -> None:
     assert changed("addr", SetField("addr", 1, t("Oslo"))) == (
         {"street": None, "city": "Oslo"},
         {"added": None, "removed": None, "replaced": False},
@@ -125,7 +125,7 @@ def test_a_user_defined_type_whose_value_is_all_nulls_was_not_touched() -> None:
     assert event["collections"]["addr"] is None
 
 
-def test_columns_that_a_statement_did_not_touch_are_told_apart() -> None:
+def test_columns_that_a_statement_did_not_modify_are_distinguished() -> None:
     event = things(SetWhole("qty", None), AddElements("tags", (t("a"),)))
     assert {n for n, yes in event["modified"].items() if yes} == {"qty", "tags"}
 
@@ -217,7 +217,7 @@ def test_images_are_found_by_their_keys_among_the_rows_of_a_batch() -> None:
 
 
 @pytest.mark.covers("SCY-IMG-05")
-def test_a_preimage_tells_columns_that_were_null_from_those_that_it_does_not_show() -> None:
+def test_a_preimage_distinguishes_null_columns_from_missing_ones() -> None:
     database = server(preimage=Preimage.ON)
     changes = [
         *database.execute(Insert(SHOP, (i(1),), {"name": t("tea")})),

@@ -57,7 +57,7 @@ def test_the_option_of_a_table_has_the_servers_defaults() -> None:
 
 
 @pytest.mark.covers("SCY-LOG-10")
-def test_a_log_that_nothing_tells_of_is_on_and_its_rows_live_as_its_table_says() -> None:
+def test_an_unlisted_log_is_enabled_and_has_its_tables_ttl() -> None:
     names = [("t", 0), ("t" + LOG_SUFFIX, 60), ("u", 9), ("u" + LOG_SUFFIX, 0), ("plain", 5)]
     tables = [{"keyspace_name": "s", "table_name": n, "default_time_to_live": ttl} for n, ttl in names]
     session = ServerSession({"system_schema.tables": tables})

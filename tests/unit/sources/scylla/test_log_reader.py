@@ -126,7 +126,7 @@ def test_requests_in_flight_stay_within_the_tasks_share() -> None:
     assert set(told(session)) == {"QUORUM"}
 
 
-def test_an_overloaded_cluster_is_asked_again_for_smaller_pages_with_fewer_requests_at_a_time() -> None:
+def test_requests_to_an_overloaded_cluster_are_retried_with_smaller_pages_and_fewer_in_flight() -> None:
     streams = {stream_id(n): rows_of(n, 3) for n in range(50)}
     overload = ReadTimeout("busy", consistency=ConsistencyLevel.QUORUM)
     session = FakeSession(streams, LOG_COLUMNS, fails=lambda n: overload if n in (1, 9, 10) else None)
@@ -157,7 +157,7 @@ def test_a_change_that_is_not_whole_is_read_from_all_replicas() -> None:
     assert Counter(told(session)) == {"QUORUM": 2, "ALL": 1}
 
 
-def test_a_change_that_is_whole_on_no_replica_is_never_taken_in_part() -> None:
+def test_a_change_that_is_incomplete_on_all_replicas_is_never_applied() -> None:
     session = FakeSession({stream_id(0): rows_of(0, 3, lacks_end_of=2)}, LOG_COLUMNS)
     with pytest.raises(CorruptInput, match=rf"a change of s\.t is incomplete.*0x{stream_id(0).hex()}"):
         read(session, 1)
@@ -166,7 +166,7 @@ def test_a_change_that_is_whole_on_no_replica_is_never_taken_in_part() -> None:
         read(session, 1)
 
 
-def test_a_log_that_got_a_column_is_not_read_by_the_old_schema() -> None:
+def test_a_log_with_a_new_column_is_not_read_with_the_old_schema() -> None:
     with pytest.raises(TransientError, match=r"columns of the log .* have changed.*found w"):
         read(FakeSession({}, [*LOG_COLUMNS, "w"]), 1)
     with pytest.raises(TransientError, match=r"columns of the log .* have changed.*expected v"):
@@ -174,7 +174,7 @@ def test_a_log_that_got_a_column_is_not_read_by_the_old_schema() -> None:
 
 
 @pytest.mark.covers("SCY-LOG-15")
-def test_an_unknown_code_is_set_apart_and_lands_once_it_is_known() -> None:
+def test_a_change_with_an_unknown_code_is_quarantined_until_it_is_known() -> None:
     session = FakeSession({stream_id(0): rows_of(0, 1, code=42)}, LOG_COLUMNS)
     (record,), _ = read(session, 1)
     assert record["kind"] == "quarantine"

@@ -156,7 +156,7 @@ def test_values_expire_and_nulls_of_the_same_statement_do_not() -> None:
 
 
 @pytest.mark.covers("SCY-EVT-28")
-def test_a_row_is_gone_when_its_ttl_is_over_without_a_log_row() -> None:
+def test_a_row_expires_with_its_ttl_without_a_log_row() -> None:
     decoded = ITEMS.decode(
         changes([change_record(ITEM, rows({"op": 2, "ttl": 60, "sku": i(2), "name": t("jam")}))]), []
     )
@@ -285,7 +285,7 @@ def test_a_list_is_in_the_order_of_the_ids_of_its_elements() -> None:
 
 
 @pytest.mark.covers("SCY-LOG-17")
-def test_keys_alone_put_the_partition_in_doubt_and_deletes_still_delete() -> None:
+def test_a_log_of_keys_leaves_the_partition_unresolved_and_deletes_still_delete() -> None:
     table = replace(ITEM, cdc=CdcOptions(delta=Delta.KEYS))
     codec = codec_of(table)
     assert told(codec, table, {"op": 2, "sku": i(1)}) == [{"scope": DOUBT}]
@@ -294,7 +294,7 @@ def test_keys_alone_put_the_partition_in_doubt_and_deletes_still_delete() -> Non
 
 
 @pytest.mark.covers("SCY-LOG-17")
-def test_a_log_that_may_be_of_keys_alone_is_believed_and_doubted_where_it_says_nothing_of_columns() -> None:
+def test_a_log_of_unknown_delta_is_applied_and_unresolved_without_column_data() -> None:
     payload = schema_payload(ITEM).replace(b'"full"', b'"untold"')
     name = schema_digest(payload)
     codec = recall_scylla_codec(table_schema(ITEM), {name: payload}, None)
@@ -340,7 +340,7 @@ def test_a_ttl_counts_from_the_coordinators_clock_where_a_client_chose_the_write
     assert found["live"] == (T, 60, NOW + ago + 60)
 
 
-def test_a_ttl_is_in_doubt_where_the_log_rows_life_is_not_known_to_be_that_of_the_schema() -> None:
+def test_a_ttl_is_unresolved_if_the_log_rows_ttl_may_not_be_that_of_the_schema() -> None:
     how = {"read_at": NOW + 3700, "life_seconds": LOG_TTL - 100}
     altered = codec_of(ITEM, ITEM.with_cdc(ttl=100))
     in_doubt = [{"scope": ROW, "row": sku(2), "live": (T, 60, NOW + 60)}, {"scope": DOUBT}]
@@ -358,7 +358,7 @@ def test_a_ttl_counts_from_the_write_time_where_log_rows_stay_for_ever() -> None
     assert found["live"] == (T, 60, NOW + 60)
 
 
-def test_of_two_values_that_expire_at_once_the_one_of_the_shorter_ttl_stands() -> None:
+def test_of_two_values_that_expire_together_the_shorter_ttl_wins() -> None:
     def record(ttl: int, value: bytes, written: int) -> dict[str, object]:
         row = rows({"op": 1, "ttl": ttl, "sku": i(2), "name": value})
         return change_record(ITEM, row, read_at=written, life_seconds=LOG_TTL)

@@ -54,7 +54,7 @@ def test_a_fence_parts_changes_of_all_streams_by_their_times() -> None:
     assert generation_at(fences, "", settled) == NOW_US
 
 
-def test_what_expired_and_what_was_truncated_is_told_once() -> None:
+def test_expired_and_truncated_changes_are_reported_once() -> None:
     timeline = Timeline((1_000, NOW_US // 1000), lambda ms: {})
     position = TablePosition(1_000, NOW_US - 100 * SECOND_US, {"7": NOW_US}, truncated_us=3)
     kept = LogReach("s.t", timeline, 0, NOW_US)
@@ -90,7 +90,7 @@ def test_what_expired_and_what_was_truncated_is_told_once() -> None:
     assert all_losses({"s.u": gone}, {"s.t": position}) == ([], {"s.t": position})
 
 
-def test_nodes_without_a_table_of_truncates_tell_of_none_and_are_asked_once() -> None:
+def test_nodes_without_a_table_of_truncates_report_none_and_are_queried_once() -> None:
     session = ServerSession({}, nodes=2)
     assert read_truncations(session) == []
     assert session.requests == [("system.truncated", "")] * 2

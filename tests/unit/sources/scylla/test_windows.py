@@ -33,7 +33,7 @@ def timeline(*begins_ms: int) -> Timeline:
     return Timeline(begins_ms, lambda ms: {})
 
 
-def test_a_stream_id_tells_token_and_vnode() -> None:
+def test_a_stream_id_contains_token_and_vnode() -> None:
     stream = bytes.fromhex("c000000000000000aacd159e24000051")
     assert (stream_token(stream), vnode_index(stream)) == (-4611686018427387904, 5)
 

@@ -94,7 +94,7 @@ def values(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"key": "avro", "value": "avro", "unwrap": {"enabled": True}},
     ],
 )
-def test_rows_that_are_read_are_told_as_those_of_a_snapshot(publish: dict[str, Any]) -> None:
+def test_rows_that_are_read_are_published_as_snapshot_rows(publish: dict[str, Any]) -> None:
     connector = declared(**publish)
     maker = ScyllaRecords(connector, NOW_US * 1000, ITEMS, Damage(strict=True))
     expected = [
@@ -104,7 +104,7 @@ def test_rows_that_are_read_are_told_as_those_of_a_snapshot(publish: dict[str, A
 
 
 @pytest.mark.parametrize("form", ["legacy", "advanced"])
-def test_rows_that_changed_are_whole_and_those_that_are_gone_are_deletions(form: str) -> None:
+def test_changed_rows_are_complete_and_missing_rows_are_deletes(form: str) -> None:
     bare = LIVES._replace(cells=())
     events = merged(declared(scylla={"format": form}), ("c", LIVES), ("u", bare), ("d", LIVES))
     created, updated, deleted = values(events[:3])

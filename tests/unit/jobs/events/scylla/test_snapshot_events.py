@@ -107,7 +107,7 @@ def test_a_row_has_all_its_columns_and_statics_are_an_event_of_their_own() -> No
 
 
 @pytest.mark.parametrize("after", ["none", "full", "only-updated"])
-def test_rows_of_snapshots_have_no_images_and_show_their_values_whatever_is_asked(after: str) -> None:
+def test_snapshot_rows_have_values_and_no_images_whatever_is_configured(after: str) -> None:
     chosen = {"format": "advanced", "before": "full", "after": after, "source_details": True}
     (found,) = records([TEA], ITEMS, scylla=chosen)
     value = found["value"]
@@ -119,13 +119,13 @@ def test_rows_of_snapshots_have_no_images_and_show_their_values_whatever_is_aske
     assert [value["source"][name] for name in details] == [None, None, None, None, False, False, False]
 
 
-def test_rows_that_were_read_beside_the_stream_are_incremental() -> None:
+def test_rows_of_incremental_snapshots_are_incremental() -> None:
     beside = {**TEA, "transaction": "incremental:1"}
     found = records([TEA, beside], ITEMS)
     assert [r["value"]["source"]["snapshot"] for r in found] == ["true", "incremental"]
 
 
-def test_what_settles_a_doubt_is_no_event() -> None:
+def test_records_that_resolve_keys_are_no_events() -> None:
     settled = row_of(ITEM, ["qty"], [cell(0, i(5))], flags=0)
     lived = row_of(ITEM, ["name", "qty"], flags=ROW_LIVENESS)
     assert records([settled, lived], ITEMS) == []
@@ -153,7 +153,7 @@ def test_collections_are_whole_and_say_nothing_of_changes() -> None:
     assert value["source"]["ts_us"] == READ_US  # elements that show no write time
 
 
-def test_a_row_that_can_not_be_decoded_is_told_with_its_key() -> None:
+def test_an_undecodable_row_is_reported_with_its_key() -> None:
     broken = {**TEA, "payload": TEA["payload"][:-3]}
     with pytest.raises(CorruptInput, match=r"shop\.item, snapshot, key 00000007"):
         records([broken], ITEMS)
