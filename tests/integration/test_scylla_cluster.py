@@ -78,14 +78,14 @@ def test_the_driver_reads_log_rows_with_their_types(cluster: ImitatedScylla, ite
     (row,) = cluster.session.execute(
         f'SELECT "cdc$stream_id" AS stream, "cdc$time" AS moment, "cdc$batch_seq_no" AS number, '
         f'"cdc$operation" AS op, "cdc$ttl" AS ttl, "cdc$end_of_batch" AS last, shop, sku, qty, tags, '
-        f'"cdc$deleted_qty" AS no_qty, "cdc$deleted_elements_tags" AS gone, TTL(sku) AS left '
+        f'"cdc$deleted_qty" AS no_qty, "cdc$deleted_elements_tags" AS removed, TTL(sku) AS left '
         f"FROM {item.keyspace}.{item.log_name}"
     )
     assert len(row.stream) == 16
     assert isinstance(row.moment, uuid.UUID)
     assert abs(time_us(row.moment.bytes) / SECOND_US - time.time()) < 5
     assert (row.number, row.op, row.ttl, row.last) == (0, 1, None, True)
-    assert (row.shop, row.sku, row.qty, row.no_qty, row.tags, row.gone) == (
+    assert (row.shop, row.sku, row.qty, row.no_qty, row.tags, row.removed) == (
         7,
         1,
         None,

@@ -51,7 +51,7 @@ def cluster(shop: Shop, names: SystemKeyspaces) -> ImitatedScylla:
 
 
 def lose(shop: Shop, cluster: ImitatedScylla, sku: int) -> None:
-    """Delete a row, let its log row expire, and have the connector stand where it stood an hour ago."""
+    """Delete a row, let its log row expire, and reset the connector to its position an hour ago."""
     cluster.alter_cdc("item", ttl=1)
     cluster.execute("item", delete(sku))
     cluster.alter_cdc("item", ttl=LOG_TTL_SECONDS)

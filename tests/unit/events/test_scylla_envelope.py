@@ -239,8 +239,8 @@ def test_the_ttl_of_a_write_is_reported_and_its_nulls_are_no_second_event() -> N
 @pytest.mark.covers("SCY-IMG-06")
 def test_the_source_block_reports_which_part_is_an_image() -> None:
     changes = logged(with_images(), insert(name=t("tea")), update(qty=i(3)), DeleteRow(SHOP, ROW))
-    told = values(ITEM, changes, form="advanced", before="full", after="full", details=True)
-    images = [(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in told]
+    found_values = values(ITEM, changes, form="advanced", before="full", after="full", details=True)
+    images = [(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in found_values]
     assert images == [(False, True), (True, True), (True, False)]
     plain = values(ITEM, changes, form="advanced", details=True)
     assert {(v["source"]["before_is_image"], v["source"]["after_is_image"]) for v in plain} == {

@@ -85,7 +85,7 @@ def logged_rows(session: Any, cluster: ImitatedScylla) -> Counter[LogRow]:
 
 
 def in_stream_order(captured: Captured) -> bool:
-    """Tell whether changes of each stream came in the order of their positions."""
+    """Return whether changes of each stream came in the order of their positions."""
     last: dict[tuple[str, bytes], bytes] = {}
     for record in captured.records:
         stream = (record["source_table"], record["position"][24:])
@@ -112,7 +112,7 @@ def test_every_log_row_is_read_once_over_all_switches_of_streams(
         turmoil.run(60)
         captured.run()
     turmoil.settle()
-    time.sleep(1.1)  # clocks are told in milliseconds, and writes may get later microseconds
+    time.sleep(1.1)  # clocks are read in milliseconds, and writes may get later microseconds
     captured.run()
     assert turmoil.done["streams"] >= 2
     assert captured.log_rows == logged_rows(cassandra_session, cluster)
@@ -146,7 +146,7 @@ def test_an_old_generation_is_read_to_its_end_before_the_next_one(
     assert len({r.group for r in reads if r.generation_ms == first.time_ms}) == 6
     assert list(captured.offset or {}) == [f"{keyspace}.item"]
 
-    # A process that starts anew goes on from the offset, and reads nothing twice.
+    # A restarted process resumes from the offset, and reads nothing twice.
     cluster.execute("item", insert(7, 3))
     time.sleep(0.02)
     again = Captured(scylla_source(cluster, cassandra_server), captured.offset).run()
@@ -340,7 +340,7 @@ def test_generations_are_looked_for_every_30_s_and_after_an_empty_window(
     assert poll_seconds == 30
 
     def second_window(counts: Counter[str], announced_s: int, poll_seconds: float) -> tuple[int, int]:
-        """Tell generation and end of the second window, when a generation was announced after the first."""
+        """Return generation and end of the second window if a generation was announced after the first."""
         source = scylla_source(
             cluster,
             cassandra_server,

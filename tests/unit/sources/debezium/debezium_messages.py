@@ -113,8 +113,8 @@ class Table:
         self.records.append(records)
         rows = records.to_pylist()
         self.schemas += [row for row in rows if row["kind"] == "schema"]
-        told = [FenceRecord.of(row) for row in rows if row["kind"] == "truncate"]
-        self.fences = add_fences(self.fences, told)
+        fences = [FenceRecord.of(row) for row in rows if row["kind"] == "truncate"]
+        self.fences = add_fences(self.fences, fences)
         codec = DebeziumCodec.of(TableRows.of(self.feed.table, self.schemas), self.form, 500, self.memory)
         decoded = codec.decode(records, self.fences)
         self.reasons += decoded.reasons

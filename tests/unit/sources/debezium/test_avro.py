@@ -250,7 +250,7 @@ def _doubling(levels: int) -> Any:
     ],
 )
 def test_schemas_that_are_none_or_have_no_columns_are_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # the one thing that a caller can tell
+    with pytest.raises(ValueError):  # the only error that a caller must handle
         compile_avro(text)
 
 
@@ -387,8 +387,8 @@ def with_schema(content: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("precision", "scale"), [(3, 5), (3, -2), (0, -2), (3, 3)])
 def test_decimals_of_any_scale_are_those_of_json(precision: int, scale: int) -> None:
-    told = {"scale": str(scale)} | ({"connect.decimal.precision": str(precision)} if precision else {})
-    fields = [column("id", "int64"), column("d", "bytes", DECIMAL, **told)]
+    parameters = {"scale": str(scale)} | ({"connect.decimal.precision": str(precision)} if precision else {})
+    fields = [column("id", "int64"), column("d", "bytes", DECIMAL, **parameters)]
     value = {"before": None, "after": {"id": 1, "d": "ew=="}, "op": "c"}
     op = {"type": "string", "optional": False, "field": "op"}
     shown = framed(value, fields)
@@ -401,7 +401,7 @@ def test_decimals_of_any_scale_are_those_of_json(precision: int, scale: int) -> 
         "scale": scale,
         "precision": precision or 64,
         "connect.version": 1,
-        "connect.parameters": told,
+        "connect.parameters": parameters,
         "connect.name": DECIMAL,
     }
     record = {
@@ -447,8 +447,8 @@ def test_each_id_is_requested_once_and_schemas_may_change_in_between() -> None:
         pairs.append((as_avro(text(framed_key(number)), registry), as_avro(text(shown), registry)))
     found = table.take(*pairs)
     assert [row["more"] for row in sorted(found.to_pylist(), key=lambda row: row["id"])] == ["m", None] * 3
-    assert set(registry.asked.values()) == {1}
-    assert len(registry.asked) == 3
+    assert set(registry.requested.values()) == {1}
+    assert len(registry.requested) == 3
 
 
 def test_unreadable_messages_are_quarantined_with_position_and_schema() -> None:
@@ -480,8 +480,8 @@ def test_unreadable_messages_are_quarantined_with_position_and_schema() -> None:
     ]
     found = table.take((good_key, good), *bad, (good_key, head(strings) + b"\0"))
     assert found.num_rows == 0  # the last message is a null
-    apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    assert [row["schema_id"].partition(":")[0] for row in apart] == [
+    quarantined = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    assert [row["schema_id"].partition(":")[0] for row in quarantined] == [
         "NOT-FRAMED",
         "NOT-FRAMED",
         "UNKNOWN-SCHEMA",
@@ -495,8 +495,8 @@ def test_unreadable_messages_are_quarantined_with_position_and_schema() -> None:
         "NOT-FRAMED",
         "UNKNOWN-SCHEMA",
     ]
-    assert [row["payload"] for row in apart] == [value for _, value in bad]
-    assert "partition 0, offset 3, schema 99" in apart[2]["schema_id"]
+    assert [row["payload"] for row in quarantined] == [value for _, value in bad]
+    assert "partition 0, offset 3, schema 99" in quarantined[2]["schema_id"]
 
 
 def test_an_unavailable_registry_fails_the_batch_and_quarantines_nothing() -> None:
@@ -549,7 +549,9 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     assert set(offsets.tolist()) >= set(range(8))
 
 
-def test_a_large_value_is_read_up_to_the_limit_and_reported_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_value_is_read_up_to_the_limit_and_reported_beyond_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(json_writing, "MOST_BYTES", 100_000)
     registry = Registered()
     of_text, of_bytes = registry.add("AVRO", '"string"'), registry.add("AVRO", '"bytes"')

@@ -1,4 +1,4 @@
-"""Schemas that nobody sound would write: their messages are set apart, and the capture goes on."""
+"""Malformed schemas: their messages are quarantined, and the capture continues."""
 
 from __future__ import annotations
 

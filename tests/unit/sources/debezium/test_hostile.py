@@ -1,4 +1,4 @@
-"""Whatever stands in a topic, a batch is read to its end, and nothing is shown that isn't there."""
+"""With any content of a topic, a batch is read to its end, and no row is invented."""
 
 from __future__ import annotations
 

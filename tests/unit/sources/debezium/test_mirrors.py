@@ -168,8 +168,8 @@ def test_a_message_that_is_no_event_is_quarantined_with_its_position() -> None:
         (key(6), event("x", None, {"id": 6})),
         (None, good),
     )
-    apart = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    found = [(row["schema_id"].partition(":")[0], row["position"][-1]) for row in apart]
+    quarantined = [row for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    found = [(row["schema_id"].partition(":")[0], row["position"][-1]) for row in quarantined]
     assert found == [
         ("MALFORMED", 1),
         ("MALFORMED", 2),
@@ -177,8 +177,8 @@ def test_a_message_that_is_no_event_is_quarantined_with_its_position() -> None:
         ("MALFORMED", 4),
         ("BAD-SCHEMA", 5),
     ]
-    assert "topic server.shop.orders, partition 0, offset 1" in apart[0]["schema_id"]
-    assert apart[0]["payload"] == b"\x00\x00\x00\x00\x01avro"
+    assert "topic server.shop.orders, partition 0, offset 1" in quarantined[0]["schema_id"]
+    assert quarantined[0]["payload"] == b"\x00\x00\x00\x00\x01avro"
     assert [reason.partition(":")[0] for reason in table.reasons] == ["NO-ENVELOPE", "NO-KEY"]
 
 
@@ -202,8 +202,8 @@ OF_NO_ROW = [
 
 @pytest.mark.parametrize("unwrapped", [False, True])
 def test_messages_without_a_row_are_skipped_and_counted(unwrapped: bool) -> None:
-    wanted = feed_of("server", selects=lambda name: name == "topics.server", unwrapped=unwrapped)
-    table = Table(feed=wanted, form=Form(unwrapped, spellings(PLACEHOLDER)))
+    feed = feed_of("server", selects=lambda name: name == "topics.server", unwrapped=unwrapped)
+    table = Table(feed=feed, form=Form(unwrapped, spellings(PLACEHOLDER)))
     row = {"id": 1} if unwrapped else event("c", None, {"id": 1})
     assert rows(table.take((key(1), row), *OF_NO_ROW)) == {1: {}}
     assert {why: count for (_, why), count in table.skipped.items()} == {
@@ -333,10 +333,10 @@ def test_rows_with_columns_that_events_of_no_row_have_are_rows() -> None:
 def test_envelopes_among_unwrapped_rows_are_quarantined() -> None:
     table = Table(feed=feed_of("server.shop.orders", unwrapped=True), form=Form(True, spellings(PLACEHOLDER)))
     assert rows(table.take((key(1), {"id": 1}), (key(2), event("c", None, {"id": 2})))) == {1: {}}
-    apart = [row["schema_id"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
-    assert [reason.partition(":")[0] for reason in apart] == ["ENVELOPE"]
+    quarantined = [row["schema_id"] for row in table.records[0].to_pylist() if row["kind"] == "quarantine"]
+    assert [reason.partition(":")[0] for reason in quarantined] == ["ENVELOPE"]
     other = Table(feed=feed_of("server.shop.orders", unwrapped=True, takes_envelopes=True), form=table.form)
-    assert other.take((key(1), event("c", None, {"id": 2}))).num_rows == 1, "a comparison takes them apart"
+    assert other.take((key(1), event("c", None, {"id": 2}))).num_rows == 1, "a comparison unwraps them"
 
 
 @pytest.mark.parametrize("nothing", [None, b"null", b'{"schema":null,"payload":null}'])

@@ -59,7 +59,7 @@ def test_what_our_encoder_writes_is_read_back_as_its_json(nullables: Nullables, 
     assert found == [json.loads(one) for one in to_json(SCHEMA, expected).to_pylist()]
     types = {one["field"]: one["type"] for one in shown["fields"]}
     given = {name: schema.type for name, schema in SCHEMA.fields}
-    # A wrapper doesn't tell of int8; columns of both are the same.
+    # A wrapper has no int8; the columns of both types are the same.
     assert types == (given | {"small": "int32"} if nullables == "wrapper" else given)
 
 

@@ -46,7 +46,7 @@ TEA = {"op": 2, "sku": i(1), "name": t("tea")}
 
 
 def refused(codec: ScyllaCodec, given: list[LogRow], table: Table = ITEM) -> str:
-    """Decode a change that is broken beside a sound one; return its reason."""
+    """Decode a broken change together with a valid one; return its reason."""
     sound = change_record(table, rows({"op": 4}, key=table.partition[0].name))
     decoded = codec.decode(changes([sound, change_record(table, given), sound]), [])
     assert decoded.undecodable == [1]
@@ -177,11 +177,11 @@ def test_changes_of_a_dropped_table_are_skipped() -> None:
 
 def test_a_column_that_was_dropped_counts_no_more() -> None:
     """Neither as it was, nor under the name of one that was added later, whatever its form."""
-    gone = DroppedColumn("name", "regular", table_schema(ITEM).columns[-1].type, T)
+    dropped_column = DroppedColumn("name", "regular", table_schema(ITEM).columns[-1].type, T)
     rest = replace(ITEM, regular=(Column("qty", INT),))
     record = change_record(ITEM, rows({**TEA, "qty": i(2)}))
     for table in (rest, replace(ITEM, regular=(Column("name", TEXT), Column("qty", INT)))):
-        schema = replace(table_schema(table), dropped={"name": gone})
+        schema = replace(table_schema(table), dropped={"name": dropped_column})
         assert _selected(codec_of(table, ITEM, schema=schema), [record]) == {
             **dict.fromkeys(c.name for c in schema.columns),
             "shop": i(7),

@@ -32,7 +32,7 @@ VNODES = 3
 def logs(
     *begins: int, ttl: int = 86_400, tablets: bool = False, tables: tuple[str, ...] = ("shop.item",)
 ) -> LogState:
-    """Tell of logs whose generations have three vnodes of two shards, or three tablets."""
+    """Build the state of logs whose generations have three vnodes of two shards, or three tablets."""
     streams = [stream_id(10 * n + shard, 0 if tablets else n, 7) for n in range(VNODES) for shard in (0, 1)]
     groups = by_token(streams[::2]) if tablets else by_vnode(streams)
     timeline = Timeline(begins or (FIRST, SECOND), lambda _: groups)
@@ -115,7 +115,7 @@ def test_expired_generations_do_not_hold_up_later_ones() -> None:
     found, _ = imported([entry(0, FIRST + 5000), entry(0, SECOND + 9, SECOND)], of)
     assert found["shop.item"].generation_ms == SECOND
     found, _ = imported([entry(n, FIRST + 5000) for n in range(VNODES)], of)
-    assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000), "a run tells what is lost"
+    assert found["shop.item"] == TablePosition(FIRST, (FIRST + 5000) * 1000), "a run reports what is lost"
 
 
 def test_streams_that_the_cluster_no_longer_lists_keep_the_stored_position() -> None:
@@ -125,7 +125,7 @@ def test_streams_that_the_cluster_no_longer_lists_keep_the_stored_position() -> 
 
 
 @pytest.mark.parametrize(
-    ("entries", "of", "told"),
+    ("entries", "of", "message"),
     [
         ([entry(0, SECOND, SECOND - 7)], logs(), "generation that this cluster doesn't have"),
         ([entry(0, FIRST, FIRST - 7)], logs(), "generation that this cluster doesn't have"),
@@ -138,8 +138,8 @@ def test_streams_that_the_cluster_no_longer_lists_keep_the_stored_position() -> 
     ],
 )
 @pytest.mark.covers("SCY-OFF-05")
-def test_offsets_that_can_not_be_resumed_are_rejected(entries: list[Any], of: LogState, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_offsets_that_can_not_be_resumed_are_rejected(entries: list[Any], of: LogState, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         imported(entries, of)
 
 
@@ -164,16 +164,16 @@ def test_what_is_exported_comes_back_less_than_a_millisecond_earlier(
 ) -> None:
     of = logs(tablets=tablets)
     groups = of.timelines["shop.item"].groups(SECOND)
-    stands = {group: SECOND * 1000 + us for group, us in zip(groups, places, strict=True)}
-    least = min(stands.values())
-    position = TablePosition(SECOND, least, {g: us for g, us in stands.items() if us > least})
+    positions = {group: SECOND * 1000 + us for group, us in zip(groups, places, strict=True)}
+    least = min(positions.values())
+    position = TablePosition(SECOND, least, {g: us for g, us in positions.items() if us > least})
 
     content = to_rest(to_connect({"shop.item": position}, of, 30)).encode()
     assert is_the_connectors(content)
     found, remarks = positions_of(read_offsets(content), of)
     back = found["shop.item"]
     assert (back.generation_ms, remarks) == (SECOND, ())
-    for group, us in stands.items():
+    for group, us in positions.items():
         expected = least if tablets else us  # tablets have one offset together
         assert back.group_reads_from(group) == max(expected // 1000, SECOND) * 1000
 

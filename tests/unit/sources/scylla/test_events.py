@@ -89,11 +89,11 @@ def test_lists_are_in_the_order_of_their_cells_times_and_name_their_ids() -> Non
     assert changed("log", PrependElements("log", (i(2), i(1))))[0] == [2, 1]
     database = server(THINGS)
     (first,) = database.execute(Update(KEY, PART, (SetWhole("log", pack_elements([i(8), i(9)])),)))
-    told = decoded(THINGS, [first], KEY).events.to_pylist()[0]["collections"]["log"]
+    log_changes = decoded(THINGS, [first], KEY).events.to_pylist()[0]["collections"]["log"]
     (second,) = database.execute(DeleteColumns(KEY, PART, (SetElement("log", i(1), None),)), at=T + 10)
     event = decoded(THINGS, [second], KEY).events.to_pylist()[0]
-    assert event["collections"]["log"]["removed"] == [told["added"][1]]
-    assert (told["replaced"], event["collections"]["log"]["replaced"]) == (True, False)
+    assert event["collections"]["log"]["removed"] == [log_changes["added"][1]]
+    assert (log_changes["replaced"], event["collections"]["log"]["replaced"]) == (True, False)
 
 
 def test_a_list_that_the_log_holds_in_another_order_is_sorted_by_time_and_then_by_signed_bytes() -> None:
@@ -150,8 +150,11 @@ def test_rows_of_one_key_with_other_ttls_stay_events_of_their_own() -> None:
         Update(SHOP, (i(1),), (SetWhole("name", t("tea")),), ttl=60),
         Update(SHOP, (i(1),), (SetWhole("qty", i(3)),), ttl=90),
     )
-    told = decoded(ITEM, changes, SHOP).events.to_pylist()
-    assert [(e["ttl"], e["set"]["name"], e["set"]["qty"]) for e in told] == [(60, "tea", None), (90, None, 3)]
+    events_found = decoded(ITEM, changes, SHOP).events.to_pylist()
+    assert [(e["ttl"], e["set"]["name"], e["set"]["qty"]) for e in events_found] == [
+        (60, "tea", None),
+        (90, None, 3),
+    ]
 
 
 @pytest.mark.covers("SCY-EVT-04", "SCY-EVT-05")
@@ -171,15 +174,15 @@ def test_a_range_is_recognised_by_its_pair_and_gives_no_event() -> None:
 def test_a_partition_delete_is_an_event_where_a_partition_is_a_row() -> None:
     plain = Table("shop", "plain", (Column("id", INT),), (), (), (Column("v", INT),))
     newer = server(preimage=Preimage.ON, preimage_of_partition_deletes=True).table.cdc
-    asked = replace(plain, cdc=newer)
-    for table, before in ((plain, None), (asked, {"v": 3})):
+    with_preimages = replace(plain, cdc=newer)
+    for table, before in ((plain, None), (with_preimages, {"v": 3})):
         database = Server(table)
         changes = [
             *database.execute(Insert(KEY, (), {"v": i(3)})),
             *database.execute(DeletePartition(KEY), at=T + 1),
         ]
-        told = decoded(table, changes, KEY).events.to_pylist()
-        assert [(e["op"], e["before"]) for e in told] == [("c", None), ("d", before)]
+        events_found = decoded(table, changes, KEY).events.to_pylist()
+        assert [(e["op"], e["before"]) for e in events_found] == [("c", None), ("d", before)]
     found = decoded(ITEM, server().execute(DeletePartition(SHOP)), SHOP)
     assert (found.events.num_rows, found.left_out) == (0, {"partition delete": 1})
 
@@ -211,8 +214,10 @@ def test_images_are_found_by_their_keys_among_the_rows_of_a_batch() -> None:
         Update(SHOP, (i(3),), (SetWhole("qty", i(30)),)),
         at=T + 1,
     )
-    told = decoded(database.table, changes, SHOP).events.to_pylist()
-    found = {e["key"]["sku"]: (e["op"], e["before"]["qty"], e["after"] and e["after"]["qty"]) for e in told}
+    events_found = decoded(database.table, changes, SHOP).events.to_pylist()
+    found = {
+        e["key"]["sku"]: (e["op"], e["before"]["qty"], e["after"] and e["after"]["qty"]) for e in events_found
+    }
     assert found == {1: ("u", 1, 10), 2: ("d", 2, None), 3: ("u", 3, 30)}
 
 

@@ -64,11 +64,11 @@ def test_an_unlisted_log_is_enabled_and_has_its_tables_ttl() -> None:
     unreported = {"s.t": CdcOption(True, 60, UNREPORTED), "s.u": CdcOption(True, 0, UNREPORTED)}
     assert read_log_options(session) == unreported
 
-    told: list[dict[str, Any]] = [
+    listed: list[dict[str, Any]] = [
         {"keyspace_name": "s", "table_name": "t", "cdc": {"enabled": "true", "postimage": "true"}}
     ]
-    told += [{"keyspace_name": "s", "table_name": "plain", "cdc": None}]
-    session = ServerSession({"system_schema.tables": tables, "mine.scylla_tables": told})
+    listed += [{"keyspace_name": "s", "table_name": "plain", "cdc": None}]
+    session = ServerSession({"system_schema.tables": tables, "mine.scylla_tables": listed})
     options = read_log_options(session, "mine")
     assert options["s.t"] == CdcOption(True, 86400, "full", frozenset({"postimage"}))
     assert options["s.u"] == unreported["s.u"]
@@ -78,8 +78,8 @@ def test_an_unlisted_log_is_enabled_and_has_its_tables_ttl() -> None:
 def test_a_schema_record_decodes_a_log_by_itself() -> None:
     tables = log_tables(parse_cql(SCHEMA), {"s.t": CdcOption(True, 60, "full")})
     assert list(tables) == ["s.t"]
-    told = json.loads(tables["s.t"].payload)
-    assert [name for name, _ in told["columns"]] == [
+    content = json.loads(tables["s.t"].payload)
+    assert [name for name, _ in content["columns"]] == [
         "cdc$stream_id",
         "cdc$time",
         "cdc$batch_seq_no",
@@ -89,11 +89,15 @@ def test_a_schema_record_decodes_a_log_by_itself() -> None:
         "ttl(cdc$operation)",
         *sorted(OTHERS),
     ]
-    assert dict(told["columns"])["l"] == "frozen<map<timeuuid, int>>"
-    assert told["base"] == {"k": "int", "c": "int", "o": "int", "u": "outer", "l": "list<int>"}
-    assert told["types"] == {"inner": [["a", "int"]], "outer": [["b", "frozen<inner>"], ["c", "text"]]}
-    assert (told["partition_key"], told["clustering"], told["static"]) == (["k"], [["c", "desc"]], ["o"])
-    assert (told["log_ttl"], told["delta"]) == (60, "full")
+    assert dict(content["columns"])["l"] == "frozen<map<timeuuid, int>>"
+    assert content["base"] == {"k": "int", "c": "int", "o": "int", "u": "outer", "l": "list<int>"}
+    assert content["types"] == {"inner": [["a", "int"]], "outer": [["b", "frozen<inner>"], ["c", "text"]]}
+    assert (content["partition_key"], content["clustering"], content["static"]) == (
+        ["k"],
+        [["c", "desc"]],
+        ["o"],
+    )
+    assert (content["log_ttl"], content["delta"]) == (60, "full")
 
 
 def test_what_changes_of_a_log_is_recorded_once() -> None:

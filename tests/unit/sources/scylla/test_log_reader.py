@@ -92,7 +92,7 @@ def read(session: FakeSession, streams: int, **how: Any) -> tuple[list[dict[str,
     return pa.Table.from_batches(batches, CHANGE_SCHEMA).to_pylist(), counts
 
 
-def told(session: FakeSession) -> Iterator[str]:
+def levels_of(session: FakeSession) -> Iterator[str]:
     return (level for _, _, level in session.requests)
 
 
@@ -123,7 +123,7 @@ def test_requests_in_flight_stay_within_the_tasks_share() -> None:
     assert session.most_in_flight == 8
     assert counts["requests"] == len(session.requests) == 100
     assert session.shut_down
-    assert set(told(session)) == {"QUORUM"}
+    assert set(levels_of(session)) == {"QUORUM"}
 
 
 def test_requests_to_an_overloaded_cluster_are_retried_with_smaller_pages_and_fewer_in_flight() -> None:
@@ -154,7 +154,7 @@ def test_a_change_that_is_not_whole_is_read_from_all_replicas() -> None:
     assert [list(payload_rows(r["payload"])) for r in first] == [
         [row for time, row in rows_of(0, 3) if time == first_time(BEGIN_US + n)] for n in range(3)
     ]
-    assert Counter(told(session)) == {"QUORUM": 2, "ALL": 1}
+    assert Counter(levels_of(session)) == {"QUORUM": 2, "ALL": 1}
 
 
 def test_a_change_that_is_incomplete_on_all_replicas_is_never_applied() -> None:

@@ -1,4 +1,4 @@
-"""What nodes tell of TRUNCATEs, as fences; and what was lost before it was read."""
+"""TRUNCATE records of nodes as fences; and changes that were lost before they were read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_fence_parts_changes_of_all_streams_by_their_times() -> None:
     assert generation(1_000, NOW_US, b"\1" * 16) == NOW_US
     assert generation(900, NOW_US - 10, b"\1" * 16) == 0
     assert generation(2_000, NOW_US + 20, b"\1" * 16) == NOW_US
-    # What is read now stands at a settled time.
+    # Rows that are read now have a settled time.
     settled = position_at(1_000, NOW_US - 1) + (NOW_US + 5).to_bytes(8, "big")
     assert generation_at(fences, "", settled) == 0
     settled = position_at(1_000, NOW_US) + (NOW_US + 5).to_bytes(8, "big")
@@ -67,15 +67,15 @@ def test_expired_and_truncated_changes_are_reported_once() -> None:
     assert after == {"s.t": moved}
     assert all_losses({"s.t": expired}, after) == ([], after)
     later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US)
-    assert all_losses({"s.t": later}, after) == ([], after), "while the table is read anew, more expires"
+    assert all_losses({"s.t": later}, after) == ([], after), "while the snapshot is taken, more expires"
 
     at_us = NOW_US - 10 * SECOND_US
-    gone = LogReach("s.t", timeline, 60, NOW_US, Truncation(at_us, at_us + 9))
-    texts, after = all_losses({"s.t": gone}, {"s.t": position})
+    truncated = LogReach("s.t", timeline, 60, NOW_US, Truncation(at_us, at_us + 9))
+    texts, after = all_losses({"s.t": truncated}, {"s.t": position})
     assert len(texts) == 2
     assert "the log of s.t was truncated at 2023-11-14 22:13:10 UTC" in texts[1]
     assert after["s.t"].read_to_us == at_us
-    assert all_losses({"s.t": gone}, after) == ([], after)
+    assert all_losses({"s.t": truncated}, after) == ([], after)
     # The beginning of a log expires all the time: nothing is lost to who began there and hasn't read yet.
     started = LogReach("s.t", timeline, 60, NOW_US).start(0)
     assert started.started_us == NOW_US
@@ -87,7 +87,7 @@ def test_expired_and_truncated_changes_are_reported_once() -> None:
     # The record of a table that was dropped lies far ahead (9999).
     ahead = LogReach("s.t", timeline, 0, NOW_US, Truncation(10**17, 10**17))
     assert all_losses({"s.t": ahead}, {"s.t": position})[0] == []
-    assert all_losses({"s.u": gone}, {"s.t": position}) == ([], {"s.t": position})
+    assert all_losses({"s.u": truncated}, {"s.t": position}) == ([], {"s.t": position})
 
 
 def test_nodes_without_a_table_of_truncates_report_none_and_are_queried_once() -> None:

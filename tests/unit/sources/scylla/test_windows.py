@@ -191,7 +191,7 @@ def test_twenty_thousand_groups_are_one_position_read_at_once() -> None:
             assert sum(len(part.reads) for part in parts) == 20_000
         offset = write_offset({"s.t": position.moved(window.generation_ms, window.end_us)})
         assert len(json.dumps(offset)) < 100, "it doesn't grow, however often it is stored"
-    # Also where each group has a place of its own there is one of each, once.
+    # Groups with separate positions are also read exactly once.
     ahead = {str(number): 3_000_000 + number for number in range(20_000)}
     offset = write_offset({"s.t": TablePosition(1_000, 2_000_000, ahead)})
     began = process_time()

@@ -1,4 +1,4 @@
-"""Rows of snapshots of ScyllaDB, and changes of former schemas, to records as a declaration asks for them."""
+"""Snapshot rows of ScyllaDB, and changes of former schemas, to records as a declaration configures them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def row_of(
     flags: int = ROW_UNCERTAIN,
     **more: Any,
 ) -> dict[str, Any]:
-    """Make the record of a row that a SELECT showed; of statics without ``sku``."""
+    """Build the record of a row that a SELECT returned; of static columns without ``sku``."""
     static = sku is None
     clustering = b"" if sku is None else b"\4\0\0\0" + i(sku)
     row = CellRow(
@@ -77,8 +77,10 @@ def row_of(
 def records(
     given: Sequence[dict[str, Any]], schemas: LogSchemas, damage: Damage | None = None, **publish: Any
 ) -> list[dict[str, Any]]:
-    told = {"topic_prefix": "my", **publish}
-    connector = Connector.from_dict({"name": "shop", "source": {"type": "scylla"}, "publish": told})
+    publish_options = {"topic_prefix": "my", **publish}
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "scylla"}, "publish": publish_options}
+    )
     maker = ScyllaRecords(connector, 1, schemas, damage or Damage(strict=True))
     made = maker.made(changes(given))
     return [{"key": json.loads(r["key"]), "value": json.loads(r["value"])} for r in made.to_pylist()]
@@ -120,8 +122,8 @@ def test_snapshot_rows_have_values_and_no_images_whatever_is_configured(after: s
 
 
 def test_rows_of_incremental_snapshots_are_incremental() -> None:
-    beside = {**TEA, "transaction": "incremental:1"}
-    found = records([TEA, beside], ITEMS)
+    incremental = {**TEA, "transaction": "incremental:1"}
+    found = records([TEA, incremental], ITEMS)
     assert [r["value"]["source"]["snapshot"] for r in found] == ["true", "incremental"]
 
 
@@ -169,7 +171,7 @@ def test_reads_can_be_left_out() -> None:
 
 
 def test_a_row_is_read_by_the_schema_of_its_time() -> None:
-    """Names alone can't tell of a column that was dropped and came again as another type."""
+    """Names alone can't identify a column that was dropped and added again with another type."""
     without = replace(ITEM, regular=(Column("name", TEXT),))
     again = replace(ITEM, regular=(Column("name", TEXT), Column("qty", TEXT)))
     history = schemas_of((ITEM, T), (without, T + 20 * SECOND), (again, T + 40 * SECOND))
