@@ -96,12 +96,12 @@ def test_a_generation_that_one_vnode_has_not_finished_is_first() -> None:
 
 
 @pytest.mark.covers("SCY-OFF-05")
-def test_a_vnode_without_an_offset_is_read_from_the_begin_of_its_generation() -> None:
+def test_a_vnode_without_an_offset_is_read_from_the_start_of_its_generation() -> None:
     found, remarks = imported([entry(0, FIRST + 5000)], logs(FIRST))
     assert found["shop.item"] == TablePosition(FIRST, FIRST * 1000, {"0": (FIRST + 5000) * 1000})
     assert remarks == (
-        f"2 of the vnodes of shop.item have no offset in the generation {FIRST}, so they are read from its "
-        "begin: 1, 2",
+        f"2 of the vnodes of shop.item have no offset in generation {FIRST}, so they are read from its "
+        "start: 1, 2",
     )
 
 
@@ -131,10 +131,10 @@ def test_streams_that_the_cluster_no_longer_lists_keep_the_stored_position() -> 
         ([entry(0, FIRST, FIRST - 7)], logs(), "generation that this cluster doesn't have"),
         ([entry(0, NOW + 1)], logs(FIRST), "is in the future"),
         ([entry(0, FIRST, table="other")], logs(), "no offset belongs to a selected table"),
-        ([], logs(), "found none at all"),
+        ([], logs(), "found no offset"),
         ([{"partition": {"server": "shop"}, "offset": {"vgtid": "[]"}}], logs(), "source connector"),
         ([entry(0, FIRST, change_id_time="x", change_id_stream_id="0x")], logs(), "source connector"),
-        ([entry(0, FIRST, window_start=str(uuid.UUID(int=4)))], logs(), "no UUID of version 1"),
+        ([entry(0, FIRST, window_start=str(uuid.UUID(int=4)))], logs(), "not a UUID of version 1"),
     ],
 )
 @pytest.mark.covers("SCY-OFF-05")
@@ -149,8 +149,8 @@ def test_tables_with_and_without_offsets_are_reported() -> None:
     found, remarks = imported(entries, of)
     assert list(found) == ["shop.item"]
     assert remarks == (
-        "shop.old has no log or isn't selected: its offsets are left out",
-        "shop.unit has no offset: its capture begins as at first",
+        "shop.old has no log or isn't selected: its offsets are skipped",
+        "shop.unit has no offset: its capture starts as for a new connector",
     )
 
 

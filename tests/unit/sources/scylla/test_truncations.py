@@ -62,7 +62,7 @@ def test_expired_and_truncated_changes_are_reported_once() -> None:
 
     expired = LogReach("s.t", timeline, 60, NOW_US)
     (text,), after = all_losses({"s.t": expired}, {"s.t": position})
-    assert "keeps changes for 60 s and was read to 2023-11-14 22:11:40 UTC" in text
+    assert "keeps changes for 60 s and was read up to 2023-11-14 22:11:40 UTC" in text
     moved = TablePosition(1_000, NOW_US - 60 * SECOND_US, {"7": NOW_US}, truncated_us=3, started_us=NOW_US)
     assert after == {"s.t": moved}
     assert all_losses({"s.t": expired}, after) == ([], after)
