@@ -4,16 +4,15 @@ Layout (Avro 1.12, "Binary encoding")::
 
     int, long       zigzag varint            float, double   4, 8 bytes, little-endian
     boolean         one byte, 0 or 1         fixed           its bytes
-        bytes, string   length (long), bytes     enum            index of the symbol (int)
+    bytes, string   length (long), bytes     enum            index of the symbol (int)
     record          its fields in order      union           index of the branch (long), value
     array, map      blocks: count (long), items; a negative count is followed by the block's size in
                     bytes; a block of 0 ends it
 
 Guarantees: no read outside a message and no write outside the output, for any input. A message that is too
 short or too long, or doesn't match its schema, is *broken* and yields no output. The JSON has the format of
-Kafka's
-JsonConverter: bytes in base64, NaN and the infinities as text, maps with non-string keys as pairs. Readers of
-the JSON must check that strings are UTF-8.
+Kafka's JsonConverter: bytes in base64, NaN and the infinities as text, maps with non-string keys as pairs.
+Readers of the JSON must check that strings are UTF-8.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Decodes records of one table to contributions.
 
 * ``c``, ``u`` and ``r``, with or without a row ``before``, put the row ``after``; ``d`` and a tombstone
-delete by
-  the message's key.
+  delete by the message's key.
 * A row with unavailable values (:mod:`.patches`) is a patch. It also contributes itself as the oldest
-version: if
-  nothing else is known of the row, its available columns are.
+  version: if nothing else is known of the row, its available columns are.
 * Unwrapped rows (ExtractNewRecordState) are put; ``__deleted`` or ``__op: d`` deletes.
 """
 

@@ -5,8 +5,8 @@ message                                   record
 ========================================  ============================================================
 event with a row                          ``change``: the envelope, with the name of its schema
 value null                                ``change`` without payload
-``op: t``                                 ``truncate``; of a topic with several partitions ``quarantine``, for
-                                          its order relative to events of the others is unknown
+``op: t``                                 ``truncate``; of a topic with several partitions ``quarantine``,
+                                          because its order relative to events of the others is unknown
 invalid JSON, or no envelope              ``quarantine``, with topic, partition and offset
 heartbeat, transaction, schema change,    none: counted
 logical message (``op: m``)
