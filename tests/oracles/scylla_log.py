@@ -70,7 +70,7 @@ class Replay:
                 partition.ranges = [
                     Range(start, Bound(tuple(prefix), AFTER if operation == 7 else BEFORE), time)
                 ]
-            case 0 | 9:  # images are read without isolation: what changed stands in the other rows
+            case 0 | 9:  # images are read without isolation: the other rows have the changes
                 pass
             case _:
                 raise AssertionError(operation)

@@ -378,9 +378,9 @@ def test_converters_are_named_in_debeziums_file_with_their_settings() -> None:
         ({"type": "none.such:thing"}, r"converter cents can't be loaded.*none\.such"),
         ({"type": f"{__name__}:none"}, "converter cents can't be loaded"),
         ({"type": "times"}, r"expected package\.module:function"),
-        ({"columns": "("}, "are no expression"),
+        ({"columns": "("}, "are not a valid expression"),
         ({"columns": ""}, "has no columns"),
-        ({"columns": "c_int"}, "converter cents fits no captured column.*found 'c_int'"),
+        ({"columns": "c_int"}, "converter cents matches no captured column.*found 'c_int'"),
     ],
 )
 def test_converters_that_are_wrong_are_refused(more: dict[str, Any], message: str) -> None:

@@ -111,10 +111,10 @@ def test_timestamps_of_the_future_and_of_ended_generations_are_refused(time_us: 
 
 
 def test_a_generation_that_just_ended_takes_what_is_at_most_5_s_old() -> None:
-    begun = [100_000, 998_000]
-    check_timestamp(begun, NOW - 4 * SECOND_US, NOW, tablets=False)
+    started = [100_000, 998_000]
+    check_timestamp(started, NOW - 4 * SECOND_US, NOW, tablets=False)
     with pytest.raises(InvalidRequest, match="past"):
-        check_timestamp(begun, NOW - 5 * SECOND_US, NOW, tablets=False)
+        check_timestamp(started, NOW - 5 * SECOND_US, NOW, tablets=False)
 
 
 def test_tablets_take_any_past() -> None:

@@ -118,7 +118,7 @@ def test_a_file_without_this_connectors_offset_says_so() -> None:
     [b'["shop"] {', b"{} {}", b'{"offsets": [{"partition": {}}]}', JAVA_FILE[:150], b'["a", 1]\t{}'],
 )
 def test_what_is_no_stored_offset_is_refused(content: bytes) -> None:
-    with pytest.raises(ConfigurationError, match="this is no offset of Debezium"):
+    with pytest.raises(ConfigurationError, match="not a valid offset of Debezium"):
         read_offsets(content)
 
 
