@@ -13,7 +13,7 @@ from airflow_cdc_provider.changes.cells import MADE_UP_PATH_MARK
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.lake.doubts import settle
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
-from airflow_cdc_provider.lake.reconcile.shown import shown_whole
+from airflow_cdc_provider.lake.reconcile.fully_observed import fully_observed
 from tests.oracles.cassandra_read_path import Cell, Contribution, Liveness, Reading, Row, write
 
 HELD = Row(Reading(10), cells=(Cell(1, 5, b"a"), Cell(2, 7, b"b")))
@@ -241,10 +241,10 @@ def test_rows_that_are_shown_whole_are_those_without_a_settlement(
     passed = []
 
     def none_whole(held: Any, shown: Any, now_seconds: int) -> pa.Array:
-        passed.append(sum(shown_whole(held, shown, now_seconds).to_pylist()))
+        passed.append(sum(fully_observed(held, shown, now_seconds).to_pylist()))
         return pa.array([False] * len(held))
 
-    monkeypatch.setattr("airflow_cdc_provider.lake.doubts.shown_whole", none_whole)
+    monkeypatch.setattr("airflow_cdc_provider.lake.doubts.fully_observed", none_whole)
     assert list(settle(*arguments)) == found
     assert passed[0] > 5
     assert len(found) > 50
