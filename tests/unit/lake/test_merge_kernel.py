@@ -156,13 +156,13 @@ def new_static_columns(*cells: oracle.Cell) -> list[dict[str, Any]]:
 def test_change_of_static_columns_writes_no_row_if_they_have_a_separate_table() -> None:
     """The same applies to static columns that start to expire, expire or are deleted."""
     separate, in_rows = Tables("cell", statics_apart=True), Tables("cell")
-    for tables in (apart, within):
+    for tables in (separate, in_rows):
         tables.merge(of_many_rows(oracle.Cell(1, 1, b"x")), now=10)
 
     changed = new_static_columns(oracle.Cell(1, 2, b"y"))
     assert in_rows.merge(changed, now=10) == {LIVE: 50, REMOVE: 50, TOMBSTONE: 1}
     assert separate.merge(changed, now=10) == {STATICS: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
-    assert joined_rows(apart, 10) == shown_rows(within, 10)
+    assert joined_rows(separate, 10) == shown_rows(in_rows, 10)
     expiring = new_static_columns(oracle.Cell(1, 3, b"z", expiring=True, ttl=10, end=15))
     assert separate.merge(expiring, now=10) == {STATICS: 1, REMOVE_STATIC: 1, TOMBSTONE: 1}
     assert separate.merge([], now=20) == {REMOVE_STATIC: 1, TOMBSTONE: 1}
