@@ -139,7 +139,7 @@ def test_what_the_broker_refuses_is_named_and_the_producer_goes_on(
     one.take_over()
     small = {"value": "fits"}
     with pytest.raises(
-        RecordsRefused, match=rf"topic {name}\.small refuses records: found MSG_SIZE"
+        RecordsRefused, match=rf"topic {name}\.small rejects records: found MSG_SIZE"
     ) as by_broker:
         large = {"value": "x" * 5_000}
         one.publish(records(f"{name}.small", small, large), (), PublishPosition(name, 1))
@@ -147,7 +147,7 @@ def test_what_the_broker_refuses_is_named_and_the_producer_goes_on(
     with pytest.raises(RecordsRefused, match="found MSG_SIZE") as by_client:
         one.publish(records(name, small, {"value": "x" * 2_000_000}), (), PublishPosition(name, 1))
     assert not by_client.value.whole_topic
-    with pytest.raises(RecordsRefused, match=rf"topic {name}\.missing refuses .*UNKNOWN_TOPIC") as missing:
+    with pytest.raises(RecordsRefused, match=rf"topic {name}\.missing rejects .*UNKNOWN_TOPIC") as missing:
         one.publish(records(f"{name}.missing", small), (), PublishPosition(name, 1))
     assert missing.value.whole_topic
     assert PositionsTopic(settings(kafka_server), f"{name}.positions", name).read() is None

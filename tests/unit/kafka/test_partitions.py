@@ -50,14 +50,14 @@ def test_a_partition_that_was_added_just_now_is_asked_until_its_leader_knows_of_
 
 def test_a_leader_is_waited_for_as_long_as_brokers_are() -> None:
     away = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE] * 30
-    with pytest.raises(BrokersAway, match="asking for offsets"):
+    with pytest.raises(BrokersAway, match="listing offsets"):
         cluster(Leader(*away), retry_seconds=0.5).ends([PARTITION])
     assert cluster(Leader(*away[:3]), retry_seconds=60).ends([PARTITION]) == {PARTITION: 7}
 
 
 def test_a_partition_that_stays_unknown_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_NEW_SECONDS", 0.3)
-    with pytest.raises(ConfigurationError, match="asking for offsets"):
+    with pytest.raises(ConfigurationError, match="listing offsets"):
         cluster(Leader(*[KafkaError.UNKNOWN_TOPIC_OR_PART] * 100)).ends([PARTITION])
 
 

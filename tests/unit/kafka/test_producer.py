@@ -241,7 +241,7 @@ def test_a_producer_that_ended_before_a_record_tells_what_ended_it(
 
     setting.client.fails["produce"] = [failure(KafkaError._FATAL)]
     monkeypatch.setattr(setting.client, "poll", poll)
-    with pytest.raises(ConfigurationError, match="the right WRITE on transactional id shop"):
+    with pytest.raises(ConfigurationError, match="connection's user WRITE on transactional id shop"):
         publish(setting)
 
 

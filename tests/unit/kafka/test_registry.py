@@ -50,7 +50,7 @@ def test_address_login_and_tls_come_from_the_connection() -> None:
 @pytest.mark.parametrize(
     ("connection", "words"),
     [
-        ({}, "it isn't known where the registry is"),
+        ({}, "the address of the registry is unknown"),
         ({"host": "r", "extra": {"ca": "x"}}, "found ca"),
         ({"host": "r", "extra": {"basic.auth.user.info": "a:hush"}}, "found basic.auth.user.info"),
     ],
@@ -180,7 +180,7 @@ def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
     with Answering(TROUBLE) as server:
         settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
         waited.clear()
-        with pytest.raises(RegistryAway, match="has trouble: found HTTP 503"):
+        with pytest.raises(RegistryAway, match="reports an error: found HTTP 503"):
             Registry(settings, waited.append, Patience(away_seconds=3)).schema_of(7)
         assert sum(waited) == pytest.approx(3)
         with pytest.raises(RegistryAway):

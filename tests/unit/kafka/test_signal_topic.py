@@ -86,7 +86,7 @@ def test_messages_with_the_connectors_key_are_signals_and_others_are_counted(lis
     assert listening.place == {
         "topic": "shop-signal",
         "id": "one",
-        "made": 0,
+        "recreated": 0,
         "offset": 5,
         "passed_over": 3,
     }
@@ -166,7 +166,7 @@ def test_a_place_that_another_job_committed_meanwhile_is_gone_on_from(listening:
     for number in range(3):
         listening.topic.add(signal(str(number)))
     listening.seen()
-    listening.place = {"topic": "shop-signal", "id": "one", "made": 0, "offset": 2, "passed_over": 0}
+    listening.place = {"topic": "shop-signal", "id": "one", "recreated": 0, "offset": 2, "passed_over": 0}
     assert listening.ids() == ["2"]
 
 
@@ -204,7 +204,7 @@ def test_a_coordinator_that_moves_is_waited_for(listening: Listening) -> None:
 def test_a_group_that_may_not_be_asked_for_is_named(listening: Listening) -> None:
     listening.topic.group_failures = [KafkaError(KafkaError._TIMED_OUT)]
     listening.topic.refused_group = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
-    with pytest.raises(ConfigurationError, match="the right READ on group kafka-signal"):
+    with pytest.raises(ConfigurationError, match="connection's user READ on group kafka-signal"):
         listening.look()
 
 
@@ -261,7 +261,7 @@ def test_signals_that_retention_took_unread_are_told(listening: Listening) -> No
     listening.restart()
     missed, *found = listening.look()
     assert isinstance(missed, NoSignal)
-    assert "messages 1 to 2 of topic shop-signal were gone before they were read" in missed.reason
+    assert "messages 1 to 2 of topic shop-signal were deleted before they were read" in missed.reason
     assert [one.id for one in found] == ["2", "3"]
 
 
@@ -291,7 +291,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_begin_with_ids_of_its_own(l
     listening.restart()
     missed, *found = listening.look()
     assert isinstance(missed, NoSignal)
-    assert "was made anew" in missed.reason
+    assert "was re-created" in missed.reason
     assert [one.id for one in found] == [f"shop-signal/0/{n}.1" for n in range(3)]
 
 
@@ -364,7 +364,7 @@ def test_a_setting_that_librdkafka_does_not_know_is_refused() -> None:
     client = ClientSettings({"bootstrap.servers": "localhost:1"}, consumer={"no.such.setting": "x"})
     channel = TopicChannel(SignalTopic(client, "t", "shop", "g", 0.1), FakeTopic())
     channel.resume(None)
-    with pytest.raises(ChannelRefused, match="librdkafka refuses the settings"):
+    with pytest.raises(ChannelRefused, match="librdkafka rejects the settings"):
         channel.receive()
 
 

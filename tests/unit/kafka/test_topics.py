@@ -46,7 +46,7 @@ def test_what_is_missing_is_made_and_what_is_there_is_left_and_told() -> None:
     planned = plan([*found, "shop.orders.new", "shop.orders.new", "new"], found, RULES)
     assert planned.missing == {"shop.orders.new": COMPACT, "new": REST}
     assert planned.differences == (
-        "topic shop.orders.other is left as it is: partitions 1 where the declaration says 6, cleanup.policy "
+        "topic shop.orders.other is not changed: partitions 1 where the declaration says 6, cleanup.policy "
         "delete where the declaration says compact,delete (group orders)",
     )
 
@@ -124,7 +124,7 @@ def test_missing_topics_are_made_with_what_their_rules_say(caplog: pytest.LogCap
         "b": (2, -1, {"retention.ms": "1000", "preallocate": "true"}),
     }
     assert [record.message for record in caplog.records] == [
-        "topic there is left as it is: retention.ms 7 where the declaration says 1000 (default)"
+        "topic there is not changed: retention.ms 7 where the declaration says 1000 (default)"
     ], "told once"
 
 
@@ -154,25 +154,25 @@ def test_a_topic_that_another_run_has_made_meanwhile_is_there() -> None:
             "create",
             KafkaError.INVALID_CONFIG,
             ConfigurationError,
-            "topic a can't be made: expected partitions",
+            "topic a can't be created: expected partitions",
         ),
         ("create", KafkaError.POLICY_VIOLATION, ConfigurationError, "found POLICY_VIOLATION"),
         (
             "create",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             RecordsRefused,
-            "make it, or give the connection's",
+            "create it, or grant the connection's",
         ),
         (
             "describe",
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             RecordsRefused,
-            "the right DESCRIBE on topic",
+            "DESCRIBE on topic",
         ),
         ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "brokers take names of letters"),
         ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "or the transform that names the topic"),
-        ("create", KafkaError._TIMED_OUT, BrokersAway, "making topic a failed"),
-        ("describe", KafkaError._TRANSPORT, BrokersAway, "asking for topic a failed"),
+        ("create", KafkaError._TIMED_OUT, BrokersAway, "creating topic a failed"),
+        ("describe", KafkaError._TRANSPORT, BrokersAway, "describing topic a failed"),
     ],
 )
 def test_what_can_not_be_made_is_told_with_its_remedy(
