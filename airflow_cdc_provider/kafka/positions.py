@@ -58,7 +58,7 @@ class PublishPosition:
     slices: int = 1
 
     def further(self, records: int) -> PublishPosition:
-        """Return the position after further records of the same batch."""
+        """Return the position after more records of the same batch."""
         return replace(self, records=self.records + records)
 
     @property
@@ -317,7 +317,7 @@ class PositionsTopic:
                     raise KafkaException(error)
                 if error is None and message.key() == key and message.value() is not None:
                     newest = message.value()
-                # All records up to the initial end are read, also if a producer writes further ones.
+                # All records up to the initial end are read, also if a producer is still writing.
                 if message.offset() >= high or (error is None and message.offset() == high - 1):
                     return PublishPosition.from_json(newest) if newest is not None else None
         raise BrokersAway(

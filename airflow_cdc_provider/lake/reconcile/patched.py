@@ -102,8 +102,8 @@ def _in_order(patches: pa.Table, index: pa.Array) -> pa.Table:
     placed = placed.take(pc.sort_indices(placed, sort_keys=order))
     if placed.num_rows < 2:
         return placed
-    copies = np.ones(placed.num_rows - 1, np.bool_)
+    duplicates = np.ones(placed.num_rows - 1, np.bool_)
     for name, _ in order:
         column = one_array(placed[name])
-        copies &= pc.equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
-    return placed.filter(pa.array(np.concatenate([[True], ~copies])))
+        duplicates &= pc.equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
+    return placed.filter(pa.array(np.concatenate([[True], ~duplicates])))

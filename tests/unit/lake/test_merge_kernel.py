@@ -184,7 +184,7 @@ def test_static_columns_of_a_killed_merge_are_rewritten() -> None:
 
 @pytest.mark.covers("DSX-CON-04")
 def test_replica_duplicates_are_counted_among_the_changes_of_a_merge() -> None:
-    """What a mirror or its side table has already is no change, and a row that was read is none either."""
+    """Rows of the mirror or the tombstone table are no changes, and neither are rows that a SELECT read."""
     row = oracle.Row(oracle.Liveness(1), cells=(oracle.Cell(1, 1, b"x"),))
     other = oracle.Row(oracle.Liveness(1), cells=(oracle.Cell(1, 1, b"y"),))
     deletion = oracle.Row(deletion=(1, 5))

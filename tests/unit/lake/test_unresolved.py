@@ -137,7 +137,7 @@ DEAD = Cell(1, 25, tombstone=True, end=30)
 def test_a_row_that_lost_all_cells_and_is_shown_without_is_in_doubt_only_once(
     above: Contribution | None, known: Liveness | None
 ) -> None:
-    """Also under a deletion that stands in the side table, and if the cell lives in the mirror still."""
+    """Also under a deletion of the tombstone table, and if the cell is still live in the mirror."""
     side = [above.as_dict()] if above else []
     for cell in (DEAD, Cell(1, 25, b"unseen")):
         held, shown = Row(Reading(40, known), cells=(cell,)), Row(Reading(50))
