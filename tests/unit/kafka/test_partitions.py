@@ -38,7 +38,7 @@ class Leader:
 
 def cluster(leader: Leader, retry_seconds: float = 60) -> ClusterTopics:
     made = ClusterTopics(ClientSettings({"bootstrap.servers": "nowhere:1"}, retry_seconds=retry_seconds))
-    made._admin_made = leader
+    made._admin_client = leader
     return made
 
 

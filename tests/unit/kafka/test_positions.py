@@ -77,7 +77,7 @@ def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again_where_it_was_mad
 def test_a_topic_that_was_made_and_is_not_known_is_no_reason_to_begin_anew(
     code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions_module, "_MADE_SECONDS", 0.3)
+    monkeypatch.setattr(positions_module, "_PROPAGATION_SECONDS", 0.3)
     broker = Broker([code] * 100)
     with pytest.raises(BrokersAway, match="don't know partition 0 of topic p"):
         topic_of(broker).read(must_exist=True)

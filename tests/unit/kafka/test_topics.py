@@ -169,7 +169,7 @@ def test_a_topic_that_another_run_has_made_meanwhile_is_there() -> None:
             RecordsRefused,
             "DESCRIBE on topic",
         ),
-        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "brokers take names of letters"),
+        ("create", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "topic names have letters"),
         ("describe", KafkaError.TOPIC_EXCEPTION, RecordsRefused, "or the transform that names the topic"),
         ("create", KafkaError._TIMED_OUT, BrokersAway, "creating topic a failed"),
         ("describe", KafkaError._TRANSPORT, BrokersAway, "describing topic a failed"),
