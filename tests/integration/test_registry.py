@@ -213,7 +213,7 @@ def test_a_wrong_schema_is_refused_with_the_reason(registry_server: RegistryServ
         Registry(settings_of(registry_server)).schema_id(schema)
 
 
-def test_an_address_that_is_no_registry_is_told(registry_server: RegistryServer, topic: str) -> None:
+def test_an_address_without_a_registry_is_reported(registry_server: RegistryServer, topic: str) -> None:
     wrong = RegistrySettings({"url": registry_server.url.replace("/apis/ccompat/v7", "/no/such")})
     with pytest.raises(ConfigurationError):
         Registry(wrong).schema_id(TopicSchema(topic, "value", "", "AVRO", '"string"'))
@@ -324,7 +324,7 @@ def troubled() -> Iterator[HTTPServer]:
         (200, ConfigurationError, "doesn.t answer like"),
     ],
 )
-def test_answers_tell_what_to_do(
+def test_errors_of_the_registry_have_a_remedy(
     troubled: HTTPServer, status: int, kind: type[Exception], words: str
 ) -> None:
     url = f"http://127.0.0.1:{troubled.server_port}/{status}"

@@ -406,7 +406,7 @@ def test_a_replay_needs_its_own_transactional_id(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_topic_that_may_not_be_written_to_is_told_apart_from_others(
+def test_a_topic_without_permission_to_write_is_distinguished_from_others(
     broker: Broker, transactional: bool
 ) -> None:
     broker.fill(broker.events)
@@ -461,7 +461,7 @@ def test_a_gate_takes_topics_that_may_not_be_seen_for_missing(broker: Broker) ->
     assert lag == GroupLag(0)
 
 
-def test_a_check_tells_what_the_user_may_do(broker: Broker) -> None:
+def test_a_check_reports_the_permissions_of_the_user(broker: Broker) -> None:
     broker.server.create_topic(broker.events)
     inspector = TopicInspector(broker.settings)
     broker.grant(())

@@ -14,7 +14,7 @@ from server_kit import KafkaServer
 pytestmark = pytest.mark.integration
 
 
-def test_a_topic_is_told_as_it_is_and_one_that_is_missing_is_not_made(kafka_server: KafkaServer) -> None:
+def test_a_topic_is_described_and_a_missing_one_is_not_created(kafka_server: KafkaServer) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     settings = ClientSettings({"bootstrap.servers": kafka_server.bootstrap})

@@ -42,7 +42,7 @@ def cluster(leader: Leader, retry_seconds: float = 60) -> ClusterTopics:
     return made
 
 
-def test_a_partition_that_was_added_just_now_is_asked_until_its_leader_knows_of_it() -> None:
+def test_offsets_of_a_new_partition_are_retried_until_its_leader_knows_it() -> None:
     leader = Leader(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
     assert cluster(leader).ends([PARTITION]) == {PARTITION: 7}
     assert leader.calls == 3
@@ -55,13 +55,13 @@ def test_a_leader_is_waited_for_as_long_as_brokers_are() -> None:
     assert cluster(Leader(*away[:3]), retry_seconds=60).ends([PARTITION]) == {PARTITION: 7}
 
 
-def test_a_partition_that_stays_unknown_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_stays_unknown_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_NEW_SECONDS", 0.3)
     with pytest.raises(ConfigurationError, match="listing offsets"):
         cluster(Leader(*[KafkaError.UNKNOWN_TOPIC_OR_PART] * 100)).ends([PARTITION])
 
 
-def test_what_waiting_does_not_mend_is_told_at_once() -> None:
+def test_lasting_errors_are_raised_at_once() -> None:
     leader = Leader(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(ConfigurationError):
         cluster(leader).ends([PARTITION])

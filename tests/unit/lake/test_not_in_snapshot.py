@@ -34,12 +34,12 @@ OLD, NEW, FUTURE = Cell(1, 50, b"a"), Cell(2, 150, b"b"), Cell(3, 5000, b"c")
         (Row(cells=(Cell(1, 50, b"x", expiring=True, ttl=1, end=60),)), WRITTEN_SINCE),
     ],
 )
-def test_what_was_neither_read_nor_written_since_is_unseen(row: Row, seen: int) -> None:
+def test_data_neither_read_nor_written_since_is_not_in_the_snapshot(row: Row, seen: int) -> None:
     states = pa.array([write(Row(Liveness(150))), write(row)], pa.binary())
     assert snapshot_status(states, 100, 1000, 60).to_pylist() == [WRITTEN_SINCE, seen]
 
 
-def test_a_broken_state_is_told() -> None:
+def test_a_malformed_state_is_an_error() -> None:
     with pytest.raises(CorruptInput, match="state 0"):
         snapshot_status(pa.array([b"\x01abc"], pa.binary()), 0, 1, 0)
 

@@ -51,7 +51,7 @@ def test_changes_and_their_duplicates_are_counted(
 
 
 @given(st.lists(st.integers(0, 40), min_size=20, max_size=60), st.randoms(use_true_random=False))
-def test_copies_are_counted_among_many_changes_of_one_row(times: list[int], random: Any) -> None:
+def test_duplicates_are_counted_among_many_changes_of_one_row(times: list[int], random: Any) -> None:
     changes = [Contribution(b"k", ROW, b"", None, 0, Row(cells=(Cell(1, time, b"v"),))) for time in times]
     again = [replace(change, generation=1) for change in random.sample(changes, len(changes) // 2)]
     assert counted(changes, [True] * len(changes)) == Copies(len(times), len(times) - len(set(times)))
