@@ -105,5 +105,6 @@ def _in_order(patches: pa.Table, index: pa.Array) -> pa.Table:
     duplicates = np.ones(placed.num_rows - 1, np.bool_)
     for name, _ in order:
         column = one_array(placed[name])
-        duplicates &= pc.equal(column.slice(1), column.slice(0, len(column) - 1)).to_numpy(zero_copy_only=False)
+        same = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
+        duplicates &= same.to_numpy(zero_copy_only=False)
     return placed.filter(pa.array(np.concatenate([[True], ~duplicates])))
