@@ -91,9 +91,7 @@ def test_rows_that_a_mirror_has_follow_their_columns(lake: Lake, namespace: str)
     assert [row["id"] for row in merged(lake, mirror, third, deletes, 3)] == [2, 3]
 
 
-def test_a_truncation_takes_the_rows_of_its_own_shards_up_to_its_own_place(
-    lake: Lake, namespace: str
-) -> None:
+def test_a_truncation_removes_the_rows_of_its_shard_up_to_its_position(lake: Lake, namespace: str) -> None:
     mirror = Mirror(lake, f"{namespace}.t")
     event = fields({"id": "bigint"})
     codec = VitessCodec(TABLE, TableHistory.of(TABLE, [seen(event, 1)]))

@@ -169,7 +169,7 @@ def test_notifications_go_to_their_topic_in_debeziums_form(
     }
 
 
-def test_a_topic_or_broker_that_is_not_there_is_told_and_holds_up_nothing(
+def test_a_missing_topic_or_broker_is_reported_and_blocks_nothing(
     kafka_server: KafkaServer, name: str
 ) -> None:
     notifications = {"channels": ["sink"], "topic": f"{name}.notes", "connection": "k"}

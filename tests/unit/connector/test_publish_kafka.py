@@ -22,13 +22,13 @@ def connector(kafka: dict[str, Any], kind: str = "mongodb", **publish: Any) -> C
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("sasl.password", "belongs into the connection's extra"),
-        ("ssl.key.pem", "belongs into the connection's extra"),
-        ("bootstrap.servers", "belongs into the connection's extra"),
-        ("sasl.oauthbearer.client.secret", "belongs into the connection's extra"),
-        ("transactional.id", "settings but transactional.id, which delivery decides"),
-        ("error_cb", "settings that name no code"),
-        ("plugin.library.paths", "settings that name no code"),
+        ("sasl.password", "belongs in the connection's extra"),
+        ("ssl.key.pem", "belongs in the connection's extra"),
+        ("bootstrap.servers", "belongs in the connection's extra"),
+        ("sasl.oauthbearer.client.secret", "belongs in the connection's extra"),
+        ("transactional.id", "settings other than transactional.id, which the delivery guarantee determines"),
+        ("error_cb", "settings that don't refer to code"),
+        ("plugin.library.paths", "settings that don't refer to code"),
     ],
 )
 def test_tuning_carries_no_secret_and_no_code(name: str, told: str) -> None:
@@ -61,9 +61,9 @@ def test_settings_go_to_clients_as_they_are() -> None:
 
 
 def test_connections_without_brokers_or_with_code_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the Kafka connection names no broker"):
+    with pytest.raises(ConfigurationError, match="the Kafka connection has no brokers"):
         ClientSettings({})
-    with pytest.raises(ConfigurationError, match="the Kafka connection names code: error_cb"):
+    with pytest.raises(ConfigurationError, match="the Kafka connection refers to code: error_cb"):
         ClientSettings({"bootstrap.servers": "b:1", "error_cb": "os.system"})
 
 
