@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.hooks import topic_lag
-from airflow_cdc_provider.hooks.state import batches_told
+from airflow_cdc_provider.hooks.state import append_commit
 from airflow_cdc_provider.hooks.topic_lag import PublishingLag, ReadRange, lag_of, lags_of
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.errors import BrokersAway
@@ -34,13 +34,13 @@ def test_the_oldest_batch_that_waits_tells_the_lag(
 
 
 def test_batches_are_told_once_and_begin_anew_with_a_new_table() -> None:
-    told = batches_told(None, 3, 100.0)
+    told = append_commit(None, 3, 100.0)
     assert told == [[3, 100.0]]
-    assert batches_told({"told": told}, 3, 101.0) == told, "a run that committed nothing"
-    assert batches_told({"told": told}, 5, 200.0) == [[3, 100.0], [5, 200.0]]
-    assert batches_told({"told": [[3, 100.0], [5, 200.0]]}, 1, 300.0) == [[1, 300.0]], "made anew"
+    assert append_commit({"told": told}, 3, 101.0) == told, "a run that committed nothing"
+    assert append_commit({"told": told}, 5, 200.0) == [[3, 100.0], [5, 200.0]]
+    assert append_commit({"told": [[3, 100.0], [5, 200.0]]}, 1, 300.0) == [[1, 300.0]], "made anew"
     many = {"told": [[n, float(n)] for n in range(1, 201)]}
-    assert batches_told(many, 201, 201.0)[0] == [2, 2.0]
+    assert append_commit(many, 201, 201.0)[0] == [2, 2.0]
 
 
 def span(offsets: int, partition: int = 0) -> MessageRange:

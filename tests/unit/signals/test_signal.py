@@ -12,9 +12,9 @@ from airflow_cdc_provider.signals.signal import NoSignal, Signal, signal_of, sig
 from airflow_cdc_provider.signals.wishes import (
     Condition,
     Names,
-    SnapshotWish,
+    SnapshotPayload,
     Unclear,
-    is_meant,
+    matches,
     read_execute,
     read_stop,
 )
@@ -63,7 +63,7 @@ def test_no_text_raises(text: str) -> None:
     ],
 )
 def test_names_are_expressions_or_exact_parts_in_quotes(pattern: str, name: str, meant: bool) -> None:
-    assert is_meant(pattern, name) is meant
+    assert matches(pattern, name) is meant
 
 
 def test_a_wish_for_a_snapshot_is_read_whole() -> None:
@@ -77,7 +77,7 @@ def test_a_wish_for_a_snapshot_is_read_whole() -> None:
     }
     wish = read_execute(data)
     conditions = (Condition("a.b", '{"x": 1}'), Condition("a.*", '{"y": 2}'))
-    assert wish == SnapshotWish("blocking", Names(("a.b", "a.c")), conditions)
+    assert wish == SnapshotPayload("blocking", Names(("a.b", "a.c")), conditions)
     assert [wish.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
     assert read_execute({"data-collections": "a.b, a.c"}).names == Names(("a.b", "a.c"))
 

@@ -212,7 +212,7 @@ def test_a_segment_that_the_node_drops_is_told_as_lost_by_shipper_and_fetcher(
 
     for _ in range(2):
         cleared = site.fetch(
-            after_transfer=after_transfer, after_commit="delete", passed=lambda segment: segment.id == 1
+            after_transfer=after_transfer, after_commit="delete", is_captured=lambda segment: segment.id == 1
         )
         assert cleared.lost == 0
     assert "CommitLog-7-1.log" not in files(site.landing)

@@ -166,7 +166,7 @@ def test_only_what_was_captured_to_its_end_is_cleared_away(site: Site, after_com
     everything = files(site.node.cdc_raw)
     site.transfer().run()
 
-    site.transfer(after_commit=after_commit, passed=up_to(3)).run()
+    site.transfer(after_commit=after_commit, is_captured=up_to(3)).run()
 
     kept = {"CommitLog-7-3.log", "CommitLog-7-3_cdc.idx"}
     gone = {f"CommitLog-7-{n}{end}" for n in (1, 2) for end in (".log", "_cdc.idx")}
@@ -180,16 +180,16 @@ def test_only_what_was_captured_to_its_end_is_cleared_away(site: Site, after_com
 def test_the_segment_being_read_stays_even_when_the_node_has_finished_it(site: Site) -> None:
     site.node.finishes(1, noise(100))
     site.transfer().run()
-    site.transfer(after_commit="delete", passed=up_to(0)).run()
+    site.transfer(after_commit="delete", is_captured=up_to(0)).run()
     assert "CommitLog-7-1.log" in site.landed()
-    site.transfer(after_commit="delete", passed=up_to(1)).run()
+    site.transfer(after_commit="delete", is_captured=up_to(1)).run()
     assert site.landed() == {}
 
 
 def test_a_segment_that_comes_back_after_a_crash_is_not_brought_again(site: Site) -> None:
     site.node.finishes(1, noise(100))
     site.node.says(1, "33554432\nCOMPLETED")
-    counts = site.transfer(after_commit="delete", passed=up_to(1)).run()
+    counts = site.transfer(after_commit="delete", is_captured=up_to(1)).run()
     assert (counts.copied, counts.deleted) == (0, 1)
     assert files(site.node.cdc_raw) == {}
 
@@ -322,7 +322,7 @@ def test_a_segment_set_apart_is_not_brought_again_to_be_cleared_away_unread(site
     apart = files(site.errors)
     assert "CommitLog-7-1.log" in apart
 
-    site.transfer(retry_errors=True, after_commit="delete", passed=up_to(1)).run()
+    site.transfer(retry_errors=True, after_commit="delete", is_captured=up_to(1)).run()
 
     assert files(site.errors) == apart, "the offset's floor lies above it, so capture would not read it"
     site.transfer(retry_errors=True, after_commit="delete").run()
@@ -422,7 +422,7 @@ def test_a_class_of_the_users_own_takes_captured_segments_over_and_hears_of_erro
     ((name, reason),) = own.told
     assert (name, "is broken" in reason) == ("CommitLog-7-3.log", True)
 
-    counts = site.transfer(transfer_class=own, after_commit="delete", passed=up_to(3)).run()
+    counts = site.transfer(transfer_class=own, after_commit="delete", is_captured=up_to(3)).run()
 
     assert own.told[1:] == [("CommitLog-7-1.log", "success")]
     assert (counts.deleted, counts.failed) == (1, 1)
