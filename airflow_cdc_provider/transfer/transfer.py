@@ -67,8 +67,8 @@ class Transfer:
         target: The target.
         after_transfer: ``delete`` removes finished segments from the source once the target has them.
         after_commit: What to do with captured segments, at both ends.
-        is_captured: Returns whether the connector's stored offset counts a segment as captured to its end, or as
-            skipped.
+        is_captured: Returns whether the connector's stored offset counts a segment as captured to its end, or
+            as skipped.
         archive: Target of captured segments, for ``archive``.
         errors: Target of segments that can't be copied, and of the reasons.
         retry_errors: Copy the segments of ``errors`` to the target unchanged; capture then reads their intact

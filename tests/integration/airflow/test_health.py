@@ -110,5 +110,5 @@ def test_a_stream_is_told_of_while_it_lives_and_when_it_was_killed(
     finally:
         os.killpg(process.pid, 9)
         process.wait(30)
-    with pytest.raises(CdcError, match=rf"the continuous application of {small_shop.name} is gone"):
+    with pytest.raises(CdcError, match=rf"the continuous application of {small_shop.name} is dead"):
         look(small_shop, TaskContext())

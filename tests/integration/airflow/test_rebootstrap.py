@@ -140,7 +140,7 @@ def test_a_try_that_failed_half_way_is_gone_on_with_and_others_tables_keep_their
     node.session.execute("ALTER TABLE other.orders WITH cdc = false")
     node.write(3)
     for changes, what, others in (
-        ({"snapshot": {"mode": "never"}}, "nothing would read the tables anew", {}),
+        ({"snapshot": {"mode": "never"}}, "no new snapshots would be taken", {}),
         ({}, "there is no Spark connection", {"spark_conn_id": "spark_nowhere"}),
         ({}, "folder /nowhere can't be read", {"cdc_raw": "/nowhere"}),
     ):

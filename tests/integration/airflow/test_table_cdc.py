@@ -127,7 +127,7 @@ def test_a_connector_that_names_no_tables_switches_none(shop: Shop) -> None:
     before = shop.versions()
     declaration = {"name": "shop", "source": {"type": "cassandra", "conn_id": "cassandra_shop"}}
     operator = CassandraTableCdcOperator(task_id="switch", connector=declaration)
-    with pytest.raises(AirflowFailException, match="names no tables, and cdc of all would be switched"):
+    with pytest.raises(AirflowFailException, match="selects all tables, and cdc of all would be altered"):
         operator.execute(TaskContext())
     assert shop.versions() == before
 

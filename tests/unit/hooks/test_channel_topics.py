@@ -55,10 +55,10 @@ def test_topics_that_are_right_are_ok() -> None:
     ("change", "level", "told"),
     [
         ({"partitions": 2}, "error", "has 2 partitions"),
-        ({"operations": frozenset({"DESCRIBE"})}, "error", "may not be read"),
+        ({"operations": frozenset({"DESCRIBE"})}, "error", "no permission to read"),
         ({"policy": "compact,delete"}, "warning", "is compacted"),
         ({"partitions": None, "policy": None, "operations": None}, "warning", "there is no topic"),
-        ({"partitions": None, "refusal": "TOPIC_AUTHORIZATION_FAILED: no"}, "error", "can't make it either"),
+        ({"partitions": None, "refusal": "TOPIC_AUTHORIZATION_FAILED: no"}, "error", "can't create it either"),
     ],
 )
 def test_a_topic_of_signals_that_is_wrong_is_told(change: dict[str, Any], level: str, told: str) -> None:
@@ -71,7 +71,7 @@ def test_a_topic_of_signals_that_is_wrong_is_told(change: dict[str, Any], level:
 @pytest.mark.parametrize(
     ("change", "level", "told"),
     [
-        ({"operations": frozenset({"READ"})}, "error", "may not be written to"),
+        ({"operations": frozenset({"READ"})}, "error", "no permission to write to"),
         ({"policy": "compact"}, "warning", "is compacted"),
         ({"partitions": None}, "warning", "there is no topic told"),
     ],

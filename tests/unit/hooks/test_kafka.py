@@ -47,7 +47,7 @@ def test_notifications_go_by_their_own_connection_or_by_that_of_events() -> None
     own = connector("one", notifications={**sink, "connection": "other"})
     assert brokers(own, "capture") == {"notifications_kafka": "other:9092"}
     assert brokers(own, "merge") == {}
-    with pytest.raises(ConfigurationError, match="nothing tells where the topic notes of notifications is"):
+    with pytest.raises(ConfigurationError, match="no connection is named for the notification topic notes"):
         brokers(connector(notifications=sink), "sync")
 
 

@@ -13,7 +13,7 @@ from airflow_cdc_provider.hooks.topic_lag import PublishingLag, ReadRange, lag_o
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.errors import BrokersAway
 
-TOLD: dict[str, Any] = {"told": [[3, 100.0], [5, 200.0], [6, 300.0]]}
+TOLD: dict[str, Any] = {"commits": [[3, 100.0], [5, 200.0], [6, 300.0]]}
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_the_oldest_batch_that_waits_tells_the_lag(
 def test_batches_are_told_once_and_begin_anew_with_a_new_table() -> None:
     told = append_commit(None, 3, 100.0)
     assert told == [[3, 100.0]]
-    assert append_commit({"told": told}, 3, 101.0) == told, "a run that committed nothing"
-    assert append_commit({"told": told}, 5, 200.0) == [[3, 100.0], [5, 200.0]]
-    assert append_commit({"told": [[3, 100.0], [5, 200.0]]}, 1, 300.0) == [[1, 300.0]], "made anew"
-    many = {"told": [[n, float(n)] for n in range(1, 201)]}
+    assert append_commit({"commits": told}, 3, 101.0) == told, "a run that committed nothing"
+    assert append_commit({"commits": told}, 5, 200.0) == [[3, 100.0], [5, 200.0]]
+    assert append_commit({"commits": [[3, 100.0], [5, 200.0]]}, 1, 300.0) == [[1, 300.0]], "made anew"
+    many = {"commits": [[n, float(n)] for n in range(1, 201)]}
     assert append_commit(many, 201, 201.0)[0] == [2, 2.0]
 
 

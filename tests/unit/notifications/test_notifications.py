@@ -240,7 +240,7 @@ def test_log_file_and_function_get_the_same(caplog: pytest.LogCaptureFixture, tm
 
 @pytest.mark.parametrize("place", ["no.such.module:note", f"{__name__}:nobody", f"{__name__}:EVENTS"])
 def test_a_function_that_is_none_is_refused(place: str) -> None:
-    with pytest.raises(ConfigurationError, match="the function of notifications"):
+    with pytest.raises(ConfigurationError, match="the notification function"):
         CallbackChannel.load(place)
 
 

@@ -309,8 +309,8 @@ def test_snapshot_names_its_tables_and_mode(spark_submit: FakeSpark) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"tables": ""}, "no table to snapshot is named"),
-        ({"tables": "shop.orders", "mode": "swap"}, "option mode is wrong: expected one of replace, add"),
+        ({"tables": ""}, "no table is named for the snapshot"),
+        ({"tables": "shop.orders", "mode": "swap"}, "invalid value for option mode: expected one of replace, add"),
     ],
 )
 def test_a_wrong_snapshot_is_told(spark_submit: FakeSpark, arguments: dict[str, str], text: str) -> None:

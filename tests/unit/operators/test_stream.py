@@ -121,7 +121,7 @@ def test_after_a_kill_the_next_run_starts_a_new_one(folder: StreamFolder) -> Non
     time.sleep(0.2)
     failure = folder.failure(folder.health(900))
     assert failure is not None
-    assert "is gone" in str(failure)
+    assert "is dead" in str(failure)
     assert stream().execute(TaskContext())["adopted"] is False
 
 
@@ -162,7 +162,7 @@ def test_a_killed_application_fails_the_waiting_task(folder: StreamFolder) -> No
         time.sleep(0.05)
     os.kill(folder.health(900).state["pid"], signal.SIGKILL)
     thread.join(20)
-    assert "is gone" in str(failures[0])
+    assert "is dead" in str(failures[0])
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -210,4 +210,4 @@ def test_a_foreign_process_with_its_number_is_not_taken_for_it(folder: StreamFol
     time.sleep(0.5)
     state = json.loads(folder.state_path.read_text())
     folder.state_path.write_text(json.dumps({**state, "pid": os.getpid(), "status": "running"}))
-    assert folder.health(900).status == "gone"
+    assert folder.health(900).status == "dead"

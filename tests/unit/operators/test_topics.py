@@ -42,7 +42,7 @@ def test_templates_that_render_to_nothing_ask_for_nothing(spark_submit: FakeSpar
         task_id="r", connector=PUBLISHES, first_batch="None", since="2026-11-23T08:00Z", until="", request="x"
     ).execute(TaskContext())
     assert spark_submit.seen["spec"]["options"] == {"since": "2026-11-23T08:00Z", "request": "x"}
-    with pytest.raises(AirflowFailException, match="first_batch is wrong"):
+    with pytest.raises(AirflowFailException, match="invalid value for first_batch"):
         CdcReplayOperator(task_id="r", connector=PUBLISHES, first_batch="-1").execute(TaskContext())
 
 

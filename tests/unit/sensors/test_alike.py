@@ -185,7 +185,7 @@ def test_space_sensor_knows_the_defaults_of_a_nodes_yaml(tmp_path: Path) -> None
     yaml.parent.mkdir()
     yaml.write_text("cdc_enabled: true\n")
     sensor = CdcRawSpaceSensor(task_id="space", cassandra_yaml=str(yaml), poke_interval=0.1)
-    with pytest.raises(ConfigurationError, match="the cdc_raw folder is not known"):
+    with pytest.raises(ConfigurationError, match="the cdc_raw folder is missing"):
         sensor.trigger(TaskContext())
     (tmp_path / "data" / "cdc_raw").mkdir(parents=True)
     trigger = sensor.trigger(TaskContext())
@@ -203,7 +203,7 @@ def test_a_node_without_cdc_fails_the_sensor_at_once(wait: Any, tmp_path: Path, 
             task_id="space", cassandra_yaml=str(tmp_path / "cassandra.yaml"), cdc_raw=str(tmp_path), **how
         )
 
-    with pytest.raises(AirflowFailException, match=r"does not turn CDC on: expected cdc_enabled: true"):
+    with pytest.raises(AirflowFailException, match=r"doesn't enable CDC: expected cdc_enabled: true"):
         wait(make, TaskContext(), lambda: None)
 
 
@@ -350,7 +350,7 @@ def test_health_sensor_ends_after_its_time_and_leaves_the_application(wait: Any,
 @pytest.mark.parametrize(
     ("state", "kind", "text"),
     [
-        ({"ago": 5000}, CdcError, "is gone.*none for 5000 s"),
+        ({"ago": 5000}, CdcError, "is dead.*none for 5000 s"),
         ({"lag": 500}, CdcError, "behind its source.*at most 60 s, found 500 s"),
         ({"status": "failed", "error": "[CDC-TRANSIENT] no server"}, CdcError, "failed.*no server"),
         ({"status": "failed", "error": "[CDC-POSITION-LOST] too late"}, AirflowFailException, "too late"),

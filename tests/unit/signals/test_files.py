@@ -78,7 +78,7 @@ def test_a_folder_gives_signals_in_the_order_in_which_they_were_sent(tmp_path: P
 
 def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="no signal can be put into"):
+    with pytest.raises(ConfigurationError, match="can't write a signal to"):
         send(tmp_path / "file" / "folder", "log", {})
 
 

@@ -29,12 +29,12 @@ def test_a_signal_has_an_id_of_its_own_or_that_of_its_place() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
         ('{"type": "coffee"}', "its type is 'coffee'"),
         ('{"type": null}', "its type is None"),
-        ('{"type": "log", "data": "x"}', "its data are no JSON"),
-        ('{"type": "log", "data": [1]}', "its data are no JSON object"),
+        ('{"type": "log", "data": "x"}', "its data is not JSON"),
+        ('{"type": "log", "data": [1]}', "its data is not a JSON object"),
     ],
 )
 def test_what_is_no_signal_says_why(text: str, reason: str) -> None:
@@ -86,11 +86,11 @@ def test_a_wish_for_a_snapshot_is_read_whole() -> None:
     ("data", "reason"),
     [
         ({}, "names no table"),
-        ({"data-collections": [1]}, "no list of names"),
-        ({"data-collections": ["("]}, "no regular expression"),
+        ({"data-collections": [1]}, "not a list of names"),
+        ({"data-collections": ["("]}, "not a regular expression"),
         ({"data-collections": ["a"], "type": "full"}, "neither incremental nor blocking"),
         ({"data-collections": ["a"], "surrogate-key": "k"}, "surrogate-key"),
-        ({"data-collections": ["a"], "additional-conditions": {}}, "no list"),
+        ({"data-collections": ["a"], "additional-conditions": {}}, "not a list"),
         ({"data-collections": ["a"], "additional-conditions": [{"filter": "x"}]}, "lacks data-collection"),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_broken_manifest_of_a_segment_that_the_node_dropped_does_not_stop_the_
 def test_a_manifest_of_another_form_is_told_and_names_no_file(wrong: dict[str, Any]) -> None:
     sound = {"format": 1, "index": "5", "position": 0, "chunks": []}
     Manifest.from_json("manifest", json.dumps(sound).encode())
-    with pytest.raises(CorruptInput, match="manifest is no manifest"):
+    with pytest.raises(CorruptInput, match="manifest is not a manifest"):
         Manifest.from_json("manifest", json.dumps({**sound, **wrong}).encode())
 
 

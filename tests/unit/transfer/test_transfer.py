@@ -306,7 +306,7 @@ def test_a_segment_that_can_not_be_brought_is_set_apart_with_its_reason_and_can_
     assert files(site.node.cdc_raw) == {}, "nor does it fill cdc_raw"
     assert files(site.errors)["CommitLog-7-2.log"] == broken
     reason = json.loads((site.errors / "CommitLog-7-2.log.reason.json").read_text())
-    assert "header of CommitLog-7-2.log is broken" in reason["reason"]
+    assert "header of CommitLog-7-2.log is corrupt" in reason["reason"]
     assert site.transfer().run().errors == 0, "it was told once"
 
     site.transfer(retry_errors=True).run()
@@ -420,7 +420,7 @@ def test_a_class_of_the_users_own_takes_captured_segments_over_and_hears_of_erro
     own = Counting(fails_on="CommitLog-7-2.log")
     site.transfer(transfer_class=own, after_transfer="delete").run()
     ((name, reason),) = own.told
-    assert (name, "is broken" in reason) == ("CommitLog-7-3.log", True)
+    assert (name, "is corrupt" in reason) == ("CommitLog-7-3.log", True)
 
     counts = site.transfer(transfer_class=own, after_commit="delete", is_captured=up_to(3)).run()
 
@@ -457,8 +457,8 @@ def test_a_class_is_loaded_by_its_dotted_path() -> None:
     [
         ("nowhere.Class", {}, "can't be imported"),
         (f"{__name__}.Nothing", {}, "can't be imported"),
-        (f"{__name__}.Site", {}, "is of another kind"),
-        (f"{__name__}.Counting", {"colour": 1}, "can't be made with its transfer_options"),
+        (f"{__name__}.Site", {}, "has the wrong type"),
+        (f"{__name__}.Counting", {"colour": 1}, "doesn't accept its transfer_options"),
     ],
 )
 def test_a_class_that_can_not_be_used_is_told(path: str, options: dict[str, Any], text: str) -> None:
@@ -532,7 +532,7 @@ def test_a_segment_that_ends_early_is_not_shown(site: Site) -> None:
 
 
 def test_bandwidth_is_limited_over_all_threads_and_progress_is_told(site: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("airflow_cdc_provider.transfer.pace._TELL_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("airflow_cdc_provider.transfer.pace._REPORT_EVERY_SECONDS", 0.05)
     for number in range(1, 21):
         site.node.finishes(number, noise(10_000, number))
     lines: list[str] = []
