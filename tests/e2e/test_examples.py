@@ -39,13 +39,13 @@ def test_news_start_a_sync_and_then_the_lag_is_small(airflow: Airflow, synced: O
 
 @pytest.mark.long
 def test_a_table_is_read_again_on_request(airflow: Airflow, synced: Outcome) -> None:
-    outcome = airflow.run("snapshot_on_request", table="store.customers", mode="replace").succeeded()
+    outcome = airflow.run("snapshot_on_demand", table="store.customers", mode="replace").succeeded()
     assert list(outcome.value("snapshot")["tables"]) == ["store.customers"]
     assert outcome.value("verify")["tables"]["store.customers"]["note"] == "equal"
 
 
 def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, store: Any) -> None:
-    outcome = airflow.run("snapshot_on_request", table="store.nothing", mode="replace")
+    outcome = airflow.run("snapshot_on_demand", table="store.nothing", mode="replace")
     assert outcome.state == "refused"
     assert "'store.nothing' is not one of ['store.orders', 'store.customers']" in outcome.told["error"]
 
@@ -109,7 +109,7 @@ def test_events_are_published_at_once_and_apart_behind_a_gate(
     assert seen["batch"] == seen["newest_batch"] > 0, "the runs' batches reached the sensor"
     assert (seen["pending_batches"], seen["lag_seconds"]) == (0, 0)
 
-    gated = airflow.run("publish_apart").succeeded()
+    gated = airflow.run("publish_separately").succeeded()
     assert gated.value("read") == {"lag": 0, "topics": {}}, "nobody has read yet, and the gate is open"
     assert gated.value("publish")["published"]["records"] == 0
 

@@ -21,7 +21,7 @@ with DAG("capture_events", schedule=timedelta(minutes=1), max_active_runs=1, tag
     CdcCaptureOperator(task_id="capture", connector=EVENTS)
 
 with DAG(
-    "publish_apart",
+    "publish_separately",
     schedule=[changes_asset("store_events")],
     max_active_runs=1,
     tags=["cdc"],
