@@ -26,7 +26,7 @@ from airflow.providers.common.compat.sdk import Asset, AssetAlias
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
 
-_PLACE = re.compile(r"/[^/]+/[^/]+")
+_TABLE_PATH = re.compile(r"/[^/]+/[^/]+")
 
 
 def changes_asset(connector: Connector | str) -> Asset:
@@ -64,7 +64,7 @@ def sanitize_table_uri(uri: SplitResult) -> SplitResult:
     Raises:
         ValueError: The URI names no cluster, no keyspace or no table.
     """
-    if not uri.netloc or not _PLACE.fullmatch(uri.path):
+    if not uri.netloc or not _TABLE_PATH.fullmatch(uri.path):
         raise ValueError(
             f"invalid URI {uri.scheme}://{uri.hostname or ''}{uri.path}: "
             f"expected {uri.scheme}://cluster/keyspace/table"

@@ -13,35 +13,35 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 
-PLACE: Final = "package.module:function or package.module:Class"
-_PLACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+IMPORT_PATH: Final = "package.module:function or package.module:Class"
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def wrong_place(value: str) -> str:
     """Return the expected form, if a text is neither empty nor an import path; for checks of options."""
-    return "" if not value or _PLACE.fullmatch(value) else f"{PLACE}, in Python"
+    return "" if not value or _IMPORT_PATH.fullmatch(value) else f"{IMPORT_PATH}, in Python"
 
 
-def load_plugin(what: str, place: str) -> Callable[..., Any]:
+def load_plugin(what: str, path: str) -> Callable[..., Any]:
     """Load a function or class.
 
     Args:
         what: Its purpose, for the message.
-        place: Its import path.
+        path: Its import path.
 
     Raises:
         ConfigurationError: It can't be imported, or isn't callable.
     """
-    module, _, name = place.partition(":")
+    module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name) if module and name else None
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
             f"{what} can't be loaded",
-            expected=f"{PLACE} that this Python can import",
-            found=f"{place}: {error}",
+            expected=f"{IMPORT_PATH} that this Python can import",
+            found=f"{path}: {error}",
         ) from error
     if not callable(found):
-        raise ConfigurationError(f"{what} can't be loaded", expected=PLACE, found=repr(place))
+        raise ConfigurationError(f"{what} can't be loaded", expected=IMPORT_PATH, found=repr(path))
     loaded: Callable[..., Any] = found
     return loaded

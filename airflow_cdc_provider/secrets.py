@@ -46,17 +46,17 @@ def resolve_secret(value: str, option: str) -> str:
     match = _REFERENCE.fullmatch(value)
     if match is None:
         return value
-    place = match.group(2)
+    location = match.group(2)
     if match.group(1) == "env":
-        found = os.environ.get(place, "")
+        found = os.environ.get(location, "")
         if not found:
             raise ConfigurationError(
                 f"the secret of option {option} is missing",
-                expected=f"environment variable {place}",
+                expected=f"environment variable {location}",
                 remedy="set it where the job's driver runs, or use ${file:PATH}",
             )
         return found
-    return read_private(place, f"the secret of option {option}").rstrip("\r\n")
+    return read_private(location, f"the secret of option {option}").rstrip("\r\n")
 
 
 def read_private(path: str, what: str) -> str:

@@ -97,26 +97,26 @@ class CallbackChannel(_AtOnce):
         self._function(notification.value())
 
     @classmethod
-    def load(cls, place: str) -> CallbackChannel:
+    def load(cls, path: str) -> CallbackChannel:
         """Load the function.
 
         Args:
-            place: Its import path, ``package.module:function``.
+            path: Its import path, ``package.module:function``.
 
         Raises:
             ConfigurationError: The function can't be imported.
         """
-        module, _, name = place.partition(":")
+        module, _, name = path.partition(":")
         try:
             function = getattr(importlib.import_module(module), name) if module and name else None
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
                 f"the notification function can't be loaded: {error}",
                 expected="package.module:function that the driver's Python can import",
-                found=place,
+                found=path,
             ) from error
         if not callable(function):
             raise ConfigurationError(
-                "the notification function isn't callable", expected="package.module:function", found=place
+                "the notification function isn't callable", expected="package.module:function", found=path
             )
         return cls(function)

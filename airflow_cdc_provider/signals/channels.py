@@ -87,36 +87,36 @@ class ChannelPlaces:
 
 
 def open_channels(
-    names: Sequence[str], places: ChannelPlaces, makers: Mapping[str, Callable[[], Channel]] | None = None
+    names: Sequence[str], context: ChannelPlaces, builders: Mapping[str, Callable[[], Channel]] | None = None
 ) -> list[Channel]:
     """Open the channels that a declaration names, except ``source``.
 
     Args:
         names: Their names.
-        places: Their locations and settings.
-        makers: Builders, by name, of the channels with further dependencies.
+        context: Their locations and settings.
+        builders: Builders, by name, of the channels with further dependencies.
 
     Raises:
         ConfigurationError: A channel can't be built.
     """
     opened: list[Channel] = []
     for name in names:
-        if makers and name in makers:
-            opened.append(makers[name]())
+        if builders and name in builders:
+            opened.append(builders[name]())
         elif name == FILE:
-            parent = places.folder.parent if places.folder is not None else Path()
-            opened.append(FileChannel(parent / places.file))
-        elif name == AIRFLOW and places.folder is not None:
-            opened.append(FolderChannel(places.folder))
+            parent = context.folder.parent if context.folder is not None else Path()
+            opened.append(FileChannel(parent / context.file))
+        elif name == AIRFLOW and context.folder is not None:
+            opened.append(FolderChannel(context.folder))
         elif ":" in name:
-            opened.append(_build(name, places))
+            opened.append(_build(name, context))
     return opened
 
 
-def _build(name: str, places: ChannelPlaces) -> Channel:
+def _build(name: str, context: ChannelPlaces) -> Channel:
     module, _, attribute = name.partition(":")
     try:
-        built = getattr(importlib.import_module(module), attribute)(places.connector, dict(places.settings))
+        built = getattr(importlib.import_module(module), attribute)(context.connector, dict(context.settings))
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"the signal channel {name} can't be built",
