@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def write(client: MongoClient, events: int) -> TimeSlice:
-    """Write documents anew: 60 % inserts, 30 % updates, 10 % deletes, none of a document that was updated.
+    """Write documents: 60 % inserts, 30 % updates, 10 % deletes, none of a document that was updated.
 
     Returns:
         What holds their events, and no other of the collection.

@@ -213,9 +213,9 @@ def _varint(number: int) -> bytes:
 def _last_gtid(responses: list[bytes]) -> str:
     for response in reversed(responses):
         events = scan(response)
-        told = np.flatnonzero(events.types == VGTID)
-        if len(told):
-            (entry,) = VGtid.FromString(events.body(int(told[-1]))).shard_gtids
+        positions = np.flatnonzero(events.types == VGTID)
+        if len(positions):
+            (entry,) = VGtid.FromString(events.body(int(positions[-1]))).shard_gtids
             return str(entry.gtid)
     raise ValueError("a stream without a VGTID")
 

@@ -1,4 +1,4 @@
-"""Read one table in full again: press Trigger and choose the table."""
+"""Take a new snapshot of one table: press Trigger and choose the table."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def main() -> int:
     """Start everything and wait for Ctrl-C."""
     layout = Layout()
     if not layout.airflow.exists():
-        print("There is no demo to look at yet: run make demo first", file=sys.stderr)
+        print("There is no demo yet: run make demo first", file=sys.stderr)
         return 1
     port = _USUAL_PORT if is_free(_USUAL_PORT) else free_port()
     try:

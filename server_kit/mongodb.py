@@ -428,7 +428,7 @@ def _unpack_openssl_1(folder: Path) -> None:
 
 
 def _secret(path: Path, length: int) -> str:
-    """Return a random text that is kept beside the data, readable by its owner only."""
+    """Return a random text that is stored next to the data, readable by its owner only."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

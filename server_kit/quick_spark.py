@@ -7,7 +7,7 @@ with and goes on without it otherwise, also where the class path has a folder wi
 ``SPARK_CONF_DIR`` is set.
 
 Hadoop's local file system starts ``chmod`` for each file that it writes, some twenty times in a merge, and
-writes checksums beside each. Another one that does neither takes a sixth off a merge of few rows.
+writes a checksum file for each. Another one that does neither makes a merge of few rows a sixth faster.
 """
 
 from __future__ import annotations

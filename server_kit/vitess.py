@@ -78,7 +78,7 @@ class Keyspace:
 
 
 KEYSPACES: Final = (Keyspace("shop", ("-80", "80-")), Keyspace("lookup"))
-"""What a server has unless told otherwise: ``shop`` in two shards, and ``lookup`` unsharded."""
+"""A server's default keyspaces: ``shop`` in two shards, and ``lookup`` unsharded."""
 
 
 class VitessServer(Server):

@@ -148,8 +148,8 @@ class VitessCluster:
 
     def primary(self, keyspace: str, shard: str) -> str:
         """Return the alias of a shard's primary."""
-        told = self.control("GetTablets", "--keyspace", keyspace, "--shard", shard).splitlines()
-        return next(line.split()[0] for line in told if line.split()[3] == "primary")
+        tablets = self.control("GetTablets", "--keyspace", keyspace, "--shard", shard).splitlines()
+        return next(line.split()[0] for line in tablets if line.split()[3] == "primary")
 
     def plan_reparent(self, keyspace: str, shard: str) -> None:
         """Make another tablet the shard's primary, in order."""
@@ -228,7 +228,7 @@ class VitessCluster:
         )
 
     def tried(self, *arguments: str) -> bool:
-        """Run vtctldclient, and tell whether it succeeded."""
+        """Run vtctldclient, and return whether it succeeded."""
         try:
             self.control(*arguments)
         except ConfigurationError:

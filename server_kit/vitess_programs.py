@@ -71,7 +71,7 @@ def mysql_version(usr: Path) -> str:
     printed = run_program([str(usr / "sbin" / "mysqld"), "--version"], "asking mysqld for its version")
     match = re.search(r"Ver (\d+\.\d+\.\d+)", printed)
     if match is None:
-        raise ConfigurationError("mysqld told no version", found=printed[:200])
+        raise ConfigurationError("mysqld printed no version", found=printed[:200])
     return match.group(1)
 
 

@@ -59,7 +59,7 @@ def collect() -> Mapping[str, Sequence[str]]:
 
 
 def status(feature: str, tests: Sequence[str], note: Mapping[str, str]) -> tuple[str, str]:
-    """Return a feature's status and what to say beside it.
+    """Return a feature's status and its note.
 
     Raises:
         ValueError: The note contradicts the tests or isn't of a known kind.
@@ -127,7 +127,7 @@ def render(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, or with ``--check`` only tell whether it is up to date."""
+    """Write the page, or with ``--check`` only check whether it is up to date."""
     parser = argparse.ArgumentParser(description="Write docs/features.md")
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
     check = parser.parse_args(arguments).check

@@ -177,7 +177,7 @@ def _keep(folder: Path, data: bytes) -> Path:
 
 
 def _kind(error: BaseException) -> str:
-    """Tell errors apart by their type and the last places of the package that they come from."""
+    """Distinguish errors by their type and their innermost frames in the package."""
     places = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
     own = [place for place in places if str(ROOT) in place][-2:]
     return " ".join([type(error).__name__, *own])

@@ -42,7 +42,7 @@ class Cell(NamedTuple):
         return (self.time, self.value is None, self.ttl > 0, self.expires, -self.ttl, self.value or b"")
 
     def live(self, now: int) -> bool:
-        """Tell whether it has a value at a second. An expired cell goes on hiding older ones."""
+        """Return whether it has a value at a second. An expired cell continues to shadow older ones."""
         return self.value is not None and (not self.ttl or now < self.expires)
 
 
@@ -58,7 +58,7 @@ class Marker(NamedTuple):
         return (self.time, self.ttl > 0, self.expires, -self.ttl)
 
     def live(self, now: int) -> bool:
-        """Tell whether it counts at a second."""
+        """Return whether it counts at a second."""
         return not self.ttl or now < self.expires
 
 

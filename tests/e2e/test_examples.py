@@ -152,7 +152,7 @@ def test_a_scylla_keyspace_is_synced_and_a_joining_node_is_told(
     assert sorted(outcome.value("near")["tables"]) == tables, "the stored offset reached the sensor"
     joins_ms = scylla_shop.generations.sets[-1].time_ms
     assert outcome.value("moved")["tables"][tables[0]]["newest"] == joins_ms
-    assert sorted(outcome.value("tell")) == tables
+    assert sorted(outcome.value("report")) == tables
     assert not list(airflow.work.rglob("connection.json"))
 
 
