@@ -114,7 +114,7 @@ class SystemTables:
             self.session.execute(f"DROP TABLE {self.names.distributed}.{name}")
 
     def show_streams(self, table: Table, before: StreamSet | None, streams: StreamSet) -> None:
-        """Write the streams of a table with tablets from a time on, and the differences to the previous ones."""
+        """Write the streams of a table with tablets from a time on, and their differences."""
         closed, opened = difference(before, streams) if before else ([], [])
         for state, ids in ((IN_USE, streams.streams), (CLOSED, closed), (OPENED, opened)):
             for stream in ids:
