@@ -30,8 +30,8 @@ both_ways = pytest.mark.parametrize("wait", WAYS)
 
 @pytest.fixture(autouse=True)
 def connection(cassandra_server: CassandraServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
-    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(told))
+    connection = {"conn_type": "cdc_scylla", "host": cassandra_server.host, "port": cassandra_server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SCYLLA_SHOP", json.dumps(connection))
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +147,10 @@ def test_one_group_that_is_behind_decides(wait: Any, vnodes: ImitatedScylla) -> 
     with pytest.raises(AirflowSensorTimeout):
         lag(vnodes, 60)(deferrable=False, poke_interval=0.2, timeout=0.5).execute(context)
     seen = lag(vnodes, 600)(deferrable=False).execute(context)
-    told = seen["tables"][items]
-    assert (seen["table"], told["group"], set(told["ahead"])) == (items, "2", {"0", "1", "3"})
+    slowest = seen["tables"][items]
+    assert (seen["table"], slowest["group"], set(slowest["ahead"])) == (items, "2", {"0", "1", "3"})
     assert 500 <= seen["lag_seconds"] < 560
-    assert 30 <= told["ahead"]["1"] < 90
+    assert 30 <= slowest["ahead"]["1"] < 90
 
     offset[items]["groups"]["2"] = _ms(-25) * 1000
     value = wait(lag(vnodes, 60), context, lambda: None)
@@ -222,5 +222,5 @@ def test_what_the_lag_sensor_sees_are_gauges(vnodes: ImitatedScylla, monkeypatch
     value = lag(vnodes, 60)(deferrable=False).execute(context_of(read_to(vnodes, -20)))
     assert gauges == {
         ("cdc.lag_seconds", ""): value["lag_seconds"],
-        **{("cdc.table_lag_seconds", table): told["seconds"] for table, told in value["tables"].items()},
+        **{("cdc.table_lag_seconds", table): entry["seconds"] for table, entry in value["tables"].items()},
     }

@@ -56,9 +56,9 @@ class Secured:
         }
 
     def hook(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any], **values: Any) -> ScyllaCdcHook:
-        told = {"conn_type": "cdc_scylla", "host": "127.0.0.1", "port": self.port, "extra": dict(extra)}
-        told = {**told, "login": "capture", "password": SECRET, **values}
-        monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(told))
+        connection = {"conn_type": "cdc_scylla", "host": "127.0.0.1", "port": self.port, "extra": dict(extra)}
+        connection = {**connection, "login": "capture", "password": SECRET, **values}
+        monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(connection))
         return ScyllaCdcHook("secured")
 
     def ask(
@@ -122,7 +122,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def _once_joined(session: Any, statement: str) -> None:
-    """Execute a statement that is refused until the first node has heard that the second one has joined."""
+    """Execute a statement that is refused until the first node knows that the second one has joined."""
     from cassandra.protocol import ConfigurationException
 
     last = time.monotonic() + 60
@@ -226,7 +226,7 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
 
 @pytest.mark.covers("SCY-CFG-09")
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"scylla.ssl.enabled": "false"}, "got no answer"),
         ({"scylla.ssl.enabled": "yes"}, "expected true or false"),
@@ -235,20 +235,20 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
         ({"scylla.ssl.keystore.password": "s3cr3t-other"}, "can't be opened"),
     ],
 )
-def test_tls_that_does_not_fit_is_told_without_a_secret(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
+def test_tls_that_does_not_fit_is_reported_without_a_secret(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], message: str
 ) -> None:
     places = {n: str(secured.stores / v) if v and n.endswith("path") else v for n, v in change.items()}
     good, text = secured.ask(monkeypatch, secured.keystores(**places))
     assert not good
-    assert re.search(told, text), text
+    assert re.search(message, text), text
     assert WORD not in text
     assert "s3cr3t" not in text
 
 
 @pytest.mark.covers("SCY-CFG-06")
 @pytest.mark.parametrize("values", [{"password": "s3cr3t-other"}, {"login": "nobody"}])
-def test_a_login_that_is_refused_is_told_without_the_password(
+def test_a_login_that_is_refused_is_reported_without_the_password(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, values: dict[str, str]
 ) -> None:
     good, text = secured.ask(monkeypatch, secured.keystores(), **values)
@@ -316,7 +316,9 @@ def test_logs_are_read_by_way_of_another_datacenter_without_delay(
         source.close()
 
 
-def test_a_datacenter_that_is_not_there_is_told(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_datacenter_that_is_not_there_is_reported(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good, text = secured.ask(monkeypatch, {**secured.keystores(), "local_datacenter": "elsewhere"})
     assert not good
     assert "no node is in the local datacenter: expected one of 0, 1, found elsewhere" in text

@@ -66,7 +66,7 @@ def test_a_file_is_what_was_put_last(store: Store) -> None:
     assert [item.name for item in store.items()] == ["b"]
 
 
-def test_a_missing_file_is_told_as_such(store: Store) -> None:
+def test_a_missing_file_is_reported_as_such(store: Store) -> None:
     store.write("b", [b"x"])
     for begin, end in ((0, None), (0, 10)):
         with pytest.raises(FileNotFoundError):
@@ -118,7 +118,7 @@ def test_small_files_are_read_once_by_their_only_writer(tmp_path: Path) -> None:
         content(store, "found")
 
 
-def test_who_is_not_let_in_hears_why(
+def test_who_is_not_let_in_gets_the_reason(
     ssh_server: SshServer, connect: Connect, s3_server: S3Server, tmp_path: Path
 ) -> None:
     from server_kit.s3 import KEY, SECRET

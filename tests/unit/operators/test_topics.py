@@ -23,7 +23,7 @@ def kafka_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SHOP", json.dumps(values))
 
 
-def test_a_replay_asks_for_its_range_and_tells_what_was_sent(spark_submit: FakeSpark) -> None:
+def test_a_replay_asks_for_its_range_and_reports_what_was_sent(spark_submit: FakeSpark) -> None:
     replayed = {"first_batch": 3, "last_batch": 5, "records": 9, "transactions": 3}
     spark_submit.answers(replayed=replayed)
     operator = CdcReplayOperator(

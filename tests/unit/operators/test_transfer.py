@@ -1,4 +1,4 @@
-"""The transfer operator: what it takes, from where, and how it tells."""
+"""The transfer operator: its arguments, its sources, and its results."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_it_reads_the_offset_from_state_and_reports(node: Node, tmp_path: Path) 
 
 
 def test_counts_bear_the_connectors_tags(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, tuple[int, dict[str, str]]] = {}
-    stats = SimpleNamespace(incr=lambda name, count, tags: told.update({name: (count, tags)}))
+    counters: dict[str, tuple[int, dict[str, str]]] = {}
+    stats = SimpleNamespace(incr=lambda name, count, tags: counters.update({name: (count, tags)}))
     monkeypatch.setattr(operators, "Stats", stats)
     node.finishes(1, noise(100))
     operator(node, tmp_path, connector={**DECLARATION, "metric_tags": {"team": "a"}}).execute(TaskContext())
     tags = {"team": "a", "connector": "shop", "source": "cassandra", "host": HOST}
-    assert told["cdc.transfer.copied"] == (1, tags)
+    assert counters["cdc.transfer.copied"] == (1, tags)
 
 
 @pytest.mark.covers("CAS-LIFE-02")
@@ -108,7 +108,7 @@ def test_a_segment_that_is_not_taken_over_stays_and_fails_the_try(node: Node, tm
     assert "CommitLog-7-1.log" in files(tmp_path / "landing" / HOST)
 
 
-def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path: Path) -> None:
+def test_segments_quarantined_are_no_node_of_the_landing_area(node: Node, tmp_path: Path) -> None:
     from airflow_cdc_provider.hooks.cdc_raw import node_folders
     from airflow_cdc_provider.sources.cassandra.commit_log.segments import list_segments
 
@@ -125,7 +125,10 @@ def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"after_commit": "burn"}, "invalid value for option after_commit: expected one of keep, delete, archive"),
+        (
+            {"after_commit": "burn"},
+            "invalid value for option after_commit: expected one of keep, delete, archive",
+        ),
         ({"landing": None}, "the landing folder is missing"),
         ({"layout": "heap"}, "invalid value for option layout: expected one of whole, chunks"),
         ({"cdc_raw": "/nowhere"}, "can't be read"),
@@ -135,13 +138,18 @@ def test_segments_set_apart_are_no_node_of_the_landing_area(node: Node, tmp_path
         ({"cdc_raw": "s3://bucket/shop", "ssh_conn_id": "node"}, "ssh_conn_id requires a folder"),
         ({"host_id": "../billing"}, r"invalid host_id.*found '\.\./billing'"),
         ({"host_id": "/etc"}, "invalid host_id"),
-        ({"max_bytes_per_second": "fast"}, "invalid value for max_bytes_per_second: expected a number, 0 or more"),
+        (
+            {"max_bytes_per_second": "fast"},
+            "invalid value for max_bytes_per_second: expected a number, 0 or more",
+        ),
         ({"landing": "s3://bucket/shop"}, "a bucket can't be the landing folder"),
         ({"cdc_raw": "s3://bucket/shop", "aws_conn_id": "nowhere"}, "there is no connection nowhere"),
         ({"ssh_conn_id": "nowhere"}, "there is no connection nowhere"),
         ({"transfer_class": "nowhere.Class"}, "transfer_class nowhere.Class can't be imported"),
     ],
 )
-def test_a_wrong_argument_is_told(node: Node, tmp_path: Path, arguments: dict[str, Any], text: str) -> None:
+def test_a_wrong_argument_is_reported(
+    node: Node, tmp_path: Path, arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(AirflowFailException, match=text):
         operator(node, tmp_path, **arguments).execute(TaskContext())

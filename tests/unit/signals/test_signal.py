@@ -66,7 +66,7 @@ def test_names_are_expressions_or_exact_parts_in_quotes(pattern: str, name: str,
     assert matches(pattern, name) is meant
 
 
-def test_a_wish_for_a_snapshot_is_read_whole() -> None:
+def test_a_snapshot_request_is_read_completely() -> None:
     data = {
         "type": "Blocking",
         "data-collections": ["a.b", "a.c"],
@@ -75,10 +75,10 @@ def test_a_wish_for_a_snapshot_is_read_whole() -> None:
             {"data-collection": "a.*", "filter": '{"y": 2}'},
         ],
     }
-    wish = read_execute(data)
+    request = read_execute(data)
     conditions = (Condition("a.b", '{"x": 1}'), Condition("a.*", '{"y": 2}'))
-    assert wish == SnapshotPayload("blocking", Names(("a.b", "a.c")), conditions)
-    assert [wish.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
+    assert request == SnapshotPayload("blocking", Names(("a.b", "a.c")), conditions)
+    assert [request.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
     assert read_execute({"data-collections": "a.b, a.c"}).names == Names(("a.b", "a.c"))
 
 
@@ -94,7 +94,7 @@ def test_a_wish_for_a_snapshot_is_read_whole() -> None:
         ({"data-collections": ["a"], "additional-conditions": [{"filter": "x"}]}, "lacks data-collection"),
     ],
 )
-def test_a_wish_that_cannot_be_followed_says_why(data: dict[str, Any], reason: str) -> None:
+def test_a_request_that_is_invalid_says_why(data: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unclear, match=reason):
         read_execute(data)
 

@@ -70,7 +70,7 @@ def test_the_example_configuration_can_be_read_and_names_every_option() -> None:
         ({"layout": "heap"}, "", "expected whole or chunks"),
     ],
 )
-def test_a_wrong_configuration_is_told(config: Config, options: Any, extra: str, text: str) -> None:
+def test_a_wrong_configuration_is_reported(config: Config, options: Any, extra: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         Settings.read(config(extra, **options))
 
