@@ -62,7 +62,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader made of the segments."""
+    """Result of a reader."""
 
     entries: int
     rows: int

@@ -164,7 +164,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the requested measurements."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--events", type=int, default=200_000)
     arguments.add_argument("--rounds", type=int, default=3)

@@ -51,7 +51,7 @@ create table {TABLE} (
   total decimal(12,2) not null, weight double, created datetime(3) not null, due date, note varchar(100),
   tags json, code varbinary(16))"""
 _STATEMENTS: Final = ("SHOW DATABASES", f"SHOW VITESS_SHARDS LIKE '{KEYSPACE}/%'")
-"""What Debezium asks VTGate for, but for a hint before it and a semicolon behind."""
+"""Debezium's request to VTGate, without its hint and semicolon."""
 _WRITERS: Final = 4
 _AT_A_TIME: Final = 1_000
 _PER_TRANSACTION: Final = {SINGLE: 1, TENS: 10}

@@ -71,7 +71,7 @@ def _serve(airflow: PrivateAirflow, port: int) -> int:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End Airflow's parts; the parent may be gone before them."""
+    """End Airflow's processes; the parent may end before them."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS

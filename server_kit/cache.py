@@ -1,4 +1,4 @@
-"""The user's cache of downloads: each thing once, whole or not at all, also when several processes ask.
+"""The user's cache of downloads: each file once, atomically, also with several processes.
 
 Layout: ``<cache>/airflow-cdc-provider/<name>/<version>/``. A folder is built under a temporary name and
 renamed when it is complete, so that a folder with its final name can be used without a further look. A lock

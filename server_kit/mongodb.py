@@ -93,7 +93,7 @@ class MongoServer(Server):
 
     @property
     def uri(self) -> str:
-        """Connection string with the replica set's name, and with a login if the server asks for one."""
+        """Connection string with the replica set's name, and with a login if the server requires one."""
         login = f"admin:{self._password()}@" if self.auth else ""
         return f"mongodb://{login}{self.host}:{self.port}/?replicaSet=rs0"
 
@@ -163,7 +163,7 @@ class MongoServer(Server):
         return client
 
     def hello(self) -> Mapping[str, Any]:
-        """Ask what it is now; empty if it doesn't answer."""
+        """Return the member's current state; empty if it doesn't answer."""
         from pymongo.errors import PyMongoError
 
         try:

@@ -29,7 +29,7 @@ _FILES = "-Dspark.hadoop.fs.file.impl=com.globalmentor.apache.hadoop.fs.BareLoca
 
 
 def quick_spark() -> dict[str, str]:
-    """Return environment variables that make Spark quick; what they name is made or fetched if need be."""
+    """Return environment variables that make Spark quick; the files that they name are created if missing."""
     folder = cached("spark-classes", _version(), _archive, "an archive of Spark's classes (180 MB)", "making")
     return {
         "SPARK_DIST_CLASSPATH": str(local_files_jar()),

@@ -263,7 +263,7 @@ class VitessCluster:
         for process in reversed(self._processes):
             process.kill()
         self._processes.clear()
-        # One whose folder goes away while it runs would stay for ever.
+        # A process whose folder is deleted while it runs would never end.
         while any(mysqld_pid(tablet) is not None for tablet in tablets):
             time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -38,7 +38,7 @@ _LONGEST_SECTION = 1 << 16
 
 
 def main() -> None:
-    """Run the job that the arguments ask for."""
+    """Run the requested job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,7 +91,7 @@ def _fuzz(seconds: int) -> None:
     def one_input(data: bytes) -> None:
         try:
             targets.run(data)
-        except Exception as error:  # noqa: BLE001  # whatever is broken is kept, and the search goes on
+        except Exception as error:  # noqa: BLE001  # the input is stored, and fuzzing continues
             kind = _kind(error)
             if kind not in seen:
                 seen.add(kind)

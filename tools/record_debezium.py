@@ -150,7 +150,7 @@ class PostgreSQL(Recorded):
         }
 
     def rows(self) -> dict[str, Any]:
-        """Ask for all tables."""
+        """Request all tables."""
         columns = json.loads(
             self._server.execute(
                 "SELECT json_agg(json_build_array(c.relname, a.attname, format_type(a.atttypid, a.atttypmod))"
@@ -211,7 +211,7 @@ class MySQL(Recorded):
         }
 
     def rows(self) -> dict[str, Any]:
-        """Ask for all tables."""
+        """Request all tables."""
         columns = json.loads(
             self._server.execute(
                 "SELECT JSON_ARRAYAGG(JSON_ARRAY(table_name, column_name, column_type)) FROM"

@@ -186,7 +186,7 @@ class ImitatedScylla:
         return self.tables[table.name]
 
     def alter_cdc(self, table: str, **options: Any) -> Table:
-        """Change options of a table's log. Switched off it stays, with what is in it; on again it goes on."""
+        """Change options of a table's log. A disabled log keeps its rows; when enabled again it continues."""
         base = self.tables[table]
         altered = base.table.with_cdc(**options)
         if altered.cdc.enabled and not base.table.cdc.enabled:
@@ -243,7 +243,7 @@ class ImitatedScylla:
         self._show_truncation(table)
 
     def truncate_log(self, table: str) -> None:
-        """Truncate the log of a table: what is in it and nobody has read is lost."""
+        """Truncate the log of a table: its unread rows are lost."""
         name = self.tables[table].table.log_name
         self.session.execute(f"TRUNCATE {self.keyspace}.{name}")
         self._show_truncation(name)

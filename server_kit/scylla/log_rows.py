@@ -109,7 +109,7 @@ class _Log:
         return self.mutation.table
 
     def whole(self) -> list[Change]:
-        """Log a mutation of one timestamp as it stands, in the order in which the server goes through it.
+        """Log a mutation of one timestamp unchanged, in the order of the server.
 
         That order is static row, rows in clustering order (each its cells, then its deletion), ranges,
         partition (scylla source, cdc/change_visitor.hh).

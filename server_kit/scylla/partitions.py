@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     expires: int = 0
 
     def rank(self) -> tuple[int, bool, bool, int, int, bytes]:
-        """Order versions of one cell; the greatest stands.
+        """Order versions of one cell; the greatest wins.
 
         At equal timestamps a tombstone beats a live cell, a cell with TTL one without, then the later expiry,
         the shorter TTL, the greater value by unsigned bytes (scylla source, ``compare_atomic_cell_for_merge``
@@ -190,7 +190,7 @@ class Partition:
             yield place, self.rows[place]
 
     def place_of(self, bound: Bound) -> Position:
-        """Return where a bound stands among the rows."""
+        """Return the position of a bound among the rows."""
         return self.table.position(bound.prefix, bound.edge)
 
     def deletion_at(self, place: Position) -> int | None:

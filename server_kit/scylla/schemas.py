@@ -1,4 +1,4 @@
-"""The tables of the imitation, as CQL: bases, their logs, and the server's own tables that readers ask.
+"""The tables of the imitation, as CQL: bases, their logs, and the server's own tables that readers query.
 
 ScyllaDB's own tables stand in its system keyspaces. Cassandra lets nobody create tables there, so they get
 keyspaces of other names (:class:`SystemKeyspaces`).
@@ -18,7 +18,7 @@ BLOB, BOOLEAN = CqlType("blob"), CqlType("boolean")
 
 @dataclass(frozen=True)
 class SystemKeyspaces:
-    """Names of the keyspaces that stand for the server's own ones.
+    """Names of the keyspaces that replace the server's own ones.
 
     Args:
         distributed: For ``system_distributed``.
@@ -109,7 +109,7 @@ def create_log(table: Table) -> str:
 
 
 def create_system_tables(names: SystemKeyspaces) -> list[str]:
-    """Create what a reader asks of the server itself.
+    """Create the server's own tables that a reader queries.
 
     Two have the generations with vnodes, two the streams with tablets (there they are virtual tables), the
     others of releases, features, truncations, and options of tables and keyspaces.
