@@ -5,7 +5,7 @@ an hour, or is half full. The second copies the segments to where Spark reads th
 immediately. A sync on its own schedule captures them there, and the next transfer removes captured ones.
 
 Both tasks need the folder: give them a ``queue`` of a worker on the node. Or give the transfer
-    ``ssh_conn_id``, and the folder's path on the node.
+``ssh_conn_id``, and the folder's path on the node.
 """
 
 from __future__ import annotations

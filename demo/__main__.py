@@ -1,8 +1,8 @@
 """``make demo``: capture from both databases into a lake, run by a private Airflow, and verify the result.
 
 The steps: start the servers, migrate Airflow, create tables and first rows, run both DAGs (which take
-    snapshots) during a mixed workload, write more of it, run both DAGs again, and compare every mirror with
-    its source row by row. It exits with 1 on any difference.
+snapshots) during a mixed workload, write more of it, run both DAGs again, and compare every mirror with its
+source row by row. It exits with 1 on any difference.
 """
 
 from __future__ import annotations

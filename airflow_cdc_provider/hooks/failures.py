@@ -1,7 +1,7 @@
 """Maps our errors to Airflow's: permanent ones fail the task at once, all others may be retried.
 
 No error text contains a secret: :func:`redact` removes a connection's secrets from the output of drivers and
-    Spark.
+Spark.
 """
 
 from __future__ import annotations

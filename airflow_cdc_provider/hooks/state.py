@@ -3,7 +3,7 @@
 The copy is in the state store of the connector's changes asset, one JSON value per key:
 
 ``offset``  ``{"connector", "source", "offset", "dag_id", "run_id", "at"}``; sensors start from it.
-``status`` ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "ok", "at", "committed_at"}`` of the
+``status``  ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "ok", "at", "committed_at"}`` of the
             last run; if it failed before a commit, ``{"ok", "error", "stage", "at"}`` and the other values of
             the run before it.
 ``tables``  per table, the numbers of the last run that touched it.

@@ -33,9 +33,9 @@ class CassandraRebootstrapOperator(SparkStageOperator):
     """Discards the commit log and makes the next sync take new snapshots of the tables.
 
     The steps are: disable ``cdc`` of the connector's captured tables, so that nodes accept their writes even
-        if ``cdc_raw`` is full; remove finished segments; reset the stored position and the completed
-        snapshots; enable ``cdc`` again. The next sync takes new snapshots, which include all writes in
-        between, and captures from there.
+    if ``cdc_raw`` is full; remove finished segments; reset the stored position and the completed snapshots;
+    enable ``cdc`` again. The next sync takes new snapshots, which include all writes in between, and captures
+    from there.
 
     Before the first step it verifies that the others can succeed: Spark, folders, other users of the
     segments. Every step is idempotent: a task that failed or was killed continues at its next try, or when it
@@ -43,7 +43,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
     off; each run's findings report that.
 
     XCom: as for :class:`~airflow_cdc_provider.operators.stages.CdcOffsetsOperator`, and ``rebootstrapped``,
-        the tables, and ``segments_removed`` and ``bytes_removed``.
+    the tables, and ``segments_removed`` and ``bytes_removed``.
 
     Args:
         cdc_raw: Further folders with segments to remove, in addition to ``source.cdc_raw``. If that is a

@@ -55,8 +55,8 @@ class MongodbNewsSensor(_ChangeStreamSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
     XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (its collection), ``window_seconds``
-        (time from the oplog's first entry to the offset), ``lost`` (whether the oplog no longer reaches back
-        to the offset; the sensor fails then, unless the connector's runs recover automatically).
+    (time from the oplog's first entry to the offset), ``lost`` (whether the oplog no longer reaches back to
+    the offset; the sensor fails then, unless the connector's runs recover automatically).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).

@@ -55,10 +55,10 @@ class ScyllaLagSensor(_LogSensor):
     The lag is that of the group that is furthest behind, by the clock of the node with the slowest clock.
 
     XCom: ``lag_seconds`` (of that group; null before the first capture), ``table`` (its table), ``tables``
-        (by table ``seconds``, the lag of its slowest group; ``group``, that group's name, empty if all groups
-        are at the same position; ``ahead``, the lag of the groups that are further ahead; ``generation``, the
-        start of the streams that are read, ms since 1970), ``lost`` (tables whose logs have expired past the
-        offset; the sensor fails then, unless the connector's runs recover automatically).
+    (by table ``seconds``, the lag of its slowest group; ``group``, that group's name, empty if all groups are
+    at the same position; ``ahead``, the lag of the groups that are further ahead; ``generation``, the start
+    of the streams that are read, ms since 1970), ``lost`` (tables whose logs have expired past the offset;
+    the sensor fails then, unless the connector's runs recover automatically).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -105,7 +105,7 @@ class ScyllaGenerationSensor(_LogSensor):
     automatically. Before the first capture the sensor waits.
 
     XCom: ``changed`` (the tables with such streams), ``tables`` (by table ``generation``, the start of the
-        streams that are read, and ``newest``, the start of the newest ones, ms since 1970).
+    streams that are read, and ``newest``, the start of the newest ones, ms since 1970).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).

@@ -24,8 +24,8 @@ class CdcSnapshotSensor(ObservingSensor):
     """Waits until the snapshots of a connector's tables are complete, whichever run or DAG takes them.
 
     It queries no database: when a run of the connector ends, it stores in Airflow which snapshots are
-        complete. Those of a continuous application are therefore visible when it ends. A snapshot that is
-        outdated by lost changes isn't complete.
+    complete. Those of a continuous application are therefore visible when it ends. A snapshot that is
+    outdated by lost changes isn't complete.
 
     XCom: ``done`` and ``left``, lists of tables.
 

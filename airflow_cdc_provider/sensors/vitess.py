@@ -63,9 +63,9 @@ class VitessNewsSensor(_VStreamSensor):
     """Waits until there are changes after the connector's stored offset, or until there is no offset yet.
 
     XCom: ``news``, ``lag_seconds`` (age of the oldest change), ``table`` (its table), ``shards`` (the number
-        of transactions of each shard after the offset), ``resharding`` (source and target shards of a reshard
-        in progress), ``lost`` (whether the source no longer has the changes after the offset; the sensor
-        fails then, unless the connector's runs recover automatically).
+    of transactions of each shard after the offset), ``resharding`` (source and target shards of a reshard in
+    progress), ``lost`` (whether the source no longer has the changes after the offset; the sensor fails then,
+    unless the connector's runs recover automatically).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -113,8 +113,7 @@ class VitessReshardSensor(_VStreamSensor):
     deleted. Before the first capture only the reshard counts.
 
     XCom: ``resharding`` (shards that have tablets and share keys: the source and the target shards),
-        ``serving`` (the serving shards), ``missing`` (serving shards without a position in the stored
-        offset).
+    ``serving`` (the serving shards), ``missing`` (serving shards without a position in the stored offset).
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
