@@ -148,7 +148,7 @@ class Table:
         raise InvalidRequest(f"table {self.full_name}: expected a column, found {name!r}")
 
     def is_static(self, name: str) -> bool:
-        """Tell whether a column is static."""
+        """Return whether a column is static."""
         return any(column.name == name for column in self.static_columns)
 
     def with_cdc(self, **options: Any) -> Table:
