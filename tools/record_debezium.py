@@ -264,7 +264,7 @@ def record(database: Recorded, registry: RegistryServer) -> None:
         with (work / "log").open("w") as log:
             recorder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            _wait_for("begun", database, recorder, work / "log")
+            _wait_for("started", database, recorder, work / "log")
             database.run((folder / "stream.sql").read_text())
             _wait_for("done", database, recorder, work / "log")
             recorder.wait(_PATIENCE_SECONDS)
