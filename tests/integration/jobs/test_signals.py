@@ -212,7 +212,7 @@ def test_a_paused_copy_goes_on_after_a_restart_where_it_was_as_a_topic_tells_it(
     place = store.state.places["kafka"]
     assert (place["topic"], place["offset"], place["passed_over"]) == (f"{name}.signals", 3, 1)
     assert store.outcome(f"{name}.signals/0/1") == "ignored"
-    assert f"topic {name}.signals, offset 1: it is no JSON" in caplog.text
+    assert f"topic {name}.signals, offset 1: it is not JSON" in caplog.text
     store.send("pause-snapshot", "pause")
     store.send("pause-snapshot", "again")
     store.run()

@@ -96,7 +96,7 @@ def test_signals_of_a_topic_are_read_once_by_jobs_that_follow_each_other(
     first, wrong, second = found
     assert first == Signal("one", "log", {"message": "hello"}, "kafka")
     assert isinstance(wrong, NoSignal)
-    assert wrong.reason.startswith(f"topic {topic}, offset 2: it is no JSON")
+    assert wrong.reason.startswith(f"topic {topic}, offset 2: it is not JSON")
     assert isinstance(second, Signal)
     assert (second.type, second.id.rpartition("/")[0]) == ("pause-snapshot", f"{topic}/0")
     place = channel.place

@@ -95,14 +95,14 @@ def test_messages_with_the_connectors_key_are_signals_and_others_are_counted(lis
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "it is no JSON"),
-        (b"\xff\xfe", "it is no JSON"),
-        ("[1]", "it is no JSON object"),
+        ("{", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        ("[1]", "it is not a JSON object"),
         ('{"type": "dance"}', "its type is 'dance'"),
-        ('{"type": "log", "data": "{"}', "its data are no JSON"),
-        ('{"type": "log", "data": 7}', "its data are no JSON object"),
-        ("[" * 100_000, "it is no JSON"),
-        (json.dumps({"type": "log", "data": "[" * 100_000}), "its data are no JSON"),
+        ('{"type": "log", "data": "{"}', "its data is not JSON"),
+        ('{"type": "log", "data": 7}', "its data is not a JSON object"),
+        ("[" * 100_000, "it is not JSON"),
+        (json.dumps({"type": "log", "data": "[" * 100_000}), "its data is not JSON"),
     ],
 )
 def test_an_invalid_signal_is_reported_with_topic_and_offset_and_skipped(

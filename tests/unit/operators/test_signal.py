@@ -55,7 +55,7 @@ def test_a_stop_needs_no_data_and_an_id_may_be_given(tmp_path: Path) -> None:
         ({"signal": "stop-snapshot", "data": {"type": "blocking"}}, "type must be incremental"),
         (
             {"signal": "log", "connector": {**DECLARATION, "signals": {"channels": ["file"]}}},
-            "does not listen to Airflow",
+            "doesn't accept signals from Airflow",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_descending_rows_come_so_and_ranges_mean_values() -> None:
     assert [r["sku"] for r in made.base.select(NOW)] == [i(1)]
 
 
-def test_statics_alone_are_a_row_without_clustering() -> None:
+def test_static_columns_only_are_a_row_without_clustering() -> None:
     made = Server(ITEM)
     made.execute(Update(SHOP, None, (SetWhole("owner", t("ann")),)))
     empty = {"sku": None, "name": None, "qty": None}
