@@ -218,7 +218,7 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
     assert good, text
     good, text = secured.check(monkeypatch, {**openssl, "scylla.ssl.openssl.privateKey": ""})
     assert not good
-    assert "belong together" in text
+    assert "must be set together" in text
     good, text = secured.check(monkeypatch, {**openssl, "scylla.ssl.provider": "BORING"})
     assert not good
     assert "expected one of JDK, OPENSSL, OPENSSL_REFCNT" in text
