@@ -102,7 +102,7 @@ def test_inferred_columns_grow_with_the_documents_and_lose_no_value(
         "owner": "string",
         REST: "string",
     }
-    assert "name is string; values of type int stand in _rest" in first.note
+    assert "name is string; values of type int are in _rest" in first.note
     assert_no_value_is_lost(spark, database.things)
 
     database.things.update_one({"_id": 1}, {"$set": {"n": Int64(2**40), "seen": True}})

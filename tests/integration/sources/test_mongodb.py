@@ -307,7 +307,7 @@ def test_a_snapshots_filter_is_a_query(replay: Replay, database: Any) -> None:
     replay.capture()
     kinds = [r["kind"] for r in replay.records()]
     assert (kinds.count("snapshot"), kinds.count("change")) == (5, 20), "it limits the snapshot alone"
-    with pytest.raises(ConfigurationError, match="no Extended JSON"):
+    with pytest.raises(ConfigurationError, match="not valid Extended JSON"):
         replay.snapshot(f"{database.name}.things", "{broken")
 
 

@@ -149,7 +149,7 @@ def test_list_databases_find_and_change_stream_are_enough_for_the_deployment(
 def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
     secured: tuple[MongoServer, MongoClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     server, client = secured
     for user, may in (("reads_all", False), ("reads_oplog", True)):
         behind = source(
@@ -253,7 +253,7 @@ def test_what_a_user_may_not_see_is_told_and_not_guessed(secured: tuple[MongoSer
     )
     (images,) = [f for f in blind.check() if f.subject == "pre- and post-images"]
     assert images.level == "warning"
-    assert "may not see" in images.message
+    assert "may not read" in images.message
     blind.close()
     listed = source(secured[0], "reads_orders", r"shop\.orders")
     assert listed.tables() == ["shop.orders"]
@@ -397,7 +397,7 @@ def test_what_cannot_be_captured_as_asked_is_told(
         assert f"{name}.series, {name}.view" in found["views error"].message
         assert "source.batch" in found["views error"].remedy
         assert "capped collections warning" not in found, "6.0 tells what they drop"
-        assert found["collections warning"].message == f"not there: {name}.missing"
+        assert found["collections warning"].message == f"not found: {name}.missing"
         assert "pre- and post-images ok" not in found
         assert f"{name}.plain" in findings(pre_images=True)["pre- and post-images warning"].message
         assert "collMod" in findings(full_document="post_image")["pre- and post-images error"].remedy

@@ -355,9 +355,9 @@ def test_sixteen_failed_attempts_and_their_pauses_end_a_run_after_twenty_minutes
     )
     caplog.clear()
     began = time.monotonic()
-    with caplog.at_level(logging.WARNING), pytest.raises(TransientError, match="the server doesn't answer"):
+    with caplog.at_level(logging.WARNING), pytest.raises(TransientError, match="the server doesn't respond"):
         source(nowhere, advanced=advanced).start()
-    assert caplog.text.count("tried again in") == 16
+    assert caplog.text.count("retrying in") == 16
     assert time.monotonic() - began < 10
 
 

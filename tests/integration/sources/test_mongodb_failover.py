@@ -205,7 +205,7 @@ def test_a_primary_lost_in_the_middle_of_a_snapshot_and_its_stream_ends_with_wha
 def test_slices_get_over_the_loss_of_a_primary(
     replica_set: MongoReplicaSet, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
     options: dict[str, Any] = {"full_document": "none"}
     one = Replay(connection(replica_set, "one"), rf"{database.name}\..*", **options)
     for _ in range(20):

@@ -260,7 +260,7 @@ def test_split_events_and_transactions_over_16_mb_are_whole_in_a_slice(
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have whatever is behind be a backlog."""
-    monkeypatch.setattr(backlog, "WORTH_BYTES", 1)
+    monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
 
 
 @pytest.mark.usefixtures("eager")
@@ -402,14 +402,14 @@ def test_replies_are_fetched_ahead_within_a_limit_of_bytes(
         replay = make_replay(rf"{database.name}\..*", full_document="none", advanced=advanced)
         replay.offset = start
         stream = replay.source._stream
-        stream.go_to(StreamPlace.from_offset(start))
-        while not (reply := stream.read()).took:
+        stream.seek(StreamPlace.from_offset(start))
+        while not (reply := stream.read()).count:
             pass
         cursor = stream._cursor
         assert cursor is not None
         if (thread := cursor._thread) is not None:
             thread.join(0.5)  # it waits at its limit, or has ended at the head
-        waiting = len(cursor._replies), cursor._waiting.bytes
+        waiting = len(cursor._replies), cursor._buffered.bytes
         seen = sum(map(len, reply.events))
         while seen < 300:
             seen += sum(map(len, stream.read().events))

@@ -416,8 +416,8 @@ def test_a_reply_that_takes_too_long_is_asked_for_in_smaller_parts(
     with failing(database.client, name, {"times": 2}, **slow), caplog.at_level(logging.WARNING):
         replay.capture()
     assert [event["documentKey"]["_id"] for event in captured(replay)] == list(range(60))
-    texts = [r.getMessage() for r in caplog.records if "events at a time" in r.getMessage()]
-    assert [text.split(" events at a time")[0].rpartition(" ")[2] for text in texts] == ["4", "1"]
+    texts = [r.getMessage() for r in caplog.records if "events per batch" in r.getMessage()]
+    assert [text.split(" events per batch")[0].rpartition(" ")[2] for text in texts] == ["4", "1"]
 
 
 @pytest.mark.covers("MDB-FAULT-03")
@@ -493,7 +493,7 @@ def test_a_token_that_the_server_refuses_is_a_lost_place_unless_time_may_do(
         caplog.at_level(logging.WARNING),
     ):
         patient.capture()
-    assert "going on by time" in caplog.text
+    assert "resuming by time" in caplog.text
     assert patient.rows(f"{name}.a") == documents(database.a)
 
 
@@ -527,7 +527,7 @@ def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
     assert ("stored offset", "ok") in [(f.subject, f.level) for f in fewer.source.check(fewer.offset)]
     with caplog.at_level(logging.WARNING):
         fewer.capture()
-    assert "the pipeline hides where the stream stood" in caplog.text
+    assert "the pipeline hides the stored token's event" in caplog.text
     assert fewer.rows(f"{name}.kept") == documents(database.kept)
 
 
@@ -545,7 +545,7 @@ def test_a_token_of_another_deployment_is_a_lost_place_and_time_goes_on(watch: W
     strange = StreamPlace(place.seconds, place.increment, place.index, bson.encode({"_data": other}))
     database.a.insert_one({"_id": "later"})
     replay.source.close()
-    with pytest.raises(PositionLost, match=r"can't go on after the stored token.*token was not found"):
+    with pytest.raises(PositionLost, match=r"can't resume after the stored token.*token was not found"):
         replay.source.plan(strange.to_offset(), replay.source.head(), ReadLimit())
     patient = watch(resume_by_time=True)
     patient.offset = strange.to_offset()

@@ -60,11 +60,11 @@ def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
-    stream._order.place, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
     stream._next = lambda _: next(batches)  # type: ignore[method-assign,assignment]
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
-    assert stream.place == start
+    assert stream.position == start
     assert stream._cursor is None, "it would go on after the lost fragment"
 
 
@@ -100,9 +100,9 @@ def stream_of(*batches: RawBatch) -> ChangeStream:
 def test_a_stream_that_goes_back_is_refused_and_moves_no_place(batch: RawBatch) -> None:
     start = StreamPlace(5, 0, token=token(5, 0))
     stream = stream_of(batch)
-    with pytest.raises(TransientError, match=r"went back: expected nothing before cluster time [56]:"):
+    with pytest.raises(TransientError, match=r"went back: expected no events before cluster time [56]:"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
-    assert stream.place == start
+    assert stream.position == start
 
 
 @pytest.mark.covers("MDB-XA-02")
@@ -130,7 +130,7 @@ def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are
     for index in range(7):
         stream = stream_of(*batches, batch_of(resume=token(9, 0)))
         start = StreamPlace(5, 1, index)
-        stream._order.opened(start, comes_again=stream._comes_again)
+        stream._order.opened(start, replays=stream._replays)
         plan = stream.plan(start, StreamPlace(9, 0), ReadLimit())
         times = [e["clusterTime"] for part in plan.partitions for e in bson.decode_all(part.events)]
         assert times == [Timestamp(*time) for time in events[index + 1 :]]
@@ -143,7 +143,7 @@ def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pyt
     monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.capture.time.sleep", pauses.append)
     place = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
-    stream._order.place = place
+    stream._order.position = place
     opened: list[StreamPlace] = []
 
     def refuse(at: StreamPlace) -> None:
@@ -235,7 +235,7 @@ def test_a_stream_without_tokens_is_at_its_head_once_it_has_nothing_to_give() ->
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     nothing = RawBatch(as_bytes(b""), split_documents(as_bytes(b"")), b"", Timestamp(9, 9))
     waits: list[int] = []
-    stream._order.place, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
 
     def wait(milliseconds: int) -> RawBatch:
         waits.append(milliseconds)

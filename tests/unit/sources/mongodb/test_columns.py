@@ -171,7 +171,7 @@ def test_a_whole_number_passes_through_every_type_that_holds_it(value: int) -> N
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("_id", "a string", "the name is taken"),
+        ("_id", "a string", "the name is reserved"),
         ("x", "a", "unknown type"),
         ("x", "a varchar", "unknown type"),
         ("x", "a..b int", "dotted.path type"),

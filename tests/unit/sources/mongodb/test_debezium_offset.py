@@ -109,7 +109,7 @@ def test_a_file_without_this_connectors_offset_says_so() -> None:
     ):
         place(two)
     assert place(rest(({"server_id": "a"}, OFFSET))) == AFTER, "there is but one"
-    with pytest.raises(ConfigurationError, match="holds no place"):
+    with pytest.raises(ConfigurationError, match="has no position"):
         place(json.dumps({"sec": -1, "ord": -1, "initsync": True}).encode())
 
 

@@ -99,8 +99,8 @@ def test_a_value_that_its_column_does_not_hold_stands_in_the_rest() -> None:
     }
     assert (second["n"], second["t"], second[REST]) == (None, 0.5, None)
     assert of.findings() == [
-        "n is int; values of type string stand in _rest",
-        "s is string; values of type int stand in _rest",
+        "n is int; values of type string are in _rest",
+        "s is string; values of type int are in _rest",
     ]
 
 
@@ -185,7 +185,7 @@ def test_members_of_one_name_are_all_there() -> None:
 
 
 def test_a_mirror_made_without_inferred_columns_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="made without inferred columns"):
+    with pytest.raises(ConfigurationError, match="created without inferred columns"):
         codec({})
 
 

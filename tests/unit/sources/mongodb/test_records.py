@@ -190,7 +190,7 @@ def test_a_broken_event_is_set_apart_and_the_rest_lands(caplog: pytest.LogCaptur
     reasons = [r["schema_id"] for r in found]
     assert reasons[:2] == [None, None]
     assert str(reasons[2]).startswith("BROKEN-EVENT: ")
-    assert reasons[4] == "BROKEN-EVENT: it has no cluster time or operation"
+    assert reasons[4] == "BROKEN-EVENT: the cluster time or the operation is missing"
     assert [r["position"] for r in found] == [r["position"] for r in records(*good).to_pylist()]
     assert f"event 2 at byte {2 * len(good[0])}" in caplog.text
 

@@ -14,10 +14,10 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.bson import as_bytes, split_documents
 from airflow_cdc_provider.sources.mongodb.guard import require_members
-from airflow_cdc_provider.sources.mongodb.moments import check_moment, parse_moment
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pipeline import describe_pipeline, stream_pipeline
 from airflow_cdc_provider.sources.mongodb.selection import EXPANDED, Selection, event_filter
+from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, parse_start_time
 
 
 def options(**source: Any) -> MongodbOptions:
@@ -41,13 +41,13 @@ def test_stages_are_a_list_or_a_text_of_json() -> None:
     fences, own = sent["$match"]["$or"]
     assert fences == {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
     assert isinstance(own["fullDocument.at"]["$gte"], datetime)
-    with pytest.raises(ConfigurationError, match="is no JSON"):
+    with pytest.raises(ConfigurationError, match="is not valid JSON"):
         options(stream={"pipeline": '[{"$match": '})
     with pytest.raises(ConfigurationError, match="a list"):
         options(stream={"pipeline": '{"$match": {}}'})
     with pytest.raises(ConfigurationError, match="Extended JSON"):
         stages({"$match": {"x": date(2026, 5, 1)}})
-    with pytest.raises(ConfigurationError, match="no Extended JSON"):
+    with pytest.raises(ConfigurationError, match="not valid Extended JSON"):
         stream_pipeline(options(stream={"pipeline": [{"$match": {"_id": {"$oid": "x"}}}]}), None, split=True)
 
 
@@ -59,7 +59,7 @@ def test_stages_are_a_list_or_a_text_of_json() -> None:
         ({"$match": {}, "$set": {}}, r"one operator each"),
         ({}, "stage 0: none"),
         ({"$changeStreamSplitLargeEvent": {}}, "oversize: split"),
-        ({"$unset": "_id"}, "takes or changes _id"),
+        ({"$unset": "_id"}, "removes or changes _id"),
         ({"$unset": ["fullDocument.x", "ns.coll"]}, r"ns\.coll"),
         ({"$project": {"clusterTime": 0}}, "clusterTime"),
         ({"$project": {"documentKey": {"_id": False}}}, r"documentKey\._id"),
@@ -142,7 +142,7 @@ def test_choices_that_do_not_go_together_are_refused(stream: dict[str, Any]) -> 
 def test_a_target_must_fit_its_scope_when_it_is_declared() -> None:
     assert options(scope="collection", target="db.a.b").target == "db.a.b"
     for scope, name in (("database", ""), ("database", "a.b"), ("collection", "a"), ("collection", ".a")):
-        with pytest.raises(ConfigurationError, match=r"source\.target is wrong"):
+        with pytest.raises(ConfigurationError, match=r"invalid value for option source\.target"):
             options(scope=scope, target=name)
 
 
@@ -175,8 +175,8 @@ def test_with_a_collation_the_server_excludes_no_name() -> None:
     ],
 )
 def test_moments_are_dates_seconds_or_timestamps(text: str, value: int) -> None:
-    assert check_moment(text) == ""
-    assert parse_moment(text) == value
+    assert check_start_time(text) == ""
+    assert parse_start_time(text) == value
 
 
 @pytest.mark.covers("MDB-CAP-09")
@@ -254,5 +254,5 @@ def test_update_descriptions_go_before_large_events_are_split() -> None:
         "$unset",
         "$changeStreamSplitLargeEvent",
     ]
-    with pytest.raises(ConfigurationError, match="leaves nothing of updates"):
+    with pytest.raises(ConfigurationError, match="removes all content of updates"):
         options(full_document="none", stream={"update_descriptions": False})
