@@ -415,7 +415,7 @@ def test_a_server_that_stays_away_is_a_transient_error(connection: dict[str, Any
     nowhere = {"host": "127.0.0.1", "port": 1, "extra": {}}
     advanced = MongodbAdvanced(connect_timeout_seconds=0.2, connect_attempts=1)
     source = MongodbSource(MongodbOptions(advanced=advanced), nowhere, Selection())
-    with pytest.raises(TransientError, match="doesn't answer"):
+    with pytest.raises(TransientError, match="doesn't respond"):
         source.head()
     source.close()
 

@@ -196,8 +196,8 @@ def test_what_is_wrong_with_a_keystore_is_told(demanding: MongoServer, stores: P
         ({"ssl.keystore": str(garbage)}, "is no keystore"),
         ({"ssl.keystore": str(stores / "trust.p12")}, "no private key"),
         ({"ssl.truststore.type": "BKS"}, "keytool -importkeystore"),
-        ({"tlsCAFile": str(stores / "ca.pem")}, "say the same"),
-        ({"ssl.truststore": ""}, "and no ssl.truststore"),
+        ({"tlsCAFile": str(stores / "ca.pem")}, "are both set"),
+        ({"ssl.truststore": ""}, "is set without ssl.truststore"),
     ):
         with pytest.raises(ConfigurationError, match=told) as caught:
             source(secured(demanding, stores, "p12", **wrong)).head()

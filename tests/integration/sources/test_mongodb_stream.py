@@ -439,8 +439,8 @@ def test_a_server_that_is_away_for_a_while_is_waited_for_and_then_given_up(
         replay.source.close()
         with pytest.raises(TransientError):
             replay.capture()
-    told = [r.getMessage() for r in caplog.records if "opened again in" in r.getMessage()]
-    assert [message.partition("opened again in ")[2][:5] for message in told] == [
+    told = [r.getMessage() for r in caplog.records if "reopening in" in r.getMessage()]
+    assert [message.partition("reopening in ")[2][:5] for message in told] == [
         "0.1 s",
         "0.1 s",
         "0.2 s",
