@@ -88,7 +88,7 @@ def place_of(
     own = _of_server(offsets, topic_prefix)
     whole = [o for o in own if o.replica_set in ("", _WHOLE_CLUSTER)] or (own if len(own) == 1 else [])
     if whole:
-        return _place(sorted(whole, key=lambda o: o.replica_set)[0].value)
+        return _position(sorted(whole, key=lambda o: o.replica_set)[0].value)
     if not allow_invalidation:
         raise ConfigurationError(
             "these are offsets of single shards, from which one stream of all shards can't resume",
@@ -97,7 +97,7 @@ def place_of(
         )
     if set(shards() or ()) - {o.replica_set for o in own}:
         return None
-    oldest = min((_place(o.value) for o in own), key=lambda place: place.time)
+    oldest = min((_position(o.value) for o in own), key=lambda position: position.time)
     if not oldest.token:
         return oldest
     before = oldest.time - 1  # the router doesn't accept a shard's token
@@ -130,7 +130,7 @@ def _of_server(offsets: Sequence[StoredOffset], topic_prefix: str) -> list[Store
     return own
 
 
-def _place(value: Mapping[str, Any]) -> StreamPlace:
+def _position(value: Mapping[str, Any]) -> StreamPlace:
     token = _token(value.get("resume_token"))
     seconds, increment = value.get("sec"), value.get("ord")
     known = token_time(bson.decode(token)) if token else 0

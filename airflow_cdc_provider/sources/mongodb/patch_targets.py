@@ -84,22 +84,22 @@ def find_target(
             index = _index(patch, path, step)
             if index < 0:
                 return False
-            taken = step
+            matched = step
             target[INDEX] = index
             target[NAME], target[NAME_END] = path[step, _BEGIN], path[step, _END]
             kind = find_element(out, stack[depth], index, target)
         else:
-            taken, kind = _find_member(out, stack[depth], patch, path, step, count, target)
-            if taken < 0:
+            matched, kind = _find_member(out, stack[depth], patch, path, step, count, target)
+            if matched < 0:
                 return False
-        if taken == count - 1:
+        if matched == count - 1:
             return True
         if kind not in (DOCUMENT, ARRAY):
             return False
         depth += 1
         stack[depth] = target[VALUE]
         in_array = kind == ARRAY
-        step = taken + 1
+        step = matched + 1
     return False
 
 
@@ -209,7 +209,7 @@ def _find_member(out: Any, start: int, patch: Any, path: Any, step: int, count: 
     """
     limit = start + load_little32(out, start) - 1
     pos = start + 4
-    taken = -1
+    matched = -1
     kind = np.int64(0)
     plain = path[step, _NUMBER] != _EITHER
     if path[step, _NUMBER] >= 0:
@@ -227,25 +227,25 @@ def _find_member(out: Any, start: int, patch: Any, path: Any, step: int, count: 
                 break
             if last < count - 1 and out[pos] not in (DOCUMENT, ARRAY):
                 break
-            if taken >= 0:
+            if matched >= 0:
                 return -1, kind
-            taken = last
+            matched = last
             kind = np.int64(out[pos])
             target[ELEMENT] = pos
             target[VALUE] = stop + 1
             target[VALUE_END] = after
             break
         pos = after
-    target[FOUND] = taken >= 0
+    target[FOUND] = matched >= 0
     target[NAME] = path[step, _BEGIN]
-    if taken < 0:
-        # A path through a document that isn't there: the server would have told of that document. So it is
-        # one new name with dots.
+    if matched < 0:
+        # For a path through a missing document the server would have reported that document, so this is a
+        # single new name with dots.
         if plain and step < count - 1:
             return -1, kind
-        taken = count - 1
-    target[NAME_END] = path[taken, _END]
-    return taken, kind
+        matched = count - 1
+    target[NAME_END] = path[matched, _END]
+    return matched, kind
 
 
 @walker

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def replica_set() -> Iterator[MongoReplicaSet]:
-    with MongoReplicaSet() as made:
-        yield made
+    with MongoReplicaSet() as built:
+        yield built
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ def test_elections_kills_and_hang_ups_during_a_capture_lose_and_double_nothing(
     again = Replay(connection(replica_set, "again"), rf"{database.name}\..*", full_document="none")
     again.offset = start
     again.capture()
-    wanted = [(r["position"], r["payload"]) for r in again.records()]
-    assert [(r["position"], r["payload"]) for r in replay.records()] == wanted
-    assert len(wanted) > 200
+    expected = [(r["position"], r["payload"]) for r in again.records()]
+    assert [(r["position"], r["payload"]) for r in replay.records()] == expected
+    assert len(expected) > 200
     counts = replay.source.stream_numbers()["stream"]
     assert counts.disconnects >= 4
     assert counts.elections == 4
@@ -243,8 +243,8 @@ def test_slices_get_over_the_loss_of_a_primary(
         capture()
     assert read[0] >= 2
     one.capture()
-    got, wanted = ([(r["position"], r["payload"]) for r in replay.records()] for replay in (several, one))
-    assert got == wanted[: len(got)]
+    got, expected = ([(r["position"], r["payload"]) for r in replay.records()] for replay in (several, one))
+    assert got == expected[: len(got)]
     assert len(got) == 10_000
     assert StreamPlace.from_offset(one.offset).time >= StreamPlace.from_offset(several.offset).time
     for replay in (one, several):

@@ -79,7 +79,7 @@ def test_one_stream_reads_little_until_it_is_known_that_there_is_a_backlog(
         ({"backlog_seconds": 1001.0}, 8, 0),
     ],
 )
-def test_there_are_as_many_slices_as_tasks_or_as_the_options_say(
+def test_there_are_as_many_slices_as_tasks_or_as_configured(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], tasks: int, streams: int
 ) -> None:
     for sample in (sample_of(list(range(1000, 2000))), None):
@@ -94,11 +94,11 @@ def test_slices_hold_as_much_each_however_changes_lie_in_time(monkeypatch: pytes
     sample = sample_of(burst)
     planner, _ = make_backlog(monkeypatch, sample)
     planner.record_batch(batch_stats(), MUCH)
-    cuts = planner.slice_ends(START, HEAD, MUCH)
-    assert cuts[-1] == HEAD.time
-    held = [len(sample.between(a, b)) for a, b in itertools.pairwise([START.time, *cuts])]
+    ends = planner.slice_ends(START, HEAD, MUCH)
+    assert ends[-1] == HEAD.time
+    held = [len(sample.between(a, b)) for a, b in itertools.pairwise([START.time, *ends])]
     assert max(held) - min(held) <= 4
-    assert sum(cut >> 32 == 1500 for cut in cuts) == 3
+    assert sum(end >> 32 == 1500 for end in ends) == 3
 
 
 def test_a_batch_takes_what_its_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_a_batch_takes_what_its_limit_allows(monkeypatch: pytest.MonkeyPatch) ->
     for limit in (ReadLimit(1_000_000 * 100, 1 << 40, 2), ReadLimit(1 << 40, 100_000, 2)):
         planner, _ = make_backlog(monkeypatch, sample)
         planner.record_batch(batch_stats(), limit)
-        cuts = planner.slice_ends(START, HEAD, limit)
-        assert 95 <= len(sample.between(START.time, cuts[-1])) <= 101
-        assert 48 <= len(sample.between(START.time, cuts[0])) <= 51
+        ends = planner.slice_ends(START, HEAD, limit)
+        assert 95 <= len(sample.between(START.time, ends[-1])) <= 101
+        assert 48 <= len(sample.between(START.time, ends[0])) <= 51
 
 
 def test_a_small_rest_is_left_to_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,31 +117,31 @@ def test_a_small_rest_is_left_to_one_stream(monkeypatch: pytest.MonkeyPatch) -> 
     assert planner.slice_ends(START, HEAD, MUCH) == []
 
 
-def test_without_a_sample_batches_span_what_the_first_one_tells_and_then_adapt(
+def test_without_a_sample_batches_span_what_the_first_one_spanned_and_then_adapt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planner, clock = make_backlog(monkeypatch, None)
     limit = ReadLimit(bytes=10 * MIN_BACKLOG_BYTES, changes=1 << 40, tasks=2)
     planner.record_batch(batch_stats(span=2 * SECOND, seconds=1.0), limit)
-    cuts = planner.slice_ends(START, HEAD, limit)
-    assert cuts == [START.time + 10 * SECOND, START.time + 20 * SECOND]
+    ends = planner.slice_ends(START, HEAD, limit)
+    assert ends == [START.time + 10 * SECOND, START.time + 20 * SECOND]
 
     spans = []
     at = START
     for seconds in (1, 1, 8, 30, 30):
         clock.now += seconds
-        cuts = planner.slice_ends(at, HEAD, limit)
-        spans.append((cuts[-1] - at.time) // SECOND)
-        at = StreamPlace(cuts[-1] >> 32, cuts[-1] & 0xFFFF_FFFF)
+        ends = planner.slice_ends(at, HEAD, limit)
+        spans.append((ends[-1] - at.time) // SECOND)
+        at = StreamPlace(ends[-1] >> 32, ends[-1] & 0xFFFF_FFFF)
     assert spans == [40, 80, 80, 40, 20]
 
 
 @given(span=st.integers(1, 40 * SECOND), streams=st.integers(2, 9))
-def test_cuts_by_time_lie_where_operations_can_be(span: int, streams: int) -> None:
+def test_slice_ends_by_time_are_possible_times_of_operations(span: int, streams: int) -> None:
     planner = Backlog(MongodbAdvanced(backlog_streams=streams), lambda: None)  # type: ignore[arg-type,return-value]
     planner.record_batch(batch_stats(span=span), ReadLimit(bytes=10 * MIN_BACKLOG_BYTES))
-    cuts = planner.slice_ends(START, HEAD, MUCH)
-    assert all(cut & 0xFFFF_FFFF < 1 << 31 for cut in cuts), "else the server reads its oplog from the begin"
+    ends = planner.slice_ends(START, HEAD, MUCH)
+    assert all(end & 0xFFFF_FFFF < 1 << 31 for end in ends), "else the server reads its oplog from the begin"
 
 
 @given(
@@ -149,7 +149,9 @@ def test_cuts_by_time_lie_where_operations_can_be(span: int, streams: int) -> No
     streams=st.integers(2, 9),
     changes=st.integers(1, 1 << 20),
 )
-def test_cuts_ascend_between_the_start_and_the_head(times: list[int], streams: int, changes: int) -> None:
+def test_slice_ends_ascend_between_the_start_and_the_head(
+    times: list[int], streams: int, changes: int
+) -> None:
     sample = OplogSample(
         np.array(sorted(times), np.uint64), np.full(len(times), 10_000_000, np.int64), 1000.0
     )
@@ -157,7 +159,7 @@ def test_cuts_ascend_between_the_start_and_the_head(times: list[int], streams: i
     planner._sample, planner._sampled_at, planner._sampled_head = sample, float("inf"), HEAD.time
     limit = ReadLimit(bytes=1 << 50, changes=changes)
     planner.record_batch(batch_stats(), limit)
-    cuts = planner.slice_ends(START, HEAD, limit)
-    assert len(cuts) != 1
-    assert all(a < b for a, b in itertools.pairwise([START.time, *cuts]))
-    assert not cuts or cuts[-1] <= HEAD.time
+    ends = planner.slice_ends(START, HEAD, limit)
+    assert len(ends) != 1
+    assert all(a < b for a, b in itertools.pairwise([START.time, *ends]))
+    assert not ends or ends[-1] <= HEAD.time

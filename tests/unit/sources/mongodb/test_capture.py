@@ -56,7 +56,7 @@ def split_batch(*fragments: tuple[int, int]) -> RawBatch:
 
 
 @pytest.mark.covers("MDB-CUR-08")
-def test_a_missing_fragment_ends_the_plan_and_moves_no_place() -> None:
+def test_a_missing_fragment_ends_the_plan_and_keeps_the_position() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
@@ -97,7 +97,7 @@ def stream_of(*batches: RawBatch) -> ChangeStream:
         batch_of(resume=token(4, 9)),
     ],
 )
-def test_a_stream_that_goes_back_is_refused_and_moves_no_place(batch: RawBatch) -> None:
+def test_a_stream_that_goes_back_is_refused_and_keeps_the_position(batch: RawBatch) -> None:
     start = StreamPlace(5, 0, token=token(5, 0))
     stream = stream_of(batch)
     with pytest.raises(TransientError, match=r"went back: expected no events before cluster time [56]:"):
@@ -141,9 +141,9 @@ def test_a_start_by_time_and_index_passes_over_that_many_events_however_they_are
 def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.capture.time.sleep", pauses.append)
-    place = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
+    start_position = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
-    stream._order.position = place
+    stream._order.position = start_position
     opened: list[StreamPlace] = []
 
     def refuse(at: StreamPlace) -> None:
@@ -154,7 +154,7 @@ def test_a_lost_stream_is_opened_again_after_pauses_that_double(monkeypatch: pyt
     with pytest.raises(TransientError):
         stream._next(1)
     assert pauses == [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
-    assert opened == [place] * 17
+    assert opened == [start_position] * 17
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_time_of_a_token_is_read_or_unknown(token: dict[str, Any], expected:
         ({"full_document": "none", "scope": "collection", "target": "shop.a"}, {}),
     ],
 )
-def test_the_stream_asks_for_what_the_options_say(options: dict[str, Any], stage: dict[str, Any]) -> None:
+def test_the_stream_has_the_configured_options(options: dict[str, Any], stage: dict[str, Any]) -> None:
     pipeline = stream_pipeline(MongodbOptions(**options), None, split=True)
     assert pipeline[0] == {"$changeStream": stage}
     assert pipeline[-1] == {"$changeStreamSplitLargeEvent": {}}

@@ -179,7 +179,7 @@ def test_a_whole_number_passes_through_every_type_that_holds_it(value: int) -> N
         ("x", "a decimal(2,3)", "s <= p"),
     ],
 )
-def test_a_wrong_declaration_is_refused_with_its_place(name: str, text: str, message: str) -> None:
+def test_a_wrong_declaration_is_refused_with_its_name(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=r"db\.c, column") as caught:
         DeclaredColumn.parse("db.c", name, text)
     assert message in str(caught.value)

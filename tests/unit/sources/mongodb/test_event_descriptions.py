@@ -20,7 +20,7 @@ EVENT: dict[str, Any] = {
 }
 
 
-def test_an_event_is_named_by_operation_collection_key_and_place() -> None:
+def test_an_event_is_described_by_operation_collection_key_and_position() -> None:
     assert describe_event(bson.encode(EVENT)) == (
         'operation: update, collection: shop.orders, key: {"region": "eu", "_id": 7}, position: 1700000000:4'
     )
@@ -32,11 +32,11 @@ def test_an_event_is_named_by_operation_collection_key_and_place() -> None:
 
 
 @pytest.mark.parametrize("key", [7, "x" * 5000, {"a": [1, {"b": 2}]}, b"\0\1", None, bson.Decimal128("1.0")])
-def test_a_row_is_named_by_its_key_and_keys_of_any_size_are_cut(key: Any) -> None:
-    told = row_in_words("shop.orders", bson.encode({"_id": key, "card": "4111"}))
-    assert told.startswith('operation: read, collection: shop.orders, key: {"_id": ')
-    assert len(told) < 300
-    assert "4111" not in told
+def test_a_row_is_described_by_its_key_and_long_keys_are_truncated(key: Any) -> None:
+    description = row_in_words("shop.orders", bson.encode({"_id": key, "card": "4111"}))
+    assert description.startswith('operation: read, collection: shop.orders, key: {"_id": ')
+    assert len(description) < 300
+    assert "4111" not in description
 
 
 def test_what_can_not_be_read_is_said_to_be_so() -> None:

@@ -53,8 +53,8 @@ def test_every_path_gives_its_value_in_one_walk(document: dict[str, Any], rng: A
     paths = [path for path, _ in expected]
     missing = [("not a member",), *((*path, "not below") for path in paths[:3])]
     found = values_at(data, *paths, *missing, *paths[:2])
-    wanted = [value for _, value in expected]
-    assert repr(found) == repr([*wanted, *[...] * len(missing), *wanted[:2]])
+    required = [value for _, value in expected]
+    assert repr(found) == repr([*required, *[...] * len(missing), *required[:2]])
 
 
 @given(DOCUMENTS)

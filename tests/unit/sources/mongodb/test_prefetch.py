@@ -105,15 +105,21 @@ def advanced(**properties: str) -> MongodbAdvanced:
 
 
 @pytest.mark.covers("MDB-QUE-01")
-def test_debeziums_sizes_of_batch_and_queue_are_taken_over() -> None:
+def test_debeziums_sizes_of_batch_and_queue_are_imported() -> None:
     sizes = {"max.batch.size": "512", "max.queue.size": "4096", "max.queue.size.in.bytes": "1000000"}
-    taken = advanced(**sizes)
-    assert (taken.batch_events, taken.read_ahead_events, taken.read_ahead_bytes) == (512, 4096, 1_000_000)
+    sizes_read = advanced(**sizes)
+    assert (sizes_read.batch_events, sizes_read.read_ahead_events, sizes_read.read_ahead_bytes) == (
+        512,
+        4096,
+        1_000_000,
+    )
     default = MongodbAdvanced()
     assert advanced() == default
     assert advanced(**{"max.queue.size.in.bytes": "0"}) == default
     debeziums = advanced(**{"max.queue.size": "8192"})
-    assert (debeziums.batch_events, debeziums.read_ahead_events) == (2048, 8192), "its own size of a batch"
+    assert (debeziums.batch_events, debeziums.read_ahead_events) == (2048, 8192), (
+        "its own size of a sizes_read"
+    )
     assert advanced(**{"max.queue.size": "20000"}).batch_events == default.batch_events
     for wrong in (
         {"max.queue.size": "2048"},

@@ -21,13 +21,13 @@ from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, p
 
 
 def options(**source: Any) -> MongodbOptions:
-    made = Connector.from_dict({"name": "shop", "source": {"type": "mongodb", **source}}).source
-    assert isinstance(made, MongodbOptions)
-    return made
+    built = Connector.from_dict({"name": "shop", "source": {"type": "mongodb", **source}}).source
+    assert isinstance(built, MongodbOptions)
+    return built
 
 
-def stages(*wanted: Any, **stream: Any) -> tuple[Any, ...]:
-    return options(stream={"pipeline": list(wanted), **stream}).stream.pipeline
+def stages(*expected: Any, **stream: Any) -> tuple[Any, ...]:
+    return options(stream={"pipeline": list(expected), **stream}).stream.pipeline
 
 
 @pytest.mark.covers("MDB-CUR-01")
@@ -104,7 +104,7 @@ def test_stages_that_leave_what_capture_needs_are_taken(stage: dict[str, Any]) -
         ("user_only", ["user"]),
     ],
 )
-def test_the_order_of_stages_is_the_one_that_is_asked_for(order: str, operators: list[str]) -> None:
+def test_the_order_of_stages_is_the_configured_one(order: str, operators: list[str]) -> None:
     own = {"$match": {"mine": 1}}
     for oversize in ("split", "skip", "fail"):
         limit = {"skip_over_bytes": 5} if oversize == "skip" else {}
@@ -147,7 +147,7 @@ def test_a_target_must_fit_its_scope_when_it_is_declared() -> None:
 
 
 @pytest.mark.covers("MDB-CAP-15", "MDB-XM-07")
-def test_the_built_in_filter_knows_skipped_and_expanded_kinds() -> None:
+def test_the_built_in_filter_handles_skipped_and_expanded_kinds() -> None:
     text = json.dumps(event_filter(Selection(), skipped=("update", "replace"), expanded=True))
     assert not {'"update"', '"replace"'} & set(text.replace(",", " ").replace("]", " ").split())
     assert all(f'"{kind}"' in text for kind in ("insert", "delete", "drop", *EXPANDED))
@@ -174,22 +174,22 @@ def test_with_a_collation_the_server_excludes_no_name() -> None:
         ("2100-01-01", 4102444800 << 32),
     ],
 )
-def test_moments_are_dates_seconds_or_timestamps(text: str, value: int) -> None:
+def test_start_times_are_dates_seconds_or_timestamps(text: str, value: int) -> None:
     assert check_start_time(text) == ""
     assert parse_start_time(text) == value
 
 
 @pytest.mark.covers("MDB-CAP-09")
 @pytest.mark.parametrize("text", ["yesterday", "-1", "0", "1969-12-31", "2200-01-01", str(1 << 64), "1.5"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_start_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"source\.start_at is wrong: expected an ISO date"):
         options(start_at=text)
 
 
-def test_what_yaml_makes_of_a_moment_is_written_back_as_text() -> None:
+def test_a_start_time_parsed_by_yaml_is_written_back_as_text() -> None:
     for given, text in ((1767225600, "1767225600"), (datetime(2026, 1, 1, 12), "2026-01-01T12:00:00")):
-        made = Connector.from_dict({"name": "s", "source": {"type": "mongodb", "start_at": given}})
-        assert json.loads(json.dumps(made.to_dict()))["source"]["start_at"] == text
+        built = Connector.from_dict({"name": "s", "source": {"type": "mongodb", "start_at": given}})
+        assert json.loads(json.dumps(built.to_dict()))["source"]["start_at"] == text
 
 
 WHOLE = {
@@ -208,7 +208,7 @@ def look(*events: dict[str, Any], full_document: bool = True) -> None:
 
 
 @pytest.mark.covers("MDB-CUR-01")
-def test_events_that_lack_something_are_told_by_their_namespace() -> None:
+def test_events_that_lack_a_member_are_reported_with_their_namespace() -> None:
     look(WHOLE, {**WHOLE, "fullDocument": None}, {**WHOLE, "operationType": "invalidate", "ns": None})
     for member in ("operationType", "clusterTime", "ns", "documentKey", "fullDocument"):
         part = {name: value for name, value in WHOLE.items() if name != member}
@@ -224,7 +224,7 @@ def test_events_that_lack_something_are_told_by_their_namespace() -> None:
 
 @pytest.mark.covers("MDB-FAULT-01")
 def test_every_problem_of_a_declaration_is_named_at_once() -> None:
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         Connector.from_dict(
             {
                 "name": "a b",
@@ -240,8 +240,8 @@ def test_every_problem_of_a_declaration_is_named_at_once() -> None:
         "start_at",
         "source.x",
     )
-    assert all(part in str(told.value) for part in parts)
-    assert str(told.value).count("[CDC-CONFIGURATION]") == 1
+    assert all(part in str(raised.value) for part in parts)
+    assert str(raised.value).count("[CDC-CONFIGURATION]") == 1
 
 
 @pytest.mark.covers("MDB-XE-03")
