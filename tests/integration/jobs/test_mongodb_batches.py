@@ -1,4 +1,4 @@
-"""MongoDB: views, time series and collections by choice, read in full at each run."""
+"""MongoDB: batch reads of views, time series and selected collections at each run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_views_time_series_and_chosen_collections_follow_by_full_reads(
     def assert_equal(**counts: int) -> None:
         for name, count in counts.items():
             mirror = f"{database.name}.{database.name}_{name}"
-            if name == "metrics":  # _id stands last there, and PyMongo would write it first
+            if name == "metrics":  # _id is last there, and PyMongo would write it first
                 rows = spark.table(f"lake.{mirror}").select("document").collect()
                 mirrored = {m["_id"]: m for m in (json_util.loads(row[0]) for row in rows)}
                 assert mirrored == {m["_id"]: m for m in database.metrics.find()}

@@ -1,4 +1,4 @@
-"""MongoDB: columns that are inferred from documents, and grow with them."""
+"""MongoDB: columns that are inferred from documents, and evolve with them."""
 
 from __future__ import annotations
 

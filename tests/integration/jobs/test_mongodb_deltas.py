@@ -1,4 +1,4 @@
-"""MongoDB: updates without documents, applied by the merge to what the mirror has."""
+"""MongoDB: updates without documents, applied by the merge to the mirror's documents."""
 
 from __future__ import annotations
 

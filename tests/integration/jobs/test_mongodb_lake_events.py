@@ -84,7 +84,7 @@ def write(database: Database) -> None:
 
 
 def recorded(server: MongoServer, database: Database, since: bson.Timestamp) -> bytes:
-    """Record the change events of a database from a moment up to now.
+    """Record the change events of a database from a cluster time up to now.
 
     With the capture's last stage, which shows in the server's tokens.
     """
@@ -178,7 +178,7 @@ def test_events_of_the_lake_are_those_of_a_recording(
     assert captured(run_stage, alone, tmp_path, tables=[name]) == of_customers
     assert len(of_customers) == 7 + 4
 
-    # With what happened to collections, each told once, a rename too, at its place.
+    # With schema changes, each once, including renames, in stream order.
     schema = {**shop, "publish": {**shop["publish"], "schema_changes": True}}
     both = captured(run_stage, schema, tmp_path)
     assert both == offline(schema, tmp_path)

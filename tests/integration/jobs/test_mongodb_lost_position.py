@@ -1,4 +1,4 @@
-"""MongoDB's oplog rolled over for real: what a run does is what the declaration says."""
+"""A real rollover of MongoDB's oplog: runs react as configured in the declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs tell of MongoDB: notifications, and metrics by Debezium's names, on a real server."""
+"""Notifications of MongoDB's jobs, and metrics under Debezium's names, on a real server."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_snapshots_are_notified_on_every_channel(
     append = ChangesTable.append_batch
 
     def breaks(*arguments: Any, **options: Any) -> Any:
-        if len(received) > 1:  # the rows, not the place where the capture is to begin
+        if len(received) > 1:  # the rows, not the start of the capture
             raise InterruptedError
         return append(*arguments, **options)
 

@@ -1,4 +1,4 @@
-"""MongoDB: the mirror equals the collection, whatever happens."""
+"""MongoDB: the mirror equals the collection under faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MongoDB: a collection that takes another's name brings its documents, which no event tells of."""
+"""MongoDB: a collection renamed to a captured name is captured with its documents."""
 
 from __future__ import annotations
 

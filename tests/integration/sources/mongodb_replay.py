@@ -1,4 +1,4 @@
-"""A capture in small: plans read to the head, snapshots taken, and rows reconciled in plain Python."""
+"""A minimal capture: reads plans to the head, takes snapshots, and reconciles rows in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MongoDB source against a real replica set: what is reconciled equals what ``find`` returns."""
+"""The MongoDB source against a real replica set: reconciled rows equal the result of ``find``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``check`` finds on real servers: one finding each, with a remedy, and no secret in any text."""
+"""Findings of ``check`` on real servers: one each, with a remedy, and no secret in any text."""
 
 from __future__ import annotations
 

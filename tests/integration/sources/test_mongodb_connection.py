@@ -1,4 +1,4 @@
-"""Ways to connect to real servers: keystores, credentials of a class, SRV records; how long it is tried."""
+"""Connections to real servers: keystores, credentials of a class, SRV records, retries."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demanding(stores: Path) -> Iterator[MongoServer]:
-    """A server that takes TLS alone, and no client without a certificate."""
+    """A server that requires TLS and a client certificate."""
     options = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(stores / "server.pem")]
     with MongoServer(options=[*options, "--tlsCAFile", str(stores / "ca.pem")]) as server:
         with server.client() as plain:
@@ -207,7 +207,7 @@ def test_what_is_wrong_with_a_keystore_is_reported(
 
 
 class StandInDns:
-    """A DNS server that knows one SRV and one TXT record; it notes what it was asked."""
+    """A DNS server with one SRV and one TXT record; it records the queries."""
 
     def __init__(self, target: str, port: int, options: str) -> None:
         self._answers = {
@@ -282,7 +282,7 @@ def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
 
 
 class Vault:
-    """Gives credentials as a vault does: others after a while."""
+    """Provides credentials like a vault: they change after a while."""
 
     requests: ClassVar[list[str]] = []
     current: ClassVar[dict[str, str]] = {"username": "admin", "password": "", "authSource": "admin"}
@@ -322,7 +322,7 @@ def test_a_class_of_ones_own_gives_the_credentials() -> None:
             assert not [finding for finding in reading.check() if finding.level == "error"]
             assert set(Vault.requests) == {f"{server.host}:{server.port}"}
             assert len(Vault.requests) > 2, "each time that a process connects"
-            # A later login: the class is asked again, nothing is kept.
+            # A later login: the class is called again, nothing is cached.
             client.admin.command("createUser", "later", pwd="p2", roles=["readAnyDatabase"])
         Vault.current.update(username="later", password="p2")
         reading.close()
@@ -421,7 +421,7 @@ def test_a_resting_cursor_outlives_the_servers_limits() -> None:
         while time.monotonic() < deadline and _has_cursor(client, lonely):
             time.sleep(2)
         with pytest.raises(TransientError, match="43"):
-            lonely.next()  # its session has gone
+            lonely.next()  # its session has expired
         rows = first.num_rows + sum(batch.num_rows for batch in batches)
         assert rows == 40
         reading.close()

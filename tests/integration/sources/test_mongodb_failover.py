@@ -42,7 +42,7 @@ def database(replica_set: MongoReplicaSet) -> Iterator[Any]:
 
 
 class Faults:
-    """What befalls the set, one after the other at random moments."""
+    """Faults of the set, in sequence at random times."""
 
     def __init__(self, replica_set: MongoReplicaSet, rng: random.Random, app_name: str) -> None:
         self.replica_set = replica_set

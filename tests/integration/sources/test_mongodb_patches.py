@@ -1,4 +1,4 @@
-"""Updates as a real server tells them, applied to documents: every operator, on random documents."""
+"""Update descriptions of a real server, applied to documents: every operator, on random documents."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def applied(documents: Sequence[bytes], patches: Sequence[Sequence[bytes]]) -> l
 
 
 def may_be_read_in_two_ways(before: Any, description: Any) -> bool:
-    """Tell whether a document has a name with dots that is in a path, or an update sets what was there."""
+    """Return whether a path has an ambiguous name with dots, or an update sets a current value."""
     paths = [
         *description["updatedFields"],
         *description["removedFields"],

@@ -1,4 +1,4 @@
-"""Schema discovery: what a sample of a real collection tells, and how it is pasted into a declaration."""
+"""Schema discovery: the columns of a sample of a real collection, pasted into a declaration."""
 
 from __future__ import annotations
 

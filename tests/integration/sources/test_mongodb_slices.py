@@ -1,4 +1,4 @@
-"""A backlog read by several change streams: what they give together is what one stream gives."""
+"""A backlog read by several change streams: together they return the records of one stream."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def write_operations(database: Any, rng: random.Random, count: int) -> None:
                 try:
                     collection.rename(rng.choice(NAMES), dropTarget=True)
                 except OperationFailure as error:
-                    assert error.code in (20, 26), error  # onto itself; it is gone
+                    assert error.code in (20, 26), error  # onto itself; it was dropped
             case _:
                 collection.replace_one({}, {"r": [1, {"x": 2}]})
 
@@ -104,7 +104,7 @@ COMPARED = [name for name in CHANGE_SCHEMA.names if name != "captured_at"]
 
 
 def rows(batches: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    """Return all that a record tells but when it was captured."""
+    """Return all columns of a record except the capture time."""
     return [tuple(row[name] for name in COMPARED) for batch in batches for row in batch.to_pylist()]
 
 
@@ -115,7 +115,7 @@ def one_stream(replay: Replay) -> list[tuple[Any, ...]]:
 
 
 def move_on(client: MongoClient) -> None:
-    """Let the cluster's time go beyond what was written: an idle server moves it every ten seconds."""
+    """Advance the cluster time beyond the last write: an idle server advances it every ten seconds."""
     client["elsewhere"]["ticks"].insert_one({})
 
 
@@ -261,7 +261,7 @@ def test_split_events_and_transactions_over_16_mb_are_whole_in_a_slice(
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have whatever is behind be a backlog."""
+    """Treat any lag as a backlog."""
     monkeypatch.setattr(backlog, "MIN_BACKLOG_BYTES", 1)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a real MongoDB server, where a capture begins, and what becomes of a lost at_event."""
+"""Change stream options on a real MongoDB server, the start of a capture, and lost positions."""
 
 from __future__ import annotations
 
@@ -501,7 +501,7 @@ def test_a_token_that_the_server_refuses_is_a_lost_position_unless_resuming_by_t
 def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
     watch: Watch, connection: dict[str, Any], database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server looks for a token's event behind the filter, and refuses a token that the filter hides."""
+    """The server looks for a token's event after the filter, and refuses a token that the filter hides."""
     name = database.name
     both = watch()
     database.kept.insert_one({"_id": 1})

@@ -1,4 +1,4 @@
-"""Events of recordings, byte for byte against what Debezium made of the same changes."""
+"""Events of recordings, byte for byte against Debezium's events of the same changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def connector_of(profile: str, **more: str) -> Connector:
 
 
 def without_clock(value: str | None) -> str | None:
-    """Blank what depends on the moment: the envelope's ts_ms, and of snapshot reads the source's instants."""
+    """Blank values that depend on the time: the envelope's ts_ms, and the source times of snapshot reads."""
     if value is None:
         return None
     value = re.sub(r'("op":".","ts_ms":)\d+', r"\g<1>0", value)
@@ -90,7 +90,7 @@ def without_clock(value: str | None) -> str | None:
 
 
 def raced_with_the_next_write(record: dict[str, Any]) -> bool:
-    """Tell updates of one bulk write, whose look-ups by different watchers saw different moments of it."""
+    """Return whether updates are of one bulk write, whose look-ups by several streams may differ."""
     return record["key"] == '{"id":"1"}' and '"updatedFields":"{\\"b\\": 2}"' in (record["value"] or "")
 
 
@@ -345,7 +345,7 @@ def test_updates_without_documents_add_up_to_the_same_rows_unless_a_path_is_ambi
     whole = rows("default", "lookup_pre", Damage(strict=True))
     by_updates = rows("cs", "default", damage)
 
-    # Of it, {"a.b": 1, "a": {"b": 2}}, an update tells that a.b was set.
+    # Of it, {"a.b": 1, "a": {"b": 2}}, an update reports that a.b was set.
     assert damage.places == [
         "shop.mixed, key 013ff0000000000000: NO-BASE: an update of a document that isn't known whole"
     ]

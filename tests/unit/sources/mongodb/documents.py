@@ -84,7 +84,7 @@ def raw_document(*elements: bytes) -> bytes:
 
 
 def mutated(data: bytes, changes: list[tuple[int, int]]) -> bytes:
-    """Overwrite bytes at places, which are taken modulo the length."""
+    """Overwrite bytes at offsets, modulo the length."""
     out = bytearray(data)
     for offset, value in changes:
         out[offset % len(out)] = value

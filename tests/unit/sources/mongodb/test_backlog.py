@@ -1,4 +1,4 @@
-"""Where a backlog is cut: as much in each slice, no more in a batch than its limit, only if there is one."""
+"""Splitting of a backlog: equal slices, batches within their limit, and no slices without a backlog."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_missing_fragment_ends_the_plan_and_keeps_the_position() -> None:
     start = StreamPlace(4, 0, token=bson.encode({"_data": "0"}))
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     batches = iter([split_batch((1, 3), (3, 3))])
-    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never called
     stream._next = lambda _: next(batches)  # type: ignore[method-assign,assignment]
     with pytest.raises(TransientError, match="fragment 2, found fragment 3"):
         stream.plan(start, StreamPlace(9, 0), ReadLimit())
@@ -81,7 +81,7 @@ def batch_of(*times: tuple[int, int], resume: bytes = b"") -> RawBatch:
 
 
 def stream_of(*batches: RawBatch) -> ChangeStream:
-    """Return a stream that gets these batches; it never asks a server."""
+    """Return a stream with these batches; it never calls a server."""
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     waiting = iter(batches)
     stream._next = lambda _: next(waiting)  # type: ignore[method-assign,assignment]
@@ -206,7 +206,7 @@ def test_a_target_that_does_not_fit_the_scope_is_refused(scope: Any, name: str) 
 
 
 class NoStatus:
-    """A client whose user may not ask for the server's status."""
+    """A client whose user may not run serverStatus."""
 
     @property
     def admin(self) -> NoStatus:
@@ -230,12 +230,12 @@ def test_without_status_the_oldest_time_is_found_by_trying(oldest: int) -> None:
 
 
 def test_a_stream_without_tokens_is_at_its_head_once_it_has_nothing_to_give() -> None:
-    """As Amazon DocumentDB's may be: an empty reply has no token, and the place stays where it was."""
+    """As on Amazon DocumentDB: an empty reply has no token, and the position is unchanged."""
     start = StreamPlace(4, 0)
     stream = ChangeStream(ConnectionValues("mongodb://nowhere"), MongodbOptions(), None)
     nothing = RawBatch(as_bytes(b""), split_documents(as_bytes(b"")), b"", Timestamp(9, 9))
     waits: list[int] = []
-    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never asked
+    stream._order.position, stream._cursor = start, SimpleNamespace(close=lambda: None)  # type: ignore[assignment]  # never called
 
     def wait(milliseconds: int) -> RawBatch:
         waits.append(milliseconds)

@@ -29,7 +29,7 @@ UTC = dt.UTC
 
 
 def read(type_name: str, *values: Any, path: str = "v") -> tuple[list[Any], int]:
-    """Read values as a column; plain bytes are taken for whole documents."""
+    """Read values as a column; plain bytes are whole documents."""
     documents = [v if type(v) is bytes else bson.encode({"v": v}) for v in values]
     data = as_bytes(b"".join(documents))
     spans = split_documents(data)

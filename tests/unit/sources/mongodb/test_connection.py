@@ -192,7 +192,7 @@ def test_a_server_that_does_not_answer_is_tried_again_with_growing_pauses(
 
 
 class OldServer:
-    """A server before 4.4.2, which has no command hello; it notes what it is asked."""
+    """A server before 4.4.2, without the command hello; it records the commands."""
 
     read_preference = None
 

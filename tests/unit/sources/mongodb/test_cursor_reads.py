@@ -1,4 +1,4 @@
-"""Readings by a cursor field: which of them are in full, and from which value the others go on."""
+"""Reads by a cursor field: which of them are full reads, and at which value the others start."""
 
 from __future__ import annotations
 

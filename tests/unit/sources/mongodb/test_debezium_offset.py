@@ -1,4 +1,4 @@
-"""Offsets that Debezium has stored become places of ours."""
+"""Offsets that Debezium has stored are converted to positions."""
 
 from __future__ import annotations
 

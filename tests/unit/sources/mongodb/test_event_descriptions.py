@@ -1,4 +1,4 @@
-"""An event is named by what it is; whatever it holds, naming it fails nothing."""
+"""Descriptions of events identify them, and never fail, whatever the events contain."""
 
 from __future__ import annotations
 

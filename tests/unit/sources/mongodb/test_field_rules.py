@@ -43,7 +43,7 @@ DOTTED = st.dictionaries(st.lists(PARTS, min_size=1, max_size=4).map(".".join), 
 
 
 class Clash(Exception):
-    """The new name is taken."""
+    """The new name already exists."""
 
 
 def follow(value: Any, rule: FieldRule, node: int) -> None:

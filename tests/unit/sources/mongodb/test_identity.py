@@ -93,7 +93,7 @@ def test_a_symbol_is_the_same_as_its_string() -> None:
 
 
 def exact(value: Any) -> tuple[str, Any]:
-    """Say in Python what a number is: its class and its exact value."""
+    """Return the class and the exact value of a number, in Python."""
     number = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
     if number.is_nan():
         return "nan", None

@@ -32,7 +32,7 @@ def values_at(data: bytes, *paths: Path) -> list[Any]:
 
 
 def every_path(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """List all paths below a value, with what stands there."""
+    """List all paths below a value, with their values."""
     if isinstance(value, dict):
         members = list(value.items())
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Reading ahead stops at its limits and goes on when there is room; nothing is dropped."""
+"""Prefetching pauses at its limits and resumes when there is space; nothing is dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROPERTIES = {"topic.prefix": "shop", "connector.class": "io.debezium.connector.
 
 
 class Cursor:
-    """A server with so many replies of some events of ten bytes each; it keeps how many it gave."""
+    """A server with a number of replies of some events of ten bytes each; it counts the replies."""
 
     def __init__(self, replies: int, events: int) -> None:
         self.left = replies
@@ -52,7 +52,7 @@ def reading(cursor: Cursor, limit: BufferLimit) -> tuple[Prefetcher, BufferedSta
 
 
 def settle(buffered: BufferedStats) -> int:
-    """Wait until no more comes, and return what waits."""
+    """Wait until the buffer is stable, and return its number of events."""
     before = -1
     while before != buffered.events:
         before = buffered.events
@@ -66,7 +66,7 @@ def settle(buffered: BufferedStats) -> int:
     [
         (BufferLimit(1 << 20, 100, 20), 100),  # by events: five replies, none that might not fit
         (BufferLimit(1 << 20, 99, 20), 80),
-        (BufferLimit(350, 1000, 20), 40),  # by bytes: 200 each, asked for while fewer than 350 wait
+        (BufferLimit(350, 1000, 20), 40),  # by bytes: 200 each, fetched while fewer than 350 are buffered
         (BufferLimit(350, 0, 20), 40),
     ],
 )

@@ -1,4 +1,4 @@
-"""Options of the change stream: what a declaration may ask of the server."""
+"""Options of the change stream, and their validation in a declaration."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_built_in_filter_handles_skipped_and_expanded_kinds() -> None:
 
 @pytest.mark.covers("MDB-XM-06")
 def test_with_a_collation_the_server_excludes_no_name() -> None:
-    """It could take another name for the excluded one."""
+    """A collation could match other names than the excluded one."""
     selection = Selection((".*",), (r"shop\.Orders",))
     assert "Orders" in json.dumps(event_filter(selection))
     assert "Orders" not in json.dumps(event_filter(selection, collated=True))

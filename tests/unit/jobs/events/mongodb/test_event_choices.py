@@ -1,4 +1,4 @@
-"""How events of MongoDB look by choice: CloudEvents, topics by a class, Avro, ids of transactions."""
+"""Publishing options of MongoDB events: CloudEvents, topics by a class, Avro, ids of transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of MongoDB's events, byte for byte against what Debezium made of the same changes."""
+"""Formats of MongoDB's events, byte for byte against Debezium's events of the same changes."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_documents_are_unwrapped_as_debezium_does_it(profile: str, tmp_path: Pat
     different = [
         n for n, (o, t) in enumerate(zip(ours, theirs, strict=True)) if comparable(o) != comparable(t)
     ]
-    # The second write of one bulk: Debezium's look-up found it gone already, our recording's didn't.
+    # The second write of one bulk: Debezium's look-up came after the delete, our recording's before.
     raced = [n for n in different if ours[n]["key"] == '{"id":1}' and '"b":' in ours[n]["value"]]
     assert different == raced
     assert len(raced) <= 1

@@ -1,6 +1,6 @@
 """Profiles of Debezium that choose what is read: by stages, scope, snapshot mode or signals.
 
-What a server does of it is done to the recording here; the rest is compared byte for byte.
+The server's part is applied to the recording here; the rest is compared byte for byte.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def test_reads_requested_by_signals_are_marked(profile: str) -> None:
         )
         line = to_lines(encode(build(events, options), converters_of(connector)), headers)
         our = json.loads(text_of(line))
-        pattern = r'("ord":)-?\d+'  # that of the stream, where the read was asked for in between
+        pattern = r'("ord":)-?\d+'  # the position of the stream at the time of the signal
         for record in (our, their):
             record["value"] = re.sub(pattern, r"\g<1>0", record["value"])
         same([our], [their])
