@@ -227,7 +227,7 @@ def _any_node(client: MongoClient) -> str:
     return f"{host}:{port}"
 
 
-def reach(
+def await_cluster_time(
     client: MongoClient, advanced: MongodbAdvanced, sleep: Callable[[float], None] = time.sleep
 ) -> Timestamp:
     """Return the cluster time once a server responds, with a growing pause between attempts.

@@ -18,7 +18,7 @@ from airflow_cdc_provider.exceptions import CdcError
 log = logging.getLogger(__name__)
 
 
-class Refreshed(Protocol):
+class Refreshable(Protocol):
     """An object with a server session."""
 
     def refresh(self) -> None:
@@ -27,7 +27,7 @@ class Refreshed(Protocol):
 
 
 @contextmanager
-def kept_alive(cursor: Refreshed, every_seconds: float) -> Iterator[None]:
+def kept_alive(cursor: Refreshable, every_seconds: float) -> Iterator[None]:
     """Keep a cursor's session alive inside the ``with``.
 
     A failed refresh is logged and repeated after the interval. If the session has expired by then, the next

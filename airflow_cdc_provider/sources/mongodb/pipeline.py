@@ -23,7 +23,7 @@ from bson.errors import BSONError
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions, MongodbStream
-from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter, passing
+from airflow_cdc_provider.sources.mongodb.selection import Selection, always_passing, event_filter
 
 Stages = list[dict[str, Any]]
 
@@ -120,7 +120,7 @@ def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     """Return the built-in filter and the custom stages in the configured order."""
     stream = options.stream
     stages = user_stages(options.stream.pipeline, "source.stream.pipeline")
-    own = [_sparing(stage, passing(selection)) for stage in stages]
+    own = [_exempt_always_passing(stage, always_passing(selection)) for stage in stages]
     if stream.pipeline_order == "user_only":
         return own
     skipped = [kind for operation in stream.skipped_operations for kind in _KINDS[operation]]
@@ -135,7 +135,7 @@ def _chosen(options: MongodbOptions, selection: Selection | None) -> Stages:
     return [built_in, *own] if stream.pipeline_order == "internal_first" else [*own, built_in]
 
 
-def _sparing(stage: dict[str, Any], always: Stages) -> dict[str, Any]:
+def _exempt_always_passing(stage: dict[str, Any], always: Stages) -> dict[str, Any]:
     """Let drops, renames, invalidates and signals pass a custom filter, which is about documents."""
     if "$match" not in stage:
         return stage

@@ -113,10 +113,10 @@ def event_filter(
     if expanded:
         kinds += EXPANDED
     of_rows = {"operationType": {"$in": kinds}, "$and": conditions}
-    return {"$or": [of_rows, *passing(selection)]}
+    return {"$or": [of_rows, *always_passing(selection)]}
 
 
-def passing(selection: Selection | None) -> list[dict[str, Any]]:
+def always_passing(selection: Selection | None) -> list[dict[str, Any]]:
     """Return filters of events that must always pass: drops, renames, invalidates, and signals."""
     always: list[dict[str, Any]] = [{"operationType": {"$in": list(OF_COLLECTIONS)}}]
     if selection is not None and selection.signals:

@@ -30,9 +30,9 @@ from airflow_cdc_provider.sources.mongodb.chunks import maximum_key, plan_chunks
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
 from airflow_cdc_provider.sources.mongodb.connection import (
     ConnectionValues,
+    await_cluster_time,
     cluster_time,
     pinned_client,
-    reach,
 )
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
@@ -101,7 +101,7 @@ class MongodbSource:
         if self._cached_client is None:
             client = self._values.client()
             try:
-                reach(client, self._options.advanced)
+                await_cluster_time(client, self._options.advanced)
             except CdcError:
                 client.close()
                 raise
@@ -169,7 +169,7 @@ class MongodbSource:
         chosen = parse_start_time(self._options.start_at)
         if not chosen:
             return self.head()
-        time, now = as_timestamp(chosen), reach(self._client, self._options.advanced)
+        time, now = as_timestamp(chosen), await_cluster_time(self._client, self._options.advanced)
         before = StreamPlace(chosen - 1 >> 32, chosen - 1 & LAST_INDEX)
         requested = f"{self._options.start_at}, {describe(StreamPlace.after(time))}"
         if time > now:
@@ -194,7 +194,7 @@ class MongodbSource:
 
     def head(self) -> Offset:
         """Return the offset after all changes of the current cluster time."""
-        return StreamPlace.after(reach(self._client, self._options.advanced)).to_offset()
+        return StreamPlace.after(await_cluster_time(self._client, self._options.advanced)).to_offset()
 
     def earliest(self) -> Offset:
         """Return the offset before the first change in the oplog."""

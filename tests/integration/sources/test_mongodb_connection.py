@@ -24,7 +24,11 @@ from pymongo import timeout
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.base import ReadLimit
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, pinned_client, reach
+from airflow_cdc_provider.sources.mongodb.connection import (
+    ConnectionValues,
+    await_cluster_time,
+    pinned_client,
+)
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.raw_cursor import RawCursor
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -348,7 +352,7 @@ def test_sixteen_failed_attempts_and_their_pauses_end_a_run_after_twenty_minutes
     nowhere = {"host": "127.0.0.1", "port": free_port(), "extra": {"serverSelectionTimeoutMS": 20}}
     slept: list[float] = []
     with ConnectionValues.read(nowhere, 0.02).client() as client, pytest.raises(TransientError):
-        reach(client, MongodbAdvanced(), sleep=slept.append)
+        await_cluster_time(client, MongodbAdvanced(), sleep=slept.append)
     assert slept == [1, 2, 4, 8, 16, 32, 64, *[120] * 9]
     assert sum(slept) == 20 * 60 + 7
 

@@ -11,7 +11,7 @@ from pymongo import errors
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.mongodb import connection
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, reach
+from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_cluster_time
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions
 from airflow_cdc_provider.sources.mongodb.server_errors import ServerTimeout, translated
 from airflow_cdc_provider.sources.mongodb.snapshot import range_reader
@@ -186,7 +186,7 @@ def test_a_server_that_does_not_answer_is_tried_again_with_growing_pauses(
         caplog.at_level(logging.WARNING),
         pytest.raises(TransientError, match="the server doesn't respond"),
     ):
-        reach(ConnectionValues.read(address, 0.02).client(), advanced)
+        await_cluster_time(ConnectionValues.read(address, 0.02).client(), advanced)
     messages = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert messages == [f"retrying in {pause} s" for pause in ("0.1", "0.1", "0.2", "0.4")]
 
