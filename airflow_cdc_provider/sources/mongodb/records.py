@@ -3,7 +3,7 @@
 One event results in one record, positioned by cluster time and index (:mod:`.position`). A rename results in
 two more for its new name: a drop of the previous rows, and a signal that all of its rows arrived without
 events. An event that is broken at its top level becomes a record of kind ``quarantine`` at its position in
-the stream, with the reason as its ``schema_id``; other events are not affected. (Decoding detects documents
+the stream, with the reason as its ``reason``; other events are not affected. (Decoding detects documents
 that are broken inside.) ``dropDatabase`` follows the drops of its collections, and ``invalidate`` the event
 that caused it, so these two change nothing; they are stored with kind ``schema`` without a table.
 """
@@ -53,6 +53,7 @@ _OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLAC
 _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)
 _KINDS: Final = (CHANGE, DROP, SCHEMA, QUARANTINE)
 _INCOMPLETE: Final = "the cluster time or the operation is missing"
+_NO_ID: Final = "NO-KEY: the document has no _id"
 _TIMESTAMP: Final = CHANGE_SCHEMA.field("committed_at").type
 
 
@@ -148,7 +149,9 @@ def read_events(
             pa.array(facts.committed_us[rows], mask=~facts.complete[rows]).cast(_TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), len(rows)).cast(_TIMESTAMP),
             _transactions(data, facts, rows),
+            pa.nulls(len(rows), pa.string()),
             _reasons(data, spans, facts, rows),
+            pa.nulls(len(rows), pa.string()),
             span_column(pa.binary(), data, spans.starts[rows], spans.ends[rows]),
         ],
         schema=CHANGE_SCHEMA,
@@ -194,6 +197,8 @@ def snapshot_records(
             pa.nulls(count, _TIMESTAMP),
             pa.repeat(pa.scalar(captured_us, pa.int64()), count).cast(_TIMESTAMP),
             pa.nulls(count, pa.string()),
+            pa.nulls(count, pa.string()),
+            pc.if_else(pa.array(whole), pa.scalar(None, pa.string()), _NO_ID),
             pa.nulls(count, pa.string()),
             span_column(pa.binary(), data, spans.starts, spans.ends),
         ],

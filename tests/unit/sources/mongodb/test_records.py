@@ -187,7 +187,7 @@ def test_a_broken_event_is_quarantined_and_the_rest_is_captured(caplog: pytest.L
         found = records(*broken).to_pylist()
     assert [r["kind"] for r in found] == ["change", "change", "quarantine", "change", "quarantine", "change"]
     assert [found[n]["payload"] for n in (2, 4)] == [broken[2], broken[4]]
-    reasons = [r["schema_id"] for r in found]
+    reasons = [r["reason"] for r in found]
     assert reasons[:2] == [None, None]
     assert str(reasons[2]).startswith("BROKEN-EVENT: ")
     assert reasons[4] == "BROKEN-EVENT: the cluster time or the operation is missing"
