@@ -1,4 +1,4 @@
-"""What MongoDB's server makes of an update, in plain Python: its document diff, as change events have it.
+"""MongoDB's document diff in plain Python, as in the update descriptions of change events.
 
 Written after ``document_diff_calculator.cpp`` (how a difference is found) and
 ``change_stream_document_diff_parser.cpp`` (the order in an event) of server 6.0.
@@ -24,9 +24,9 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def hides_a_move(before: Any, after: Any) -> bool:
-    """Return whether a member went to the end of its document with the value that it had.
+    """Return whether a member moved to the end of its document with its value unchanged.
 
-    A description names it among the updated ones, without its position in the document.
+    A description has it as an updated member, without its position.
     """
     if not isinstance(before, Mapping):
         return any(_goes_in(b, a) and hides_a_move(b, a) for b, a in zip(before, after, strict=False))
@@ -38,7 +38,7 @@ def hides_a_move(before: Any, after: Any) -> bool:
 
 
 class _Parts(NamedTuple):
-    """Names of members by what became of them."""
+    """Names of members by kind of change."""
 
     updated: list[str]
     removed: list[str]

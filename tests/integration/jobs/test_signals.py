@@ -513,7 +513,7 @@ def test_a_user_who_may_not_write_marks_is_told_and_the_stream_goes_on(
         assert outcome.changes == 1
         record = store.state.records[-1]
         assert (record.id, record.outcome) == ("marked", "failed")
-        assert f"the user may not write marks of snapshots to {name}.signals" in record.detail
+        assert f"the user may not write watermarks of snapshots to {name}.signals" in record.detail
         # What needs no right to write goes on.
         store.declare("snapshot", incremental={"watermarks": "none"})
         store.copy("things", identity="plain")
