@@ -445,7 +445,7 @@ def _read(one: Any, place: str) -> Any:
     name = str(one.get("type", "")) if isinstance(one, Mapping) else ""
     if name not in TRANSFORMS:
         raise ConfigurationError(
-            f"option {place}.type is wrong", expected=f"one of {', '.join(TRANSFORMS)}", found=repr(name)
+            f"invalid value for option {place}.type", expected=f"one of {', '.join(TRANSFORMS)}", found=repr(name)
         )
     made = parse(TRANSFORMS[name], one, place)
     needed = _NEEDS_ONE.get(name, ())
@@ -460,9 +460,9 @@ def _refuse_halves(made: Any, place: str) -> None:
     if isinstance(made, (HeaderToValueOptions, ValueToHeaderOptions)) and len(made.fields) != len(
         made.headers
     ):
-        raise ConfigurationError(f"option {place} is wrong", expected="as many fields as headers")
+        raise ConfigurationError(f"invalid value for option {place}", expected="as many fields as headers")
     if isinstance(made, CastOptions) and made.to and made.fields:
-        raise ConfigurationError(f"option {place} is wrong", expected="fields, or to")
+        raise ConfigurationError(f"invalid value for option {place}", expected="fields, or to")
     if isinstance(made, TimestampOptions) and made.to == "string" and not made.format:
         raise ConfigurationError(f"option {place}.format is missing", expected="the form of the text")
     if isinstance(made, LogicalTableOptions) and made.key_field_regex and not made.key_field_replacement:

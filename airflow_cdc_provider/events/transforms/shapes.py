@@ -21,7 +21,7 @@ Shape = Literal["text", "documents", "cells", "avro", "rows"]
 """
 
 
-def refuse_impossible(transforms: Sequence[Any], shape: Shape) -> None:
+def validate_transforms(transforms: Sequence[Any], shape: Shape) -> None:
     """Refuse transforms that look into what has no fields.
 
     Args:

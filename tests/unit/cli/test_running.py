@@ -36,7 +36,7 @@ def test_a_declaration_is_read_in_both_forms(tmp_path: Path, capsys: pytest.Capt
     debezium.write_text("topic.prefix=shop\nmongodb.password=secret\n")
     assert read_connector(str(ours)).name == read_connector(str(debezium)).name == "shop"
     told = capsys.readouterr().err
-    assert told.startswith("note: property mongodb.password is left out")
+    assert told.startswith("note: property mongodb.password is ignored")
     assert "secret" not in told
     with pytest.raises(ConfigurationError):
         read_connector(str(tmp_path / "none.yaml"))

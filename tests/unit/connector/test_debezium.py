@@ -158,9 +158,9 @@ def test_metric_tags_are_taken_over() -> None:
     assert made.metric_tags == {"env": "prod", "team": "orders"}
     assert made.tags == {"env": "prod", "team": "orders", "connector": "shop", "source": "mongodb"}
     assert Connector.from_dict(made.to_dict()) == made
-    with pytest.raises(ConfigurationError, match=r"custom\.metric\.tags is wrong: expected k1=v1,k2=v2"):
+    with pytest.raises(ConfigurationError, match=r"custom\.metric\.tags: expected k1=v1,k2=v2"):
         connector(custom_metric_tags="prod")
-    with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
+    with pytest.raises(ConfigurationError, match="names other than the reserved tags"):
         connector(custom_metric_tags="connector=other")
 
 
@@ -183,7 +183,7 @@ def test_secrets_are_left_to_the_connection_and_told() -> None:
 )
 def test_what_would_change_events_is_refused_with_a_reason(name: str, value: str) -> None:
     dotted = name.replace("_", ".")
-    with pytest.raises(ConfigurationError, match=f"property {dotted} can't be followed") as refused:
+    with pytest.raises(ConfigurationError, match=f"property {dotted} is not supported") as refused:
         connector(**{name: value})
     assert refused.value.remedy
 
@@ -231,7 +231,7 @@ def test_debeziums_defaults_are_accepted(name: str, value: str) -> None:
     ],
 )
 def test_wrong_values_are_refused_with_what_is_expected(name: str, value: str) -> None:
-    with pytest.raises(ConfigurationError, match="is wrong: expected"):
+    with pytest.raises(ConfigurationError, match=": expected"):
         connector(**{name: value})
 
 
@@ -241,7 +241,7 @@ def test_an_unknown_property_is_refused_with_the_nearest_name() -> None:
 
 
 def test_keys_and_values_must_be_written_alike() -> None:
-    with pytest.raises(ConfigurationError, match="written alike"):
+    with pytest.raises(ConfigurationError, match="must have the same setting"):
         connector(key_converter_schemas_enable="true", value_converter_schemas_enable="false")
 
 
@@ -292,7 +292,7 @@ def test_cassandra_options_are_mapped() -> None:
 )
 def test_cassandras_snapshot_modes_are_taken_in_any_case(value: str, mode: str) -> None:
     assert from_debezium({**CASSANDRA, "snapshot.mode": value}).connector.snapshot.mode == mode
-    with pytest.raises(ConfigurationError, match=r"snapshot\.mode is wrong: expected one of initial, always"):
+    with pytest.raises(ConfigurationError, match=r"snapshot\.mode: expected one of initial, always"):
         from_debezium({**CASSANDRA, "snapshot.mode": f"{value}ly"})
 
 
@@ -337,7 +337,7 @@ def test_the_connect_timeout_bounds_an_attempt() -> None:
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no connector file"):
+    with pytest.raises(ConfigurationError, match=r"connector file .* does not exist"):
         load_debezium_properties(tmp_path / "none.properties")
 
 
@@ -360,7 +360,7 @@ def test_every_known_property_is_mapped_left_out_or_refused_on_purpose(kind: str
 def test_patterns_that_the_server_cannot_apply_are_told() -> None:
     def notes(value: str) -> list[str]:
         imported = from_debezium({"topic.prefix": "shop", "collection.include.list": value})
-        return [note for note in imported.notes if "can't apply" in note]
+        return [note for note in imported.notes if "can't evaluate" in note]
 
     assert notes(r"shop\.orders,shop\.a[0-9]+") == []
     (note,) = notes(r"shop\.orders,shop\.b\d")
@@ -386,9 +386,9 @@ def test_what_is_asked_of_the_cursor_is_taken_over() -> None:
     default = source()
     assert (default.stream.oversize, default.advanced.max_await_seconds) == ("split", 1.0)
     for wrong in ("[{", "{}", '[{"$out": "x"}]', '[{"$unset": "_id"}]'):
-        with pytest.raises(ConfigurationError, match="pipeline is wrong"):
+        with pytest.raises(ConfigurationError, match="pipeline: expected"):
             source(cursor_pipeline=wrong)
-    with pytest.raises(ConfigurationError, match="above 0 where the mode is skip"):
+    with pytest.raises(ConfigurationError, match="above 0 with mode skip"):
         source(cursor_oversize_handling_mode="skip", cursor_oversize_skip_threshold="0")
     with pytest.raises(ConfigurationError, match="skip_over_bytes is missing"):
         source(cursor_oversize_handling_mode="skip")
@@ -406,9 +406,9 @@ def test_snapshot_modes_are_taken_over_or_refused_with_the_reason() -> None:
     }
     for name, mode in modes.items():
         assert connector(snapshot_mode=name.upper()).snapshot.mode == mode
-    with pytest.raises(ConfigurationError, match="Java classes"):
+    with pytest.raises(ConfigurationError, match="Java class"):
         connector(snapshot_mode="custom", snapshot_mode_custom_name="mine")
-    with pytest.raises(ConfigurationError, match="is wrong: expected one of initial"):
+    with pytest.raises(ConfigurationError, match=": expected one of initial"):
         connector(snapshot_mode="sometimes")
 
 
@@ -431,7 +431,7 @@ def test_a_configured_snapshot_mode_is_the_one_that_does_the_same(flags: str, mo
     based_on = {f"snapshot.mode.configuration.based.{flag}": "true" for flag in flags.split()}
     properties = {**MONGODB, "snapshot.mode": "configuration_based", **based_on}
     if mode is None:
-        with pytest.raises(ConfigurationError, match="can't be followed: expected start"):
+        with pytest.raises(ConfigurationError, match=r"unsupported combination of flags .*expected start"):
             from_debezium(properties)
     else:
         assert from_debezium(properties).connector.snapshot.mode == mode
@@ -474,7 +474,7 @@ def test_a_target_says_nothing_where_everything_is_watched() -> None:
     imported = from_debezium({**MONGODB, "capture.target": "shop"})
     assert isinstance(imported.connector.source, MongodbOptions)
     assert imported.connector.source.target == ""
-    assert any("capture.target is left out" in note for note in imported.notes)
+    assert any("capture.target is ignored" in note for note in imported.notes)
     with pytest.raises(ConfigurationError, match=r"source\.target is wrong"):
         source(capture_scope="database")
     assert source(capture_scope="collection", capture_target="db.a.b").target == "db.a.b"
@@ -556,9 +556,9 @@ def test_transforms_are_taken_over_with_their_settings() -> None:
     assert (outbox.event_timestamp, outbox.route_by) == ("at", "kind")
     assert outbox.additional == ("a:header", "b:envelope:c")
     for name, value, message in (
-        ("transforms.u.type", "com.example.Other", "transforms can't be followed"),
+        ("transforms.u.type", "com.example.Other", "transforms is not supported"),
         ("transforms.u.no.such", "1", "unknown property transforms.u.no.such"),
-        ("transforms.u.predicate", "p", "transforms.u.predicate can't be followed"),
+        ("transforms.u.predicate", "p", "transforms.u.predicate is not supported"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             from_debezium({**properties, name: value})
@@ -567,10 +567,10 @@ def test_transforms_are_taken_over_with_their_settings() -> None:
 def test_choices_of_one_source_are_refused_for_the_other() -> None:
     cassandra = {"name": "c", "source": {"type": "cassandra", "cdc_raw": "/x"}}
     for publish in ({"transactions": True}, {"envelope": "document"}, {"unwrap": {"enabled": True}}):
-        with pytest.raises(ConfigurationError, match="is for source mongodb"):
+        with pytest.raises(ConfigurationError, match="is not supported for source"):
             Connector.from_dict({**cassandra, "publish": publish})
     mongodb = {"name": "m", "source": {"type": "mongodb"}}
-    with pytest.raises(ConfigurationError, match="is for source cassandra"):
+    with pytest.raises(ConfigurationError, match="is only supported for source cassandra"):
         Connector.from_dict({**mongodb, "publish": {"envelope": "datastax"}})
     with pytest.raises(ConfigurationError, match="exclude each other"):
         Connector.from_dict({**mongodb, "publish": {"envelope": "document", "unwrap": {"enabled": True}}})
@@ -579,8 +579,8 @@ def test_choices_of_one_source_are_refused_for_the_other() -> None:
 @pytest.mark.covers("MDB-SNAP-13")
 def test_a_plug_in_for_locks_is_left_out_as_none_are_taken() -> None:
     imported = from_debezium({**MONGODB, "snapshot.locking.mode.custom.name": "mine"})
-    assert any("no locks are taken" in note for note in imported.notes)
-    with pytest.raises(ConfigurationError, match="Java classes"):
+    assert any("snapshots take no locks" in note for note in imported.notes)
+    with pytest.raises(ConfigurationError, match="Java class"):
         connector(snapshot_query_mode="custom")
 
 
@@ -603,7 +603,7 @@ def test_properties_of_signals_and_incremental_snapshots_are_taken_over() -> Non
     assert (signals.collection, signals.file) == ("shop.signals", "/var/cdc/signals.txt")
     assert signals.poll_interval_seconds == 2.5
     assert (incremental.chunk_size, incremental.watermarks) == (4096, "insert_delete")
-    assert any("jmx is channel airflow" in note for note in imported.notes)
+    assert any("jmx becomes channel airflow" in note for note in imported.notes)
     plain = from_debezium(MONGODB).connector
     assert plain.signals.channels == ("source", "airflow")
     assert plain.snapshot.incremental.watermarks == "none"

@@ -55,7 +55,7 @@ def test_connections_and_patience_are_no_part_of_the_form_but_names_of_topics_ar
     ],
 )
 def test_what_readers_of_pulsar_do_not_expect_is_refused(publish: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"option {told} doesn't go with publish.pulsar"):
+    with pytest.raises(ConfigurationError, match=f"option {told} can't be combined with publish.pulsar"):
         connector(**publish)
     connector(**{**publish, "pulsar": {}, **({"cassandra": {"reread": True}} if "cassandra" in told else {})})
 

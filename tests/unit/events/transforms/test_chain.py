@@ -158,7 +158,7 @@ def test_hashes_are_of_salt_and_text_and_the_salt_is_never_shown(monkeypatch: py
     as_java = b"\xac\xed\x00\x05t\x00\x03a@x"
     assert short[0][3]["after"]["email"] == hashlib.sha1(b"hunter2" + as_java).hexdigest()[:8]  # noqa: S324
     assert "hunter2" not in repr(read_transforms([options]))
-    with pytest.raises(ConfigurationError, match="salt is wrong") as refused:
+    with pytest.raises(ConfigurationError, match="salt: expected") as refused:
         read_transforms([{**options, "salt": "hunter2"}])
     assert "hunter2" not in str(refused.value)
     with pytest.raises(ConfigurationError, match="no text can't be hashed"):
@@ -211,19 +211,19 @@ def test_what_does_not_fit_the_records_is_told(transform: dict[str, Any], told: 
     ("transform", "told"),
     [
         ({"type": "filter"}, r"publish.transforms\[0\].condition is missing"),
-        ({"type": "filtr"}, r"publish.transforms\[0\].type is wrong: expected one of filter"),
-        ({}, r"publish.transforms\[0\].type is wrong"),
+        ({"type": "filtr"}, r"invalid value for option publish.transforms\[0\].type: expected one of filter"),
+        ({}, r"invalid value for option publish.transforms\[0\].type"),
         ({"type": "drop", "wen": {}}, r"unknown option publish.transforms\[0\].wen.*Did you mean when"),
-        ({"type": "drop", "when": {"condition": "value.a +"}}, r"when.condition is wrong"),
-        ({"type": "drop", "when": {"topic": "("}}, r"when.topic is wrong"),
-        ({"type": "rename_topic", "regex": "(", "replacement": "x"}, "regex is wrong"),
-        ({"type": "rename_topic", "regex": ".*", "replacement": "$x"}, "replacement is wrong"),
+        ({"type": "drop", "when": {"condition": "value.a +"}}, r"when.condition: expected"),
+        ({"type": "drop", "when": {"topic": "("}}, r"when.topic: expected"),
+        ({"type": "rename_topic", "regex": "(", "replacement": "x"}, "regex: expected"),
+        ({"type": "rename_topic", "regex": ".*", "replacement": "$x"}, "replacement: expected"),
         ({"type": "fields"}, "says nothing: expected include or exclude or renames"),
-        ({"type": "cast", "fields": {"a": "int9"}}, "fields is wrong: expected types of int8"),
+        ({"type": "cast", "fields": {"a": "int9"}}, "fields: expected types of int8"),
         ({"type": "timestamp", "field": "a", "to": "string"}, "format is missing"),
-        ({"type": "timestamp", "field": "a", "to": "string", "format": "MMMM"}, "format is wrong"),
+        ({"type": "timestamp", "field": "a", "to": "string", "format": "MMMM"}, "format: expected"),
         ({"type": "header_to_value", "fields": ["a"], "headers": ["b", "c"], "operation": "move"}, "as many"),
-        ({"type": "hash", "fields": ["a"], "salt": "${env:S}", "algorithm": "none"}, "algorithm is wrong"),
+        ({"type": "hash", "fields": ["a"], "salt": "${env:S}", "algorithm": "none"}, "algorithm: expected"),
     ],
 )
 def test_wrong_options_are_told_by_their_place(transform: dict[str, Any], told: str) -> None:

@@ -147,7 +147,7 @@ def test_topics_may_be_named_otherwise() -> None:
     named = printed(topic_pattern="data-{database}.{table}_{prefix}")
     assert named[0]["topic"] == "data-shop_e.scalars_p"
     for pattern in ("data", "{keyspace}", "{table} x"):
-        with pytest.raises(ConfigurationError, match="topic_pattern is wrong"):
+        with pytest.raises(ConfigurationError, match="topic_pattern: expected"):
             printed(topic_pattern=pattern)
 
 
