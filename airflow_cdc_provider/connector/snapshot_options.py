@@ -61,7 +61,7 @@ class SnapshotOptions:
         ""
         ""
         "snapshot "
-        "immediately; go_on: continue without the lost changes and report them. auto: snapshot with mode "
+        "immediately; go_on: skip the lost changes and report them. auto: snapshot with mode "
         "when_needed or always, else fail; fail_once if only some changes are lost, as in Cassandra",
         "auto",
     )
