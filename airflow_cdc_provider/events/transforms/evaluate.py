@@ -226,8 +226,9 @@ class _Evaluator:
         bounds = node.arguments[1:]
         if not all(isinstance(bound, Constant) and isinstance(bound.value, int) for bound in bounds):
             raise self._error(node.where, "whole numbers as bounds of substring", "something else")
-        first, *length = (int(bound.value) for bound in bounds)  # type: ignore[union-attr,arg-type]  # see
-        above start = first - 1 if not length:
+        first, *length = (int(bound.value) for bound in bounds)  # type: ignore[union-attr,arg-type]  # see above
+        start = first - 1
+        if not length:
             return pc.utf8_slice_codeunits(texts, max(start, 0))
         stop = max(start + length[0], 0)
         return pc.utf8_slice_codeunits(texts, max(start, 0), max(stop, start, 0))

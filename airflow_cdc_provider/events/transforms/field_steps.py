@@ -187,8 +187,7 @@ def cast_fields(column: Column, fields: Mapping[str, str], to: str) -> Column:
     if to:
         return _cast(column, to, keeps_name=True)
     for path, kind in fields.items():
-        column = at_path(column, path, lambda field, kind=kind: _cast(field, kind))  # type: ignore[misc]  #
-        bound now
+        column = at_path(column, path, lambda field, kind=kind: _cast(field, kind))  # type: ignore[misc]  # bound now
     return column
 
 
