@@ -20,7 +20,7 @@ from airflow_cdc_provider.changes.text_kernels import binary_slices, join
 from airflow_cdc_provider.events.avro_converter import to_avro
 from airflow_cdc_provider.events.avro_schema import AvroSchema, avro_of_connect, check_names
 from airflow_cdc_provider.events.connect import ConnectSchema
-from airflow_cdc_provider.events.framing import Registrar, SchemaType, TopicSchema, frame, lead
+from airflow_cdc_provider.events.framing import Registrar, SchemaType, TopicSchema, frame, wire_prefix
 from airflow_cdc_provider.events.json_converter import base64, quote, to_json
 from airflow_cdc_provider.events.json_schema import json_schema_of_connect, with_entry_objects
 from airflow_cdc_provider.events.names import Adjustment, adjust_avro_names, adjust_names
@@ -306,7 +306,7 @@ class _Side:
         prefixes = []
         for number in used:
             indexes = self._protobuf[number].indexes if self._converter == "protobuf" else ()
-            prefixes.append(lead(registrar.schema_id(self._topic_schema(number)), indexes))
+            prefixes.append(wire_prefix(registrar.schema_id(self._topic_schema(number)), indexes))
         return frame(prefixes, which, written)
 
     def _topic_schema(self, number: int) -> TopicSchema:

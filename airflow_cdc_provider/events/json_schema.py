@@ -1,10 +1,6 @@
-"""JSON Schemas of keys and values, as Confluent's JsonSchemaConverter makes them of Connect's schemas.
+"""JSON Schemas of Connect schemas, like Confluent's JsonSchemaConverter.
 
-Its class ``JsonSchemaData`` (draft 7): ``title`` is the schema's name; ``connect.type`` tells types that JSON
-doesn't tell apart, ``connect.index`` the order of fields; ``connect.version`` and ``connect.parameters`` are
-what they are for Connect; what may be null is a union with null. Maps whose keys are no strings are lists of
-objects with ``key`` and ``value``, in schemas and in what they describe. The order of a schema's own members
-is ours: registries compare what they mean.
+Format of its class ``JsonSchemaData`` (draft 7): ``title`` is the schema name; ``connect.type`` distinguishes types that are equal in JSON; ``connect.index`` is the order of fields; ``connect.version`` and ``connect.parameters`` are those of Connect; nullable types are unions with null. Maps whose keys are not strings are arrays of objects with ``key`` and ``value``, in schemas and data. The order of members in a schema may differ, which registries ignore.
 """
 
 from __future__ import annotations
@@ -27,16 +23,16 @@ _TYPES: Final[dict[str, tuple[str, str]]] = {
     "string": ("string", ""),
     "bytes": ("string", "bytes"),
 }
-"""Types of JSON Schema and ``connect.type``, by Connect's."""
+"""Types of JSON Schema and ``connect.type``, by Connect type."""
 
 
 def json_schema_of_connect(schema: ConnectSchema) -> str:
-    """Return the text of the JSON Schema that describes rows of a Connect schema."""
+    """Return the JSON Schema of a Connect schema."""
     return json.dumps(_shown(schema, None), separators=(",", ":"), ensure_ascii=False)
 
 
 def with_entry_objects(schema: ConnectSchema) -> ConnectSchema:
-    """Return a schema whose maps with keys that are no strings are written as objects with key and value."""
+    """Return a schema whose maps with non-string keys are written as objects with key and value."""
     fields = tuple((name, with_entry_objects(one)) for name, one in schema.fields)
     items = with_entry_objects(schema.items) if schema.items else None
     keys = with_entry_objects(schema.keys) if schema.keys else None

@@ -144,7 +144,7 @@ def test_a_null_where_none_may_be_is_refused() -> None:
     ("name", "column"), [("my-prefix.t", "a"), ("k.t", "a b"), ("k.t", "1a"), ("k.ü", "a")]
 )
 def test_names_that_avro_does_not_know_are_refused(name: str, column: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no name in Avro.*publish\.field_names"):
+    with pytest.raises(ConfigurationError, match=r"is not a valid Avro name.*publish\.field_names"):
         check_names(avro_of_struct(name, "", pa.struct([(column, pa.int64())])))
 
 

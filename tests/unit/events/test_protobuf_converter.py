@@ -359,7 +359,7 @@ def test_what_protobuf_has_not_is_refused_by_name() -> None:
     lists = ConnectSchema("array", items=ConnectSchema("array", items=STRING))
     with pytest.raises(ConfigurationError, match="field 'l' is a list of arrays"):
         protobuf_of_connect(struct("T", ("l", lists)), "plain")
-    with pytest.raises(ConfigurationError, match="'a-b' is no name in Protobuf"):
+    with pytest.raises(ConfigurationError, match="'a-b' is not a valid Protobuf name"):
         protobuf_of_connect(struct("T", ("a-b", STRING)), "plain")
     with pytest.raises(ConfigurationError, match="no message that is a array"):
         protobuf_of_connect(lists, "plain")

@@ -269,7 +269,7 @@ def test_names_are_made_fit_for_avro_where_it_is_written() -> None:
     event = printed(key="avro", value="avro", schemas=True, topic_prefix="my-prefix")[0]
     assert event["topic"].startswith("my-prefix.")
     assert event["key_schema"]["namespace"] == "io.debezium.connector.cassandra.my_prefix.shop_e.scalars"
-    with pytest.raises(ConfigurationError, match="'my-prefix' is no name in Avro"):
+    with pytest.raises(ConfigurationError, match="'my-prefix' is not a valid Avro name"):
         printed(key="avro", topic_prefix="my-prefix", schema_names="none")
     shown = json.loads(printed(schemas=True, topic_prefix="my-prefix")[0]["key"])["schema"]["name"]
     assert shown == "io.debezium.connector.cassandra.my-prefix.shop_e.scalars.Key"

@@ -86,7 +86,7 @@ def test_the_positions_have_as_many_copies_and_topics_are_no_part_of_a_positions
     [
         (
             {"partitions": 0},
-            r"invalid value for option publish\.topics\.partitions: expected a number from 1, or -1",
+            r"invalid value for option publish\.topics\.partitions: expected a positive integer, or -1",
         ),
         ({"groups": [{"include": []}]}, r"groups\[0\]\.include: expected at least one"),
         ({"groups": [{"include": ["a("]}]}, r"expected regular expressions \('a\('"),

@@ -121,7 +121,7 @@ def test_topics_are_named_by_a_class_of_ones_own(tmp_path: Path) -> None:
     for place in (f"{HERE}:Missing", "no_such_module_anywhere:X"):
         with pytest.raises(ConfigurationError, match=r"topic_naming can't be loaded"):
             shown(tmp_path, [change()], {"topic_naming": place})
-    with pytest.raises(ConfigurationError, match="names no topics"):
+    with pytest.raises(ConfigurationError, match="is not a topic naming strategy"):
         shown(tmp_path, [change()], {"topic_naming": f"{HERE}:NoStrategy"})
     with pytest.raises(ConfigurationError, match=r"publish\.topic_naming"):
         shown(tmp_path, [change()], {"topic_naming": "ByTeam"})
