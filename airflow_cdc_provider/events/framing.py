@@ -53,11 +53,12 @@ class Registrar(Protocol):
 
     def schema_id(self, schema: TopicSchema) -> int:
         """Return the ID of a schema.
-        
+
         Called once per topic and batch, in every process that encodes.
 
         Raises:
-            ConfigurationError: The registry rejects the schema, or doesn't have it and registration is disabled.
+            ConfigurationError: The registry rejects the schema, or doesn't have it and registration is
+                disabled.
             TransientError: The registry is unavailable.
         """
         ...
@@ -65,7 +66,7 @@ class Registrar(Protocol):
 
 def wire_prefix(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
     """Return the prefix of records with a schema.
-    
+
     Args:
         schema_id: ID of the schema.
         indexes: Protobuf: message indexes; otherwise empty.
@@ -79,7 +80,7 @@ def wire_prefix(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
 
 def frame(prefixes: Sequence[bytes], which: np.ndarray, payload: pa.Array) -> pa.LargeBinaryArray:
     """Prefix each row.
-    
+
     Args:
         prefixes: Prefixes from :func:`wire_prefix`.
         which: Index of the prefix of each row.

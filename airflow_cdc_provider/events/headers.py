@@ -20,7 +20,7 @@ def context_headers(
     logical_name: str, task_id: str, connector: str, run_id: str
 ) -> tuple[tuple[str, str], ...]:
     """Return names and JSON of Debezium's context headers, in its order.
-    
+
     All data records and tombstones of a run have these headers.
 
     Args:
@@ -45,6 +45,7 @@ def node_headers(events: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the header with each event's node, by header name.
 
     Args:
-        events: Column ``node`` has the node's host ID, null for events without a single node. Without the column no header is added.
+        events: Column ``node`` has the node's host ID, null for events without a single node. Without the
+            column no header is added.
     """
     return {NODE: quote(events["node"])} if "node" in events.schema.names else {}

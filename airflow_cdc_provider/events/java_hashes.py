@@ -1,6 +1,7 @@
 """Iteration order of strings in Java's ``HashMap`` and ``HashSet``, which is visible in Debezium's events.
 
-Buckets are ordered by hash, entries of a bucket by insertion; the initial 16 buckets double at a load factor of 0.75.
+Buckets are ordered by hash, entries of a bucket by insertion; the initial 16 buckets double at a load factor
+of 0.75.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 r"""Kafka's JsonConverter over Arrow columns: rows to JSON text, column by column.
 
-Each column is converted to a column of JSON and structs concatenate those of their fields, without Python objects per row. The output equals Jackson's byte for byte: no white space, fields in schema order, text escaped only where JSON requires it (control characters as ``\u00XX`` in capitals; characters outside the BMP as two
-escapes), bytes in base64, floating-point numbers in Java's format, NaN and infinities as strings.
+Each column is converted to a column of JSON and structs concatenate those of their fields, without Python
+objects per row. The output equals Jackson's byte for byte: no white space, fields in schema order, text
+escaped only where JSON requires it (control characters as ``\u00XX`` in capitals; characters outside the BMP
+as two escapes), bytes in base64, floating-point numbers in Java's format, NaN and infinities as strings.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def _texts(schema: ConnectSchema, column: pa.Array) -> Any:
 
 def _pieces(schema: ConnectSchema, column: pa.Array) -> Iterator[pa.Array | str]:
     """Yield the pieces of a struct's text; nested structs without nulls are expanded.
-    
+
     Expansion avoids copies, and values that are constant in a batch are written once.
     """
     if not schema.fields:

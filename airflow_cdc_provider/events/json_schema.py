@@ -1,6 +1,10 @@
 """JSON Schemas of Connect schemas, like Confluent's JsonSchemaConverter.
 
-Format of its class ``JsonSchemaData`` (draft 7): ``title`` is the schema name; ``connect.type`` distinguishes types that are equal in JSON; ``connect.index`` is the order of fields; ``connect.version`` and ``connect.parameters`` are those of Connect; nullable types are unions with null. Maps whose keys are not strings are arrays of objects with ``key`` and ``value``, in schemas and data. The order of members in a schema may differ, which registries ignore.
+Format of its class ``JsonSchemaData`` (draft 7): ``title`` is the schema name; ``connect.type`` distinguishes
+types that are equal in JSON; ``connect.index`` is the order of fields; ``connect.version`` and
+``connect.parameters`` are those of Connect; nullable types are unions with null. Maps whose keys are not
+strings are arrays of objects with ``key`` and ``value``, in schemas and data. The order of members in a
+schema may differ, which registries ignore.
 """
 
 from __future__ import annotations

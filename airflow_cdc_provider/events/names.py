@@ -1,6 +1,7 @@
 """Adjustment of names of schemas and fields for Avro, like Debezium's adjustment modes.
 
-``avro`` replaces each invalid character with ``_``; ``avro_unicode`` escapes it as ``_u`` and its hexadecimal code, also for ``_`` itself, so that distinct names stay distinct.
+``avro`` replaces each invalid character with ``_``; ``avro_unicode`` escapes it as ``_u`` and its hexadecimal
+code, also for ``_`` itself, so that distinct names stay distinct.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Protobuf's binary encoding over Arrow columns: rows to bytes, column by column.
 
-Each field is encoded to a column of bytes with tags, empty if omitted, and messages concatenate those of their fields, without Python objects per row. The bytes equal those of Protobuf's Java library: fields in order of their numbers, numeric arrays packed, fields without presence omitted if they have their type's default.
+Each field is encoded to a column of bytes with tags, empty if omitted, and messages concatenate those of
+their fields, without Python objects per row. The bytes equal those of Protobuf's Java library: fields in
+order of their numbers, numeric arrays packed, fields without presence omitted if they have their type's
+default.
 
 Wire format (protobuf.dev, "Encoding"): a tag is ``number << 3 | type``; type 0 is a varint, negative numbers
 in ten bytes; 1 and 5 are eight and four bytes, little-endian; 2 is a length and as many bytes.

@@ -1,8 +1,10 @@
 """Protobuf schemas of keys and values.
 
-They are derived from Connect schemas by the rules of Confluent's ProtobufConverter (class ``ProtobufData``), in the format of its ``ProtobufSchema``:
+They are derived from Connect schemas by the rules of Confluent's ProtobufConverter (class ``ProtobufData``),
+in the format of its ``ProtobufSchema``:
 
-* proto3; the message has the name of the schema, the part before the last dot is its package; without a name it is
+* proto3; the message has the name of the schema, the part before the last dot is its package; without a name
+it is
   ``ConnectDefault1``;
 * a nested struct is a nested message with the last part of its name, plus ``Message`` if a field has the same
   name;
@@ -11,7 +13,9 @@ They are derived from Connect schemas by the rules of Confluent's ProtobufConver
   ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``; all others map by their type;
 * a key or value that is not a struct is a message of ``google/protobuf/wrappers.proto``.
 
-Differences: if two structs in a message have the same name, like columns of Cassandra, the second is named ``<name>_<field>``, where Confluent's converter fails; and the imports of field options are included, so that ``protoc`` can parse the text.
+Differences: if two structs in a message have the same name, like columns of Cassandra, the second is named
+    ``<name>_<field>``, where Confluent's converter fails; and the imports of field options are included, so
+    that ``protoc`` can parse the text.
 """
 
 from __future__ import annotations
@@ -160,7 +164,7 @@ class ProtobufSchema:
 
 def protobuf_of_connect(schema: ConnectSchema, nullables: Nullables) -> ProtobufSchema:
     """Return the Protobuf schema of a Connect schema.
-    
+
     Args:
         schema: Schema of the rows.
         nullables: Declaration of nullable fields.

@@ -1,6 +1,8 @@
 """Kafka's StringConverter over Arrow columns: Java's ``toString`` of rows, column by column.
 
-Text is unchanged, numbers and booleans have Java's format, structs are ``Struct{a=1,b=x}`` without nulls, arrays ``[1, 2]``, maps ``{k=v, l=w}``; nothing is escaped. Java's ``toString`` of bytes is their memory address.
+Text is unchanged, numbers and booleans have Java's format, structs are ``Struct{a=1,b=x}`` without nulls,
+arrays ``[1, 2]``, maps ``{k=v, l=w}``; nothing is escaped. Java's ``toString`` of bytes is their memory
+address.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def topic_name(*parts: str, delimiter: str = ".") -> str:
         delimiter: Delimiter of the parts.
 
     Returns:
-        The name: each invalid UTF-16 unit is replaced with ``_``, truncated to 249 characters, never ``.`` or ``..``.
+        The name: each invalid UTF-16 unit is replaced with ``_``, truncated to 249 characters, never ``.`` or
+        ``..``.
     """
     name = _NOT_ALLOWED.sub(lambda match: "_" * (2 if ord(match[0]) > 0xFFFF else 1), delimiter.join(parts))
     name = name[:_MAX_LENGTH]
@@ -51,10 +52,10 @@ class TopicNamingStrategy(Protocol):
 @cache
 def load_strategy(class_path: str) -> TopicNamingStrategy:
     """Load a topic naming strategy.
-    
+
     Args:
         class_path: ``package.module:Class``.
-    
+
     Raises:
         ConfigurationError: The class can't be loaded, or lacks the method.
     """
@@ -75,8 +76,8 @@ class TopicNaming:
     Args:
         prefix: The connector's topic prefix.
         delimiter: Delimiter of the parts.
-        pattern: Alternative to prefix, database and table with delimiters: text with ``{prefix}``, ``{database}`` and
-            ``{table}``; empty for none.
+        pattern: Alternative to prefix, database and table with delimiters: text with ``{prefix}``,
+            ``{database}`` and ``{table}``; empty for none.
         strategy: Custom strategy, which takes precedence.
     """
 
@@ -112,4 +113,6 @@ class TopicNaming:
 @cache
 def _warn_adjusted(topic: str, table: str) -> None:
     """Warn once that a topic name was adjusted, so that two tables might share it."""
-    log.warning("topic %s of %s has an adjusted name: its characters are not all valid in Kafka", topic, table)
+    log.warning(
+        "topic %s of %s has an adjusted name: its characters are not all valid in Kafka", topic, table
+    )

@@ -1,8 +1,12 @@
 """Transaction metadata: the field ``transaction`` of events, and BEGIN and END records.
 
-Without bounds from the source, a transaction starts with its first event and ends with the first event of another transaction or of none. The last transaction of a run stays open: its counts are stored as an :class:`OpenTransaction`, and the next run continues counting without a second BEGIN. The format is Debezium's: ``docs/formats/mongodb-events.md``, section 8.
+Without bounds from the source, a transaction starts with its first event and ends with the first event of
+another transaction or of none. The last transaction of a run stays open: its counts are stored as an
+:class:`OpenTransaction`, and the next run continues counting without a second BEGIN. The format is
+Debezium's: ``docs/formats/mongodb-events.md``, section 8.
 
-If the source reports the bounds (Vitess), :func:`bound` uses them; then transactions without events also have BEGIN and END records.
+If the source reports the bounds (Vitess), :func:`bound` uses them; then transactions without events also have
+BEGIN and END records.
 """
 
 from __future__ import annotations
@@ -221,7 +225,7 @@ def _in_hash_order(pairs: _Pairs, names: pa.Array) -> _Pairs:
 
 def build(tracked: Tracked | Bounded, topic: str) -> Envelope:
     """Build the envelope of BEGIN and END records, without headers.
-    
+
     Args:
         tracked: Result of :func:`track` or :func:`bound`.
         topic: Topic of the records.

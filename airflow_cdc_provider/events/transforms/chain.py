@@ -1,6 +1,9 @@
 """Chain of transforms in declaration order, between envelopes and the encoder.
 
-A record of Kafka Connect is a row of a piece's columns; transforms take and return pieces, without Python objects per row. Before the first transform, tombstones become separate records, as in Connect, so that predicates can select them. If a predicate selects some rows of a piece, the piece is split; the encoder restores the order of rows.
+A record of Kafka Connect is a row of a piece's columns; transforms take and return pieces, without Python
+objects per row. Before the first transform, tombstones become separate records, as in Connect, so that
+predicates can select them. If a predicate selects some rows of a piece, the piece is split; the encoder
+restores the order of rows.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _TIMESTAMP: Final = ConnectSchema("int64", name="org.apache.kafka.connect.data.T
 @dataclass(frozen=True)
 class Chain:
     """Transforms that are applied in order.
-    
+
     Args:
         transforms: Options of the transforms.
         lenient: Whether missing fields are null in expressions, because documents have no fixed fields.
@@ -47,7 +50,7 @@ class Chain:
         """Transform records.
 
         Args:
-            pieces: The records; rows with tombstones are in one piece only.
+        pieces: The records; rows with tombstones are in one piece only.
 
         Returns:
             The transformed records.

@@ -30,7 +30,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
 @dataclass(frozen=True)
 class Column:
     """Keys, values or one of their fields.
-    
+
     Args:
         schema: Schema of the column.
         values: One value per row. An Arrow column of type null is valid for any schema.
@@ -75,7 +75,9 @@ class Column:
         names = [name for name, _ in members]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigurationError(f"a transform creates duplicate field {twice}", remedy="rename one of them")
+            raise ConfigurationError(
+                f"a transform creates duplicate field {twice}", remedy="rename one of them"
+            )
         schema = replace(self.schema, fields=tuple((name, column.schema) for name, column in members))
         return Column(schema, self._struct(members))
 
@@ -108,8 +110,9 @@ def reshaped(envelope: Envelope, side: Side, change: Change) -> Envelope:
     Args:
         envelope: The records; destinations' schemas differ in names only.
         side: Whether to change keys or values.
-            change: Returns another column of the same length. Called once per destination, with all rows for the first
-                and none for the others.
+        change: Returns another column of the same length. Called once per destination, with all rows for
+            the first
+            and none for the others.
 
     Raises:
         ConfigurationError: Values are text with the whole event.
@@ -138,7 +141,7 @@ def reshaped(envelope: Envelope, side: Side, change: Change) -> Envelope:
 
 def at_path(column: Column, path: str, change: Callable[[Column], Column | None]) -> Column:
     """Change a field by name or dotted path.
-    
+
     Missing fields are ignored, because records of other topics may have them.
 
     Args:

@@ -1,6 +1,7 @@
 """Evaluation of expressions on record columns, with one Arrow kernel call per operation.
 
-Integers have 64 bits, other numbers are doubles, text is Arrow's large string, so results don't depend on the types of a batch's columns.
+Integers have 64 bits, other numbers are doubles, text is Arrow's large string, so results don't depend on the
+types of a batch's columns.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NUMBER: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 @dataclass(frozen=True)
 class Scope:
     """Records to evaluate an expression on.
-    
+
     Args:
         envelope: The records.
         lenient: Whether missing fields are null, because documents have no fixed fields.

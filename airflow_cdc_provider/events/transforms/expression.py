@@ -15,7 +15,10 @@ functions          ``length``, ``lower``, ``upper``, ``trim``, ``substring``, ``
                    text matches), ``cast(x as bigint | double | text | boolean)``
 =================  =====================================================================================
 
-Null has SQL semantics: comparisons with null are neither true nor false. Regular expressions are RE2, with linear time. Other SQL (subqueries, columns by number, functions of the current time) is rejected when the declaration is loaded, as are comparisons of incompatible types. sqlglot parses; this module converts its output to a tree that has only the operations above.
+Null has SQL semantics: comparisons with null are neither true nor false. Regular expressions are RE2, with
+linear time. Other SQL (subqueries, columns by number, functions of the current time) is rejected when the
+declaration is loaded, as are comparisons of incompatible types. sqlglot parses; this module converts its
+output to a tree that has only the operations above.
 """
 
 from __future__ import annotations
@@ -64,7 +67,8 @@ def parse_expression(text: str, kind: Kind) -> Expression:
         kind: Expected type of the result.
 
     Raises:
-        ConfigurationError: It is invalid, too large, or has incompatible types; the message shows the position.
+        ConfigurationError: It is invalid, too large, or has incompatible types; the message shows the
+            position.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -73,7 +77,9 @@ def parse_expression(text: str, kind: Kind) -> Expression:
         raise ConfigurationError(
             "an expression is too long", expected=f"{MAX_CHARACTERS} characters", found=str(len(text))
         )
-    _LOG.setLevel(logging.ERROR)  # sqlglot only warns of statements that it keeps as text; they are rejected here
+    _LOG.setLevel(
+        logging.ERROR
+    )  # sqlglot only warns of statements that it keeps as text; they are rejected here
     try:
         found = sqlglot.parse(text)
     except SqlglotError as error:

@@ -1,6 +1,7 @@
 """Formatting and parsing of times like Java's ``SimpleDateFormat`` in UTC, column by column.
 
-Letters: ``y M d H h m s S a X Z z``; names of months and days are not supported, because they depend on the locale.
+Letters: ``y M d H h m s S a X Z z``; names of months and days are not supported, because they depend on the
+    locale.
 Parsing is as lenient as in Java: ``13`` is the first month of the next year, and trailing text is ignored.
 """
 
@@ -40,7 +41,7 @@ def parts_of(pattern: str) -> list[tuple[str, str]]:
 
 def written(pattern: str, millis: pa.Array) -> pa.LargeStringArray:
     """Format times.
-    
+
     Args:
         pattern: The format.
         millis: Milliseconds since 1970 (int64); nulls stay null.
@@ -90,7 +91,7 @@ def _digits(numbers: pa.Array, width: int) -> pa.Array:
 
 def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
     """Parse times.
-    
+
     Args:
         pattern: The format.
         texts: The texts; nulls stay null.

@@ -1,6 +1,7 @@
 """Java regular expressions and replacements in settings of Kafka Connect and Debezium.
 
-They apply to topic names, which are few and short. Named groups are ``(?<name>...)``; replacements have ``$1`` and ``${name}``, and a backslash before literal characters.
+They apply to topic names, which are few and short. Named groups are ``(?<name>...)``; replacements have
+``$1`` and ``${name}``, and a backslash before literal characters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Outbox routing, like Debezium's EventRouter and MongoEventRouter.
 
-Fields of a row determine topic, key and value of its event; header ``id`` is the event ID. Only inserts (and snapshot rows) are events: deletes clean up the outbox, updates are not expected.
+Fields of a row determine topic, key and value of its event; header ``id`` is the event ID. Only inserts (and
+snapshot rows) are events: deletes clean up the outbox, updates are not expected.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Placed:
 @dataclass(frozen=True)
 class Routing:
     """Fields of outbox rows.
-    
+
     Args:
         event_id: Field of the event ID.
         event_key: Field of the record key.
@@ -108,9 +109,9 @@ def route(
 
     Args:
         rows: Inserted rows by schema, with the fields in ``routing``.
-            routing: Fields of outbox rows.
+        routing: Fields of outbox rows.
         headers: Headers of all rows by name, as JSON.
-            now_ms: Current time, ms since 1970.
+        now_ms: Current time, ms since 1970.
 
     Returns:
         The records, and the reasons for rows without a record.

@@ -16,7 +16,7 @@ from airflow_cdc_provider.events.names import Adjustment
 
 class Rows(NamedTuple):
     """Rows whose values have one schema.
-    
+
     Args:
         rows: Indexes of the rows in the envelope.
         values: Their values; with field metadata for :func:`.connect.schema_of`.
@@ -34,7 +34,7 @@ AFTER: Final = 2
 @dataclass(frozen=True)
 class Piece:
     """Records of a subset of rows.
-    
+
     Args:
         envelope: The records.
         rows: Per record, index of its row.

@@ -161,7 +161,7 @@ def test_hashes_are_of_salt_and_text_and_the_salt_is_never_shown(monkeypatch: py
     with pytest.raises(ConfigurationError, match="salt: expected") as refused:
         read_transforms([{**options, "salt": "hunter2"}])
     assert "hunter2" not in str(refused.value)
-    with pytest.raises(ConfigurationError, match="no text can't be hashed"):
+    with pytest.raises(ConfigurationError, match="only strings can be hashed"):
         shown({**options, "fields": ["after.id"]})
     monkeypatch.delenv("SALT")
     with pytest.raises(ConfigurationError, match="environment variable SALT"):
@@ -182,20 +182,20 @@ def test_rows_of_several_destinations_keep_their_schemas() -> None:
 @pytest.mark.parametrize(
     ("transform", "told"),
     [
-        ({"type": "extract", "field": "absent"}, "no field absent to extract"),
+        ({"type": "extract", "field": "absent"}, "field absent doesn't exist"),
         (
             {"type": "value_to_key", "fields": ["absent"], "when": {"tombstone": False}},
-            "no field absent to make the key of",
+            "field absent for the key doesn't exist",
         ),
         (
             {"type": "value_to_header", "fields": ["absent"], "headers": ["h"], "operation": "copy"},
-            "no field absent",
+            "field absent for header h doesn't exist",
         ),
         ({"type": "mask", "fields": ["after"]}, "type struct can't be masked"),
-        ({"type": "mask", "fields": ["after.id"], "replacement": "x"}, "no number that its field can hold"),
-        ({"type": "cast", "fields": {"op": "int8"}}, "is to cast is no int8"),
+        ({"type": "mask", "fields": ["after.id"], "replacement": "x"}, "is not a valid number for its field"),
+        ({"type": "cast", "fields": {"op": "int8"}}, "can't be cast to int8"),
         ({"type": "cast", "fields": {"after": "string"}}, "type struct can't be cast"),
-        ({"type": "timestamp", "field": "after", "to": "unix"}, "field that is no time"),
+        ({"type": "timestamp", "field": "after", "to": "unix"}, "can't be converted to a time"),
         ({"type": "timestamp", "field": "op", "to": "unix", "format": "yyyy"}, "has another form"),
         ({"type": "fields", "renames": {"op": "after"}}, "two fields after"),
         ({"type": "filter", "condition": "value.opp = 'd'"}, "names opp"),
@@ -258,9 +258,9 @@ LOOK = {"type": "filter", "condition": "value.after.a = 'x'"}
 
 def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
     for envelope in ("document", "cloudevents"):
-        with pytest.raises(ConfigurationError, match="changes fields of a value that has none"):
+        with pytest.raises(ConfigurationError, match="values have no fields"):
             declared("mongodb", MASK, envelope=envelope)
-        with pytest.raises(ConfigurationError, match="looks into a text"):
+        with pytest.raises(ConfigurationError, match="accesses fields of text"):
             declared("mongodb", LOOK, envelope=envelope)
         declared(
             "mongodb",
@@ -268,13 +268,13 @@ def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
             {"type": "rename_topic", "regex": "a", "replacement": "b"},
             envelope=envelope,
         )
-    with pytest.raises(ConfigurationError, match=r"looks into a text.*publish\.unwrap"):
+    with pytest.raises(ConfigurationError, match=r"accesses fields of text.*publish\.unwrap"):
         declared("mongodb", LOOK)
-    with pytest.raises(ConfigurationError, match=r"JSON texts here.*publish\.unwrap"):
+    with pytest.raises(ConfigurationError, match=r"JSON text.*publish\.unwrap"):
         declared("mongodb", {"type": "unwrap"})
     declared("mongodb", {"type": "filter", "condition": "value.op = 'd' and value.after is not null"})
     declared("mongodb", LOOK, unwrap={"enabled": True})
-    with pytest.raises(ConfigurationError, match="changes fields"):
+    with pytest.raises(ConfigurationError, match="changes fields, but"):
         declared("cassandra", MASK, envelope="datastax", value="avro")
     declared("cassandra", MASK, envelope="datastax")
     with pytest.raises(ConfigurationError, match="Cassandra's have cells"):
@@ -283,7 +283,7 @@ def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
 
 def test_a_tombstone_never_keeps_a_key_that_its_event_has_no_more_unless_told_to() -> None:
     key = {"type": "value_to_key", "fields": ["op"]}
-    with pytest.raises(ConfigurationError, match="record without value has no fields to make its key of"):
+    with pytest.raises(ConfigurationError, match="tombstone has no fields for the key"):
         shown(key)
     no_tombstones = {"type": "drop", "when": {"tombstone": True}}
     assert [one[2] for one in shown(no_tombstones, key)] == [{"op": op} for op in "cdud"]
@@ -300,5 +300,5 @@ def test_values_that_are_texts_have_no_fields() -> None:
         np.zeros(1, np.bool_),
         verbatim=True,
     )
-    with pytest.raises(ConfigurationError, match="values that are texts"):
+    with pytest.raises(ConfigurationError, match="values that are text"):
         Chain(read_transforms([MASK])).apply([Piece(text, np.zeros(1, np.int64))])
