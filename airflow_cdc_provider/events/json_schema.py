@@ -55,26 +55,26 @@ def _members(schema: ConnectSchema, index: int | None) -> dict[str, Any]:
     members: dict[str, Any] = {"title": schema.name} if schema.name else {}
     if schema.default is not None:
         members["default"] = schema.default
-    told = ""
+    connect_type = ""
     if schema.type == "struct":
         members["type"] = "object"
         members["properties"] = {name: _shown(one, place) for place, (name, one) in enumerate(schema.fields)}
     elif schema.type == "array" and schema.items:
         members |= {"type": "array", "items": _shown(schema.items, None)}
     elif schema.type == "map" and schema.keys and schema.items:
-        told = "map"
+        connect_type = "map"
         if schema.keys.type == "string" and not schema.keys.optional:
             members |= {"type": "object", "additionalProperties": _shown(schema.items, None)}
         else:
             sides = {"key": _shown(schema.keys, 0), "value": _shown(schema.items, 1)}
             members |= {"type": "array", "items": {"type": "object", "properties": sides}}
     else:
-        kind, told = _TYPES[schema.type]
+        kind, connect_type = _TYPES[schema.type]
         members["type"] = "number" if schema.name == _DECIMAL else kind
     if index is not None:
         members["connect.index"] = index
-    if told:
-        members["connect.type"] = told
+    if connect_type:
+        members["connect.type"] = connect_type
     if schema.version is not None:
         members["connect.version"] = schema.version
     if schema.doc:

@@ -143,8 +143,8 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
     op = events["op"]
     if options.common_operations:
         codes = op.dictionary_encode()
-        shown = pa.array([_COMMON_OPERATIONS[code] for code in codes.dictionary.to_pylist()], pa.utf8())
-        op = shown.take(codes.indices)
+        result = pa.array([_COMMON_OPERATIONS[code] for code in codes.dictionary.to_pylist()], pa.utf8())
+        op = result.take(codes.indices)
     value = pa.StructArray.from_arrays(
         [
             pa.repeat(options.now_ns // 1_000_000, count),
@@ -214,15 +214,15 @@ def _cells(events: pa.RecordBatch, options: EnvelopeOptions) -> list[pa.Array]:
     # All columns have the deletion time; a table with only key columns has the update time.
     times = cells[keys].field(1) if len(cells) > keys else events["ts_us"]
     times = pc.coalesce(times, events["ts_us"])
-    shown = []
+    result = []
     for number, cell in enumerate(cells):
         if number < keys:
             value, time, present = cell.flatten()
             parts = [value, pc.if_else(deletes, times, time), present]
-            shown.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
+            result.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
         else:
-            shown.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
-    return shown
+            result.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
+    return result
 
 
 def _without(events: pa.RecordBatch, excluded: Sequence[tuple[str, ...]]) -> list[pa.Array]:

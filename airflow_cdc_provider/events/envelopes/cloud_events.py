@@ -61,8 +61,8 @@ def wrap(
     """
     value, schema = envelope.value, envelope.destinations[0].value
     fields = dict(schema.fields)
-    told = [(name, value.field("source").field(field)) for name, field in id_fields]
-    members = list(_attributes(value, fields, [*told, *(id_parts or {}).items()]))
+    id_values = [(name, value.field("source").field(field)) for name, field in id_fields]
+    members = list(_attributes(value, fields, [*id_values, *(id_parts or {}).items()]))
     head = to_json(
         struct("", *((member.name, member.schema) for member in members)),
         pa.StructArray.from_arrays([m.values for m in members], [m.name for m in members]),
@@ -93,8 +93,8 @@ def _attributes(
         return _Member(name, STRING, pa.repeat(text, count))
 
     parts: list[pa.Array | str] = []
-    for name, told in id_parts:
-        parts += [f"{';' if parts else ''}{name}:", told.cast(pa.large_utf8()).fill_null("")]
+    for name, id_values in id_parts:
+        parts += [f"{';' if parts else ''}{name}:", id_values.cast(pa.large_utf8()).fill_null("")]
     yield _Member("id", STRING, join(*parts))
     connector = source.field("connector").cast(pa.large_utf8())
     yield _Member(

@@ -115,17 +115,17 @@ class Chain:
         return found.fill_null(False).to_numpy(zero_copy_only=False)
 
     def _filter(self, options: given.FilterOptions, piece: Piece) -> list[Piece]:
-        asked, kept = _asked(options.tombstones, piece.envelope)
-        if asked.all():
+        evaluated, kept = _to_evaluate(options.tombstones, piece.envelope)
+        if evaluated.all():
             return [some_rows(piece, np.flatnonzero(self._holds(options.condition, piece.envelope)))]
-        part = some_rows(piece, np.flatnonzero(asked))
-        kept[asked] = self._holds(options.condition, part.envelope) if len(part.rows) else False
+        part = some_rows(piece, np.flatnonzero(evaluated))
+        kept[evaluated] = self._holds(options.condition, part.envelope) if len(part.rows) else False
         return [some_rows(piece, np.flatnonzero(kept))]
 
     def _route(self, options: given.RouteOptions, piece: Piece) -> list[Piece]:
-        asked, kept = _asked(options.tombstones, piece.envelope)
-        rest = some_rows(piece, np.flatnonzero(~asked & kept))
-        part = some_rows(piece, np.flatnonzero(asked))
+        evaluated, kept = _to_evaluate(options.tombstones, piece.envelope)
+        rest = some_rows(piece, np.flatnonzero(~evaluated & kept))
+        part = some_rows(piece, np.flatnonzero(evaluated))
         if not len(part.rows):
             return [rest]
         topics = text(parse_expression(options.topic, "text"), Scope(part.envelope, self.lenient))
@@ -142,8 +142,8 @@ class Chain:
             if topic:
                 physical = destination.topic
                 if options.key_field_regex:
-                    told = replaced(options.key_field_regex, options.key_field_replacement, physical)
-                    physical = physical if told is None else told
+                    identifier = replaced(options.key_field_regex, options.key_field_replacement, physical)
+                    physical = physical if identifier is None else identifier
                 part = replace(
                     part,
                     envelope=record_steps.logical_table(
@@ -177,14 +177,14 @@ class Chain:
             pc.equal(part.envelope.value.field("op"), "d").fill_null(False).to_numpy(zero_copy_only=False)
         )
         documents = []
-        for name, wanted in (("after", ~deleted), ("before", deleted)):
+        for name, selected in (("after", ~deleted), ("before", deleted)):
             side = value.member(name)
             if side is None or side.schema.type != "struct" or pa.types.is_null(side.values.type):
                 continue
-            rows = np.flatnonzero(wanted & side.values.is_valid().to_numpy(zero_copy_only=False))
+            rows = np.flatnonzero(selected & side.values.is_valid().to_numpy(zero_copy_only=False))
             if len(rows):
                 documents.append((side.schema, Rows(rows, side.values.take(pa.array(rows)))))
-        made = unwrap(
+        unwrapped = unwrap(
             part.envelope,
             [Rows(np.arange(len(there)), part.envelope.key)],
             [rows for _, rows in documents],
@@ -192,7 +192,7 @@ class Chain:
         )
         return [
             replace(new, rows=part.rows[new.rows], turn=max(new.turn, part.turn), field_names="")
-            for new in (self._with_schemas(one, part.envelope, documents) for one in made)
+            for new in (self._with_schemas(one, part.envelope, documents) for one in unwrapped)
         ]
 
     def _with_schemas(
@@ -271,7 +271,7 @@ def _without_value(envelope: Envelope) -> np.ndarray:
     return envelope.value.is_null().to_numpy(zero_copy_only=False)
 
 
-def _asked(tombstones: str, envelope: Envelope) -> tuple[np.ndarray, np.ndarray]:
+def _to_evaluate(tombstones: str, envelope: Envelope) -> tuple[np.ndarray, np.ndarray]:
     """Return the records to evaluate an expression for, and the records kept without evaluation."""
     if tombstones == "evaluate":
         everything = np.ones(len(envelope.key), np.bool_)
@@ -343,7 +343,7 @@ def _insert_field(chain: Chain, options: given.InsertFieldOptions, piece: Piece)
     partition = pa.nulls(count, pa.int32()) if envelope.partition is None else envelope.partition
     timestamp = pa.nulls(count, pa.int64()) if envelope.timestamp is None else envelope.timestamp
     static = pa.repeat(pa.scalar(options.static_value, pa.utf8()), count)
-    wanted = (
+    candidates = (
         (options.topic_field, ConnectSchema("string"), topics),
         (options.partition_field, ConnectSchema("int32"), partition),
         (options.timestamp_field, _TIMESTAMP, timestamp),
@@ -355,7 +355,7 @@ def _insert_field(chain: Chain, options: given.InsertFieldOptions, piece: Piece)
 
     added = [
         (name.rstrip("!?"), make(replace(schema, optional=not name.endswith("!")), values))
-        for name, schema, values in wanted
+        for name, schema, values in candidates
         if name
     ]
     changed = reshaped(envelope, options.target, lambda column: field_steps.with_fields(column, added))

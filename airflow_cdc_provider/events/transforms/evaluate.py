@@ -91,10 +91,10 @@ class _Evaluator:
     def of(self, node: Node, kind: Kind) -> Any:
         """Return a node's values, array or scalar, and check their type."""
         found = self._values(node)
-        told = _kind_of(found.type)
-        if kind != "any" and told not in (kind, "null"):
-            raise self._error(node.where, f"a {kind}", told)
-        return found.cast(_NULLS[kind]) if told == "null" and kind != "any" else found
+        actual = _kind_of(found.type)
+        if kind != "any" and actual not in (kind, "null"):
+            raise self._error(node.where, f"a {kind}", actual)
+        return found.cast(_NULLS[kind]) if actual == "null" and kind != "any" else found
 
     def _values(self, node: Node) -> Any:
         if isinstance(node, Constant):
@@ -284,8 +284,8 @@ class _Evaluator:
                 plain_texts(envelope.headers[node.path[0]]) if node.path[0] in envelope.headers else _NOTHING
             )
         if node.root in ("partition", "timestamp"):
-            told = envelope.partition if node.root == "partition" else envelope.timestamp
-            return pa.scalar(None, pa.int64()) if told is None else told.cast(pa.int64())
+            actual = envelope.partition if node.root == "partition" else envelope.timestamp
+            return pa.scalar(None, pa.int64()) if actual is None else actual.cast(pa.int64())
         column = Column.of(envelope, node.root)
         rest = node.path
         while rest:

@@ -208,10 +208,14 @@ class _Reader:
         names = _ARGUMENTS.get(type(found).__name__, ("this", "expression"))
         self._only(found, *names, "negate")
         given = [found.args[n] for n in names if found.args.get(n) is not None]
-        made = self._made(name, self._all(given, depth), kinds, least, result, found)
-        return Operation("not", (made,), "boolean", made.where) if found.args.get("negate") else made
+        operation = self._operation(name, self._all(given, depth), kinds, least, result, found)
+        return (
+            Operation("not", (operation,), "boolean", operation.where)
+            if found.args.get("negate")
+            else operation
+        )
 
-    def _made(
+    def _operation(
         self,
         name: str,
         arguments: tuple[Node, ...],
@@ -346,18 +350,18 @@ class _Reader:
     def _cast(self, found: exp.Expression, depth: int) -> Node:
         self._only(found, "this", "to")
         target = found.args["to"]
-        wanted = getattr(target.this, "name", str(target.this))
-        if wanted not in _CASTS or target.expressions:
+        type_name = getattr(target.this, "name", str(target.this))
+        if type_name not in _CASTS or target.expressions:
             self._fail(found, "cast as bigint, double, text or boolean", str(target))
         (node,) = self._all([found.this], depth)
-        name, kind = _CASTS[wanted]
+        name, kind = _CASTS[type_name]
         return Operation("cast_" + name, (node,), kind, self._where(found))
 
     def _anonymous(self, found: exp.Expression, depth: int) -> Node:
         if str(found.this).lower() != "matches":
             self._refuse(found)
         nodes = self._all(found.expressions, depth)
-        return self._made("matches", nodes, ("text", "text"), 2, "boolean", found)
+        return self._operation("matches", nodes, ("text", "text"), 2, "boolean", found)
 
     def _literal(self, found: exp.Expression, depth: int) -> Node:
         where = self._where(found)
@@ -442,11 +446,11 @@ class _Reader:
     def _refuse(self, found: exp.Expression) -> NoReturn:
         self._fail(found, "what the language of expressions has", found.sql()[:80])
 
-    def _fail(self, found: exp.Expression, expected: str, told: str) -> NoReturn:
+    def _fail(self, found: exp.Expression, expected: str, actual: str) -> NoReturn:
         raise ConfigurationError(
             f"the expression {_short(self._text)} is wrong at {self._where(found)}",
             expected=expected,
-            found=told,
+            found=actual,
         )
 
     def _where(self, found: exp.Expression) -> str:

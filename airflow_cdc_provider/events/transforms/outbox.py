@@ -186,11 +186,11 @@ def _records(
     enveloped = [p for p in routing.placed if p.place == "envelope"]
     schema, value = payload_schema, payload
     if enveloped:
-        lead, _, last = _ROW.rpartition(".")
+        prefix, _, last = _ROW.rpartition(".")
         inner = [(p.name, *_column(columns, p.field)) for p in present if p.place == "envelope"]
         schema = ConnectSchema(
             "struct",
-            name=f"{lead}.{routed}.{last}",
+            name=f"{prefix}.{routed}.{last}",
             version=version if version >= 0 else None,
             fields=((_PAYLOAD, payload_schema), *((name, of_field) for name, of_field, _ in inner)),
         )

@@ -181,17 +181,17 @@ def _with_field(column: Column, path: str, new: Column) -> Column:
 def _header_column(name: str, texts: pa.Array) -> Column:
     """Return a header's values in the type of their JSON."""
     texts = texts.cast(pa.large_utf8())
-    told = texts.filter(pc.not_equal(texts, "null").fill_null(False))
+    non_null = texts.filter(pc.not_equal(texts, "null").fill_null(False))
     kinds = {
-        "text": bool(pc.any(pc.starts_with(told, '"')).as_py()),
-        "truth": bool(pc.any(pc.is_in(told, pa.array(["true", "false"], pa.large_utf8()))).as_py()),
-        "other": bool(pc.any(pc.match_substring_regex(told, r"^[\[{]")).as_py()),
+        "text": bool(pc.any(pc.starts_with(non_null, '"')).as_py()),
+        "truth": bool(pc.any(pc.is_in(non_null, pa.array(["true", "false"], pa.large_utf8()))).as_py()),
+        "other": bool(pc.any(pc.match_substring_regex(non_null, r"^[\[{]")).as_py()),
     }
     if kinds["other"] or sum(kinds.values()) > 1:
         raise ConfigurationError(
             f"header {name} has values of several types, or nested values", expected="one type"
         )
-    optional = len(told) < len(texts)
+    optional = len(non_null) < len(texts)
     if kinds["text"]:
         from airflow_cdc_provider.events.transforms.evaluate import plain_texts
 
@@ -199,7 +199,7 @@ def _header_column(name: str, texts: pa.Array) -> Column:
     kept = pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.large_utf8()), texts)
     if kinds["truth"]:
         return Column(ConnectSchema("boolean", optional=optional), pc.equal(kept, "true"))
-    if pc.any(pc.match_substring_regex(told, r"[.eE]")).as_py():
+    if pc.any(pc.match_substring_regex(non_null, r"[.eE]")).as_py():
         return Column(ConnectSchema("double", optional=optional), kept.cast(pa.float64()))
     return Column(replace(INT64, optional=optional), kept.cast(pa.int64()))
 
@@ -228,7 +228,7 @@ def value_to_header(
 
     def without(one: Column) -> Column:
         for field in fields:
-            one = at_path(one, field, lambda gone: None)
+            one = at_path(one, field, lambda _: None)
         return one.without_options()
 
     return reshaped(changed, "key" if side == "key" else "value", without)
@@ -277,14 +277,14 @@ def partitioned(envelope: Envelope, fields: Sequence[str], partitions: int) -> E
     deleted = pc.equal(codes, "d").fill_null(False).to_numpy(zero_copy_only=False)
     total, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     for path in fields:
-        for lead, wanted in _places(path, deleted):
-            found = find(value, lead)
+        for field_path, selected in _places(path, deleted):
+            found = find(value, field_path)
             if found is not None:
-                hashes, there = _java_hashes(lead, found)
-                total += np.where(there & wanted, hashes, 0)
-                known |= there & wanted
-    apart = pc.is_in(codes, pa.array(["t", "m"], codes.type)).to_numpy(zero_copy_only=False)
-    known &= ~apart
+                hashes, there = _java_hashes(field_path, found)
+                total += np.where(there & selected, hashes, 0)
+                known |= there & selected
+    excluded = pc.is_in(codes, pa.array(["t", "m"], codes.type)).to_numpy(zero_copy_only=False)
+    known &= ~excluded
     normal = total & 0x7FFFFFFF
     normal[normal == 0x7FFFFFFF] = 0
     old = pa.nulls(count, pa.int32()) if envelope.partition is None else envelope.partition

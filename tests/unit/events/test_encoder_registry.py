@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.events import heartbeats
 from airflow_cdc_provider.events.connect import INT64, OPTIONAL_STRING, STRING, ConnectSchema, struct
 from airflow_cdc_provider.events.encoder import ConverterName, Converters, Destination, Envelope, encode
-from airflow_cdc_provider.events.framing import TopicSchema, frame, lead
+from airflow_cdc_provider.events.framing import TopicSchema, frame, wire_prefix
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
@@ -153,9 +153,9 @@ def test_heartbeats_are_framed_like_all_records() -> None:
     cut=st.integers(0, 3),
 )
 def test_frames_of_any_bytes(payload: list[bytes | None], numbers: list[int], cut: int) -> None:
-    leads = [lead(1), lead((1 << 31) - 1, (0,)), lead(70_000, (7, 300))]
-    assert leads == [b"\0\0\0\0\1", b"\0\x7f\xff\xff\xff\0", b"\0\0\1\x11\x70\4\x0e\xd8\4"]
+    prefixes = [wire_prefix(1), wire_prefix((1 << 31) - 1, (0,)), wire_prefix(70_000, (7, 300))]
+    assert prefixes == [b"\0\0\0\0\1", b"\0\x7f\xff\xff\xff\0", b"\0\0\1\x11\x70\4\x0e\xd8\4"]
     which = np.array(numbers[: len(payload)], np.int64)[cut:]
     column = pa.array(payload, pa.large_binary()).slice(cut)
-    wanted = [None if b is None else leads[n] + b for n, b in zip(numbers, payload, strict=False)][cut:]
-    assert frame(leads, which, column).to_pylist() == wanted
+    wanted = [None if b is None else prefixes[n] + b for n, b in zip(numbers, payload, strict=False)][cut:]
+    assert frame(prefixes, which, column).to_pylist() == wanted
