@@ -118,7 +118,7 @@ def section(output: Output, title: str) -> list[str]:
     return [line.strip() for line in part.splitlines()[1:]]
 
 
-def test_mongodbs_connector_is_told_property_by_property_and_start_at_its_token(
+def test_mongodbs_connector_is_reviewed_by_property_and_starts_at_its_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "store.yaml"
@@ -170,7 +170,7 @@ def test_cassandras_connector_start_with_the_oldest_segment_of_a_node(
     assert "does not name its node" in section(printed, "Start position")[0]
 
 
-def test_scyllas_connector_is_told_and_its_place_needs_the_cluster(
+def test_scyllas_connector_is_reviewed_and_its_position_needs_the_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     partition = {"keyspace_name": "ks", "table_name": "readings", "vnode_id": "0", "generation_start": "1"}
@@ -182,7 +182,7 @@ def test_scyllas_connector_is_told_and_its_place_needs_the_cluster(
     assert section(run(tmp_path, SCYLLA, capsys), "Start position")[0].startswith("no offsets given")
 
 
-def test_what_is_refused_is_told_with_the_remedy_and_left_out_on_demand_alone(
+def test_what_is_refused_is_reported_with_the_remedy_and_left_out_on_demand_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "store.yaml"
@@ -200,7 +200,7 @@ def test_what_is_refused_is_told_with_the_remedy_and_left_out_on_demand_alone(
     assert load_connector(str(file)).topic_prefix == "store"
 
 
-def test_files_of_others_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_others_are_distinguished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = run(tmp_path, "topicPrefix=events-\ncdcWorkingDir=/var/cdc\n", capsys)
     assert failed.code == 1
     assert "a configuration of DataStax's agent or connector" in failed.err
@@ -217,10 +217,10 @@ def test_kafka_connects_json_is_read_as_the_same_settings(
 ) -> None:
     settings = parse_properties(MONGODB)
     settings["max.queue.size"] = "8192"
-    told = run(tmp_path, MONGODB, capsys)
+    reported = run(tmp_path, MONGODB, capsys)
     nested: dict[str, Any] = {"name": None, "config": {**settings, "max.queue.size": 8192}, "tasks": []}
     for given in (settings, nested):
-        assert run(tmp_path, json.dumps(given), capsys) == told
+        assert run(tmp_path, json.dumps(given), capsys) == reported
     named = {"name": "store-connector", "config": settings}
     assert "name" in section(run(tmp_path, json.dumps(named), capsys), "Imported properties")[0]
 
@@ -343,7 +343,7 @@ def test_what_transforms_did_with_deletes_before_debezium_3_is_followed(
         assert ("transforms" in [one.name for one in found.of("unsupported")]) == (deletes is None)
 
 
-def test_values_that_kafka_connect_looks_up_are_asked_for() -> None:
+def test_values_that_kafka_connect_resolves_must_be_replaced() -> None:
     secrets = {"mongodb.password": "${file:/etc/secrets:password}", "config.providers": "file"}
     found = review({**parse_properties(MONGODB), **secrets, "collection.include.list": "${env:TABLES}"})
     assert {one.name for one in found.of("unsupported")} == {"collection.include.list"}

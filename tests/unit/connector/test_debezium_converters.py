@@ -49,23 +49,23 @@ def publish(kind: str = "mongodb", **settings: str) -> tuple[PublishOptions, lis
     ],
 )
 def test_classes_become_converters_and_the_registrys_address_is_honoured(converter: str, name: str) -> None:
-    made, notes = publish(
+    built, notes = publish(
         "cassandra",
         key__converter=converter,
         value__converter=converter,
         key__converter__schema__registry__url=URL,
         value__converter__schema__registry__url=URL,
     )
-    assert (made.key, made.value) == (name, name)
+    assert (built.key, built.value) == (name, name)
     registered = name in ("avro", "protobuf", "json_schema")
-    assert made.registry == (RegistryOptions(url=URL) if registered else RegistryOptions())
+    assert built.registry == (RegistryOptions(url=URL) if registered else RegistryOptions())
     assert registered or any("its converter uses no registry" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", ["mongodb", "vitess"])
-def test_settings_of_the_registry_are_taken_over(kind: str) -> None:
+def test_settings_of_the_registry_are_imported(kind: str) -> None:
     strategy = "io.confluent.kafka.serializers.subject"
-    made, notes = publish(
+    built, notes = publish(
         kind,
         key__converter=STRING,
         value__converter=AVRO,
@@ -79,7 +79,7 @@ def test_settings_of_the_registry_are_taken_over(kind: str) -> None:
         value__converter__basic__auth__user__info="me:hush",
         value__converter__schema__registry__ssl__truststore__location="/t.jks",
     )
-    assert made.registry == RegistryOptions(
+    assert built.registry == RegistryOptions(
         url=URL, value_subjects="topic_record", auto_register=False, normalize=True
     )
     assert "hush" not in repr(notes)
@@ -100,8 +100,8 @@ def test_nulls_in_protobuf_are_as_confluents_converter_has_them(
     settings: dict[str, str], nullables: str
 ) -> None:
     address = {"value__converter__schema__registry__url": URL}
-    made, notes = publish(value__converter=PROTOBUF, **address, **settings)
-    assert made.protobuf_nullables == nullables
+    built, notes = publish(value__converter=PROTOBUF, **address, **settings)
+    assert built.protobuf_nullables == nullables
     assert any("can't distinguish null from 0" in note for note in notes) == (nullables == "plain")
 
 

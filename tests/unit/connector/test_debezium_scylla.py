@@ -193,7 +193,7 @@ def test_a_time_after_which_changes_are_dropped_has_no_counterpart() -> None:
     assert "fails the capture and is never dropped" in note
 
 
-def test_secrets_are_not_told() -> None:
+def test_secrets_are_not_reported() -> None:
     notes = " ".join(imported({"scylla.user": "u", "scylla.password": "hunter2"}).notes)
     assert "hunter2" not in notes
 

@@ -19,7 +19,7 @@ def imported(**creation: str) -> TopicsOptions:
     return from_debezium(properties).connector.publish.topics
 
 
-def test_groups_are_taken_over_in_their_order_with_their_settings() -> None:
+def test_groups_are_imported_in_their_order_with_their_settings() -> None:
     found = imported(
         enable="true",
         groups="compacted,in.dots,in",
@@ -61,7 +61,7 @@ def test_without_them_nothing_is_said_and_they_may_be_switched_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("creation", "told"),
+    ("creation", "reported"),
     [
         ({"groups": "a"}, r"topic\.creation\.groups names a, and topic\.creation\.a\.include is missing"),
         ({"groups": "a,default", "a__include": "x"}, r"topic\.creation\.groups: expected"),
@@ -72,6 +72,6 @@ def test_without_them_nothing_is_said_and_they_may_be_switched_off() -> None:
         ({"default__include": "x"}, "group default has all remaining topics"),
     ],
 )
-def test_what_can_not_be_followed_is_named(creation: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_can_not_be_followed_is_named(creation: dict[str, str], reported: str) -> None:
+    with pytest.raises(ConfigurationError, match=reported):
         imported(**creation)

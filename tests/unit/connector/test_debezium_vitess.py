@@ -182,7 +182,7 @@ def test_retries_are_those_of_the_properties_and_else_debeziums() -> None:
     ("mode", "expected"), [("", (True, True)), ("fail", (True, True)), ("warn", (False, True)),
                            ("skip", (False, False)), ("ignore", (False, False))],
 )  # fmt: skip
-def test_what_a_broken_event_does_is_taken_over(mode: str, expected: tuple[bool, bool]) -> None:
+def test_what_a_broken_event_does_is_imported(mode: str, expected: tuple[bool, bool]) -> None:
     found = source({"event.processing.failure.handling.mode": mode} if mode else {}).advanced
     assert (found.strict, found.warn_of_broken) == expected
     with pytest.raises(ConfigurationError, match="fail, warn, skip"):
@@ -352,9 +352,9 @@ def test_queues() -> None:
         "poll.interval.ms": "500",
         "poll.dispatch.interval.ms": "0",
     }
-    made = imported({**quiet, "producer.acks": "all"})
-    assert made.connector.publish.kafka.producer == {"acks": "all"}
-    notes = made.notes
+    built = imported({**quiet, "producer.acks": "all"})
+    assert built.connector.publish.kafka.producer == {"acks": "all"}
+    notes = built.notes
     assert all(any(name in note for note in notes) for name in quiet)
     with pytest.raises(ConfigurationError, match=r"above max\.batch\.size"):
         imported({"max.queue.size": "2048"})
@@ -376,12 +376,12 @@ def test_queues() -> None:
         "schema.history.internal",
     ],
 )
-def test_what_belongs_elsewhere_is_told_without_its_value(name: str) -> None:
+def test_what_belongs_elsewhere_is_reported_without_its_value(name: str) -> None:
     notes = imported({name: "secret-1"}).notes
     assert [note for note in notes if note.startswith(f"property {name} is ignored")]
     assert "secret-1" not in "".join(notes)
 
 
-def test_a_wrong_name_is_told_with_the_nearest() -> None:
+def test_a_wrong_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match=r"Did you mean vitess\.shard\?"):
         imported({"vitess.shards": "-80"})

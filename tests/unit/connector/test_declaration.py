@@ -120,9 +120,11 @@ def test_missing_file_and_broken_yaml_are_said(tmp_path: Path) -> None:
 def test_a_connector_file_that_is_no_yaml_shows_no_password(tmp_path: Path, text: str) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text(f"name: shop\nsource:\n  encryption: {{keystore_password: {text}}}\n")
-    with pytest.raises(ConfigurationError, match="is not valid YAML: found a syntax error in line 3") as told:
+    with pytest.raises(
+        ConfigurationError, match="is not valid YAML: found a syntax error in line 3"
+    ) as raised:
         load_connector(broken)
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
 
 
 def encrypted(**encryption: Any) -> Connector:
@@ -143,9 +145,9 @@ def test_secrets_are_shown_nowhere_and_leave_the_declaration_for_a_spec() -> Non
 
 
 def test_a_secret_of_the_wrong_kind_is_refused_without_being_shown() -> None:
-    with pytest.raises(ConfigurationError, match=r"source\.encryption\.key_password: expected") as told:
+    with pytest.raises(ConfigurationError, match=r"source\.encryption\.key_password: expected") as raised:
         encrypted(key_password=824680)
-    assert "824680" not in str(told.value)
+    assert "824680" not in str(raised.value)
 
 
 def test_static_columns_are_cassandras_alone() -> None:

@@ -20,7 +20,7 @@ def connector(kafka: dict[str, Any], kind: str = "mongodb", **publish: Any) -> C
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("sasl.password", "belongs into the connection's extra"),
         ("ssl.key.pem", "belongs into the connection's extra"),
@@ -31,8 +31,8 @@ def connector(kafka: dict[str, Any], kind: str = "mongodb", **publish: Any) -> C
         ("plugin.library.paths", "settings that name no code"),
     ],
 )
-def test_tuning_carries_no_secret_and_no_code(name: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as error:
+def test_tuning_carries_no_secret_and_no_code(name: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected) as error:
         connector({"connection": "kafka", "producer": {name: "s3cret"}})
     assert "s3cret" not in str(error.value)
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_published_batch_after_batch_is_refused() -> None:
 
 @pytest.mark.covers("CAS-DEPLOY-05", "VIT-QUE-06")
 @pytest.mark.parametrize(("kind", "prefix"), [("Vitess", ""), ("MongoDb", ""), ("Cassandra", "kafka.")])
-def test_debeziums_settings_of_clients_are_taken_over(kind: str, prefix: str) -> None:
+def test_debeziums_settings_of_clients_are_imported(kind: str, prefix: str) -> None:
     properties = {
         "connector.class": f"io.debezium.connector.{kind.lower()}.{kind}Connector",
         "topic.prefix": "shop",

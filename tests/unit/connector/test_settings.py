@@ -154,7 +154,7 @@ DATASTAX_SETTINGS = {
 
 
 @pytest.mark.covers("CAS-CFG-02", "CAS-CFG-32")
-def test_each_property_of_debezium_at_its_default_is_taken_over_or_noted() -> None:
+def test_each_property_of_debezium_at_its_default_is_imported_or_noted() -> None:
     """Queues, polls and offsets are Debezium's own affairs; a note says so for each of them."""
     for name, value in DEBEZIUM.items():
         rule = find_rule(name, RULES["cassandra"])
@@ -172,7 +172,7 @@ def test_each_property_of_debezium_at_its_default_is_taken_over_or_noted() -> No
 
 
 @pytest.mark.covers("DSX-AGT-02")
-def test_each_setting_of_datastax_at_its_default_is_taken_over_or_noted() -> None:
+def test_each_setting_of_datastax_at_its_default_is_imported_or_noted() -> None:
     for name, value in DATASTAX_SETTINGS.items():
         if name in ("keyspace", "table"):
             continue
@@ -180,11 +180,11 @@ def test_each_setting_of_datastax_at_its_default_is_taken_over_or_noted() -> Non
         imported = from_datastax({name: value})
         assert len(imported.notes) == (rule.outcome == "ignored"), name
         assert "secret" not in repr(imported)
-    made = from_datastax(DATASTAX_SETTINGS).connector
-    assert (made.publish.envelope, made.publish.key, made.publish.value) == ("datastax", "avro", "avro")
-    assert made.publish.topic_pattern == "events-{database}.{table}"
-    assert made.selects("shop.orders")
-    assert not made.selects("shop.orders2")
+    built = from_datastax(DATASTAX_SETTINGS).connector
+    assert (built.publish.envelope, built.publish.key, built.publish.value) == ("datastax", "avro", "avro")
+    assert built.publish.topic_pattern == "events-{database}.{table}"
+    assert built.selects("shop.orders")
+    assert not built.selects("shop.orders2")
 
 
 def test_every_rule_of_datastax_is_one_of_its_settings() -> None:
@@ -200,8 +200,8 @@ def test_every_rule_of_datastax_is_one_of_its_settings() -> None:
     ],
 )
 def test_datastaxs_output_formats_become_converters(value: str, publish: tuple[str, str, bool]) -> None:
-    made = from_datastax({"outputFormat": value}).connector.publish
-    assert (made.key, made.value, made.cassandra.key_in_value) == publish
+    built = from_datastax({"outputFormat": value}).connector.publish
+    assert (built.key, built.value, built.cassandra.key_in_value) == publish
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def debezium(**properties: str) -> dict[str, str]:
 
 
 @pytest.mark.covers("CAS-CFG-27", "CAS-CFG-28", "CAS-CFG-30", "CAS-CFG-31", "CAS-D3X-05", "CAS-D3X-07")
-def test_choices_of_debeziums_events_are_taken_over() -> None:
-    made = from_debezium(
+def test_choices_of_debeziums_events_are_imported() -> None:
+    built = from_debezium(
         debezium(
             tombstones_on_delete="true",
             field_exclude_list="k.t.a,k.t.b.c",
@@ -259,21 +259,21 @@ def test_choices_of_debeziums_events_are_taken_over() -> None:
             value_converter=AVRO,
         )
     ).connector
-    publish = made.publish
+    publish = built.publish
     assert (publish.tombstones, publish.exclude_columns) == (True, ("k.t.a", "k.t.b.c"))
     assert (publish.skipped_operations, publish.topic_delimiter) == (("u", "d"), "-")
     assert (publish.cassandra.varints, publish.cassandra.decimals) == ("precise", "string")
     assert (publish.schema_names, publish.field_names) == ("avro_unicode", "avro")
     assert (publish.key, publish.value) == ("json", "avro")
-    assert isinstance(made.source, CassandraOptions)
-    assert made.source.cluster == "blue"
+    assert isinstance(built.source, CassandraOptions)
+    assert built.source.cluster == "blue"
 
 
 @pytest.mark.covers("CAS-D3X-10")
 def test_the_envelope_transformation_is_followed() -> None:
     kind = "io.debezium.connector.cassandra.transforms.EnvelopeTransformation"
-    made = from_debezium(debezium(transforms="env", transforms_env_type=kind)).connector
-    assert made.publish.cassandra.operations == "common"
+    built = from_debezium(debezium(transforms="env", transforms_env_type=kind)).connector
+    assert built.publish.cassandra.operations == "common"
     with pytest.raises(ConfigurationError, match=r"Supported are .*EnvelopeTransformation"):
         from_debezium(debezium(transforms="env,x", transforms_env_type=kind, transforms_x_type="X"))
 
@@ -289,15 +289,15 @@ def test_converters_of_debezium_are_refused_with_what_to_do() -> None:
 @pytest.mark.covers("CAS-CFG-02")
 @pytest.mark.parametrize("level", ["ONE", "local_quorum", "EACH_QUORUM", "NODE_LOCAL", "ALL"])
 def test_every_consistency_level_is_accepted(level: str) -> None:
-    made = from_debezium(debezium(snapshot_consistency=level)).connector
-    assert isinstance(made.source, CassandraOptions)
-    assert made.source.consistency == level.upper()
+    built = from_debezium(debezium(snapshot_consistency=level)).connector
+    assert isinstance(built.source, CassandraOptions)
+    assert built.source.consistency == level.upper()
     with pytest.raises(ConfigurationError, match=r"snapshot\.consistency: expected one of ANY"):
         from_debezium(debezium(snapshot_consistency=f"{level}S"))
 
 
 @pytest.mark.covers("CAS-CFG-02")
-def test_the_default_consistency_is_told() -> None:
+def test_the_default_consistency_is_reported() -> None:
     imported = from_debezium(debezium())
     (note,) = imported.notes
     assert "read at ALL" in note
@@ -310,9 +310,9 @@ def test_the_default_consistency_is_told() -> None:
 def test_the_nodes_configuration_gives_folder_and_cluster(tmp_path: Path) -> None:
     file = tmp_path / "cassandra.yaml"
     file.write_text("cdc_enabled: true\ncdc_raw_directory: /data/cdc_raw\ncluster_name: blue\n")
-    made = from_debezium(debezium(cassandra_config=str(file))).connector
-    assert isinstance(made.source, CassandraOptions)
-    assert (made.source.cdc_raw, made.source.cluster) == ("/data/cdc_raw", "blue")
+    built = from_debezium(debezium(cassandra_config=str(file))).connector
+    assert isinstance(built.source, CassandraOptions)
+    assert (built.source.cdc_raw, built.source.cluster) == ("/data/cdc_raw", "blue")
     file.write_text("cdc_enabled: false\n")
     with pytest.raises(ConfigurationError, match="doesn't enable CDC"):
         from_debezium(debezium(cassandra_config=str(file)))

@@ -35,15 +35,15 @@ def imported(**properties: str) -> Imported:
 
 @pytest.mark.covers("MDB-SIG-02")
 @pytest.mark.parametrize("source", CLASSES)
-def test_channels_of_debezium_are_taken_over(source: str) -> None:
+def test_channels_of_debezium_are_imported(source: str) -> None:
     properties = {"connector.class": CLASSES[source], "topic.prefix": "shop", "vitess.keyspace": "k"}
     if source != "vitess":
         del properties["vitess.keyspace"]
     servers = {"signal.kafka.bootstrap.servers": "b:9092"}
     channels = {"signal.enabled.channels": "source, kafka,file,jmx"}
-    made = from_debezium({**properties, **channels, **servers})
-    assert made.connector.signals.channels == ("source", "kafka", "file", "airflow")
-    assert any("jmx becomes channel airflow" in note for note in made.notes)
+    built = from_debezium({**properties, **channels, **servers})
+    assert built.connector.signals.channels == ("source", "kafka", "file", "airflow")
+    assert any("jmx becomes channel airflow" in note for note in built.notes)
     assert from_debezium(properties).connector.signals.channels == ("source", "airflow")
     with pytest.raises(ConfigurationError, match=r"Python classes: add them to signals\.channels"):
         from_debezium({**properties, "signal.enabled.channels": "com.shop.Channel"})
@@ -51,8 +51,8 @@ def test_channels_of_debezium_are_taken_over(source: str) -> None:
 
 @pytest.mark.covers("MDB-SIG-06", "MDB-SIG-07", "MDB-SIG-09")
 def test_properties_of_the_topic_have_debeziums_defaults() -> None:
-    made = imported(kafka_bootstrap_servers="b:9092").connector
-    wanted = topic_of_signals(made, {})._wanted
+    built = imported(kafka_bootstrap_servers="b:9092").connector
+    wanted = topic_of_signals(built, {})._wanted
     assert (wanted.topic, wanted.key, wanted.group_id) == ("shop-signal", "shop", "kafka-signal")
     assert wanted.poll_timeout_seconds == 0.1
     own = imported(
@@ -81,7 +81,7 @@ def test_a_broker_is_required_where_signals_come_by_kafka() -> None:
 
 @pytest.mark.covers("MDB-SIG-10")
 def test_settings_of_the_consumer_are_passed_through_and_secrets_are_left_to_the_connection() -> None:
-    made = imported(
+    built = imported(
         kafka_bootstrap_servers="b:9092",
         kafka_groupId="loses",
         consumer_fetch_min_bytes="7",
@@ -90,15 +90,15 @@ def test_settings_of_the_consumer_are_passed_through_and_secrets_are_left_to_the
         consumer_max_poll_records="5",
         consumer_sasl_jaas_config="hunter2",
     )
-    options = made.connector.signals.kafka
+    options = built.connector.signals.kafka
     assert options.consumer == {"fetch.min.bytes": "7", "auto.offset.reset": "latest"}
     assert options.group_id == "wins"
-    told = " ".join(made.notes)
-    assert "signal.consumer.sasl.jaas.config is ignored: it belongs in the extra" in told
-    assert "signals.kafka.connection" in told
-    assert "signal.consumer.max.poll.records is ignored" in told
-    assert "hunter2" not in repr(made)
-    assert topic_of_signals(made.connector, {})._wanted.client.consumer == options.consumer
+    reported = " ".join(built.notes)
+    assert "signal.consumer.sasl.jaas.config is ignored: it belongs in the extra" in reported
+    assert "signals.kafka.connection" in reported
+    assert "signal.consumer.max.poll.records is ignored" in reported
+    assert "hunter2" not in repr(built)
+    assert topic_of_signals(built.connector, {})._wanted.client.consumer == options.consumer
     with pytest.raises(
         ConfigurationError, match=r"invalid value for option signals\.kafka\.consumer"
     ) as refused:
@@ -106,11 +106,11 @@ def test_settings_of_the_consumer_are_passed_through_and_secrets_are_left_to_the
     assert "hunter2" not in str(refused.value)
 
 
-def test_properties_of_a_channel_that_is_not_named_are_told_without_their_values() -> None:
-    made = imported(enabled_channels="source", kafka_topic="t", consumer_sasl_jaas_config="hunter2")
-    assert made.connector.signals.kafka.topic == ""
-    assert sum("kafka is not among signal.enabled.channels" in note for note in made.notes) == 2
-    assert "hunter2" not in repr(made)
+def test_properties_of_a_channel_that_is_not_named_are_reported_without_their_values() -> None:
+    built = imported(enabled_channels="source", kafka_topic="t", consumer_sasl_jaas_config="hunter2")
+    assert built.connector.signals.kafka.topic == ""
+    assert sum("kafka is not among signal.enabled.channels" in note for note in built.notes) == 2
+    assert "hunter2" not in repr(built)
 
 
 def test_options_of_the_topic_that_contradict_are_refused() -> None:

@@ -148,7 +148,7 @@ def test_names_that_avro_does_not_know_are_refused(name: str, column: str) -> No
         check_names(avro_of_struct(name, "", pa.struct([(column, pa.int64())])))
 
 
-def test_structs_without_names_are_told_apart_by_their_places() -> None:
+def test_structs_without_names_are_distinguished_by_their_paths() -> None:
     deepest = struct("", ("a", INT64))
     inner = struct("", ("b", deepest), ("c", ConnectSchema("array", items=deepest)))
     schema = avro_of_connect(struct("", ("id", inner), ("other", inner)))

@@ -20,13 +20,13 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 @dataclass
 class CountingRegistrar:
-    """Gives ids from 258 on, and keeps what it was asked."""
+    """Returns IDs from 258, and records requested schemas."""
 
-    asked: list[TopicSchema] = field(default_factory=list)
+    requested: list[TopicSchema] = field(default_factory=list)
 
     def schema_id(self, schema: TopicSchema) -> int:
-        self.asked.append(schema)
-        return 257 + len(self.asked)
+        self.requested.append(schema)
+        return 257 + len(self.requested)
 
 
 KEY = struct("k.Key", ("id", INT64))
@@ -53,7 +53,7 @@ def test_each_topic_has_ids_of_its_own_and_nulls_have_none(name: ConverterName, 
     registrar = CountingRegistrar()
     bare = encode(envelope(), Converters(name, name))
     framed = encode(envelope(), Converters(name, name, registrar=registrar))
-    ids = {(asked.topic, asked.side): 258 + i for i, asked in enumerate(registrar.asked)}
+    ids = {(item.topic, item.side): 258 + i for i, item in enumerate(registrar.requested)}
     assert sorted(ids) == [("t0", "key"), ("t0", "value"), ("t1", "key"), ("t1", "value")]
     for side in ("key", "value"):
         for topic, plain, bytes_ in zip(*(bare["topic"], bare[side], framed[side]), strict=True):
@@ -63,24 +63,24 @@ def test_each_topic_has_ids_of_its_own_and_nulls_have_none(name: ConverterName, 
             schema_id = ids[topic.as_py(), side]
             assert bytes_.as_py() == b"\0" + schema_id.to_bytes(4, "big") + index + plain.as_py()
     assert framed["value"].null_count == 2  # the delete and its tombstone
-    records = {(asked.topic, asked.side): asked.record for asked in registrar.asked}
+    records = {(item.topic, item.side): item.record for item in registrar.requested}
     assert records["t1", "value"] == "k1.Value"
-    assert {asked.type for asked in registrar.asked} == {name.upper()}
+    assert {item.type for item in registrar.requested} == {name.upper()}
 
 
 def test_a_topic_with_tombstones_alone_registers_no_value() -> None:
     registrar = CountingRegistrar()
     events = envelope(destination=np.array([0, 0, 1]))
     encode(events, Converters("avro", "avro", registrar=registrar))
-    assert ("t1", "value") not in {(asked.topic, asked.side) for asked in registrar.asked}
-    assert ("t1", "key") in {(asked.topic, asked.side) for asked in registrar.asked}
+    assert ("t1", "value") not in {(item.topic, item.side) for item in registrar.requested}
+    assert ("t1", "key") in {(item.topic, item.side) for item in registrar.requested}
 
 
-def test_what_needs_no_registry_asks_none() -> None:
+def test_formats_without_schemas_use_no_registry() -> None:
     registrar = CountingRegistrar()
     for name in ("json", "string"):
         encode(envelope(), Converters(name, name, registrar=registrar))
-    assert not registrar.asked
+    assert not registrar.requested
 
 
 def test_null_keys_stay_null() -> None:
@@ -89,7 +89,7 @@ def test_null_keys_stay_null() -> None:
         registrar = CountingRegistrar()
         made = encode(envelope(key=keys), Converters(name, name, registrar=registrar))
         assert made["key"].null_count == made.num_rows
-        assert {asked.side for asked in registrar.asked} <= {"value"}
+        assert {item.side for item in registrar.requested} <= {"value"}
 
 
 def test_text_is_that_of_java() -> None:
@@ -141,7 +141,7 @@ def test_heartbeats_are_framed_like_all_records() -> None:
     made = encode(heartbeats.build("hb", "p", 5), Converters("avro", "protobuf", registrar=registrar))
     assert made["key"][0].as_py()[:5] == b"\0\0\0\1\2"
     assert made["value"][0].as_py()[:6] == b"\0\0\0\1\3\0"
-    assert [asked.record for asked in registrar.asked] == [
+    assert [item.record for item in registrar.requested] == [
         "io.debezium.connector.common.ServerNameKey",
         "io.debezium.connector.common.Heartbeat",
     ]

@@ -77,12 +77,12 @@ def test_tombstones_stay_behind_what_they_follow() -> None:
     assert shown({"type": "insert_header", "header": "x", "value": "y"}) == shown()
 
 
-def test_what_fails_tells_which_transform_of_which_topic_it_is() -> None:
+def test_errors_name_which_transform_of_which_topic_it_is() -> None:
     with pytest.raises(ConfigurationError, match=r"\(publish\.transforms\[1\], type cast, topic shop\.t\)"):
         shown({"type": "unwrap"}, {"type": "cast", "fields": {"email": "int32"}})
 
 
-def test_a_filter_keeps_tombstones_unless_told_otherwise() -> None:
+def test_a_filter_keeps_tombstones_unless_configured_otherwise() -> None:
     only_deletes = {"type": "filter", "condition": "value.op = 'd'"}
     assert rows(shown(only_deletes)) == [(1, True), (1, False), (3, True), (3, False)]
     assert rows(shown({**only_deletes, "tombstones": "drop"})) == [(1, True), (3, True)]
@@ -180,7 +180,7 @@ def test_rows_of_several_destinations_keep_their_schemas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "expected"),
     [
         ({"type": "extract", "field": "absent"}, "field absent doesn't exist"),
         (
@@ -202,13 +202,13 @@ def test_rows_of_several_destinations_keep_their_schemas() -> None:
         ({"type": "rename_topic", "regex": ".*", "replacement": ""}, "empty name"),
     ],
 )
-def test_what_does_not_fit_the_records_is_told(transform: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_does_not_fit_the_records_is_reported(transform: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         shown(transform)
 
 
 @pytest.mark.parametrize(
-    ("transform", "told"),
+    ("transform", "expected"),
     [
         ({"type": "filter"}, r"publish.transforms\[0\].condition is missing"),
         ({"type": "filtr"}, r"invalid value for option publish.transforms\[0\].type: expected one of filter"),
@@ -226,8 +226,8 @@ def test_what_does_not_fit_the_records_is_told(transform: dict[str, Any], told: 
         ({"type": "hash", "fields": ["a"], "salt": "${env:S}", "algorithm": "none"}, "algorithm: expected"),
     ],
 )
-def test_wrong_options_are_told_by_their_place(transform: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_wrong_options_are_reported_by_their_path(transform: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         read_transforms([transform])
 
 
@@ -256,7 +256,7 @@ MASK = {"type": "mask", "fields": ["a"]}
 LOOK = {"type": "filter", "condition": "value.after.a = 'x'"}
 
 
-def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
+def test_transforms_that_access_fields_of_text_are_refused_with_the_remedy() -> None:
     for envelope in ("document", "cloudevents"):
         with pytest.raises(ConfigurationError, match="values have no fields"):
             declared("mongodb", MASK, envelope=envelope)
@@ -281,14 +281,14 @@ def test_transforms_that_look_into_texts_are_refused_with_the_remedy() -> None:
         declared("cassandra", {"type": "unwrap"})
 
 
-def test_a_tombstone_never_keeps_a_key_that_its_event_has_no_more_unless_told_to() -> None:
+def test_a_tombstone_never_keeps_a_key_that_its_event_has_no_more_unless_configured() -> None:
     key = {"type": "value_to_key", "fields": ["op"]}
     with pytest.raises(ConfigurationError, match="tombstone has no fields for the key"):
         shown(key)
     no_tombstones = {"type": "drop", "when": {"tombstone": True}}
     assert [one[2] for one in shown(no_tombstones, key)] == [{"op": op} for op in "cdud"]
-    told = shown({**key, "when": {"tombstone": False}})
-    assert [one[2] for one in told if one[3] is None] == [{"id": 2}, {"id": 4}]
+    expected = shown({**key, "when": {"tombstone": False}})
+    assert [one[2] for one in expected if one[3] is None] == [{"id": 2}, {"id": 4}]
 
 
 def test_values_that_are_texts_have_no_fields() -> None:

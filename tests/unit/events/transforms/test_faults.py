@@ -55,7 +55,7 @@ def test_one_bad_record_takes_no_other_with_it() -> None:
     )
 
 
-def test_printed_records_tell_why_they_cannot_be_sent() -> None:
+def test_printed_records_have_the_reason_why_they_cannot_be_sent() -> None:
     sound, bad = text_of(to_lines(made([piece([change(1, "c", "1"), change(2, "c", "x")])]), ())).splitlines()
     assert "fault" not in json.loads(sound)
     assert "cast to int32" in json.loads(bad)["fault"]
@@ -101,9 +101,9 @@ class Refusing:
 
 
 def test_what_a_registry_refuses_is_no_fault_of_a_record() -> None:
-    asked = Answering(Refusing())
-    converters = Converters("avro", "avro", registrar=asked)
+    registrar = Answering(Refusing())
+    converters = Converters("avro", "avro", registrar=registrar)
     with pytest.raises(ConfigurationError, match=r"no schema of shop\.t is taken"):
         made_with_faults(
-            [piece([change(1, "c", "1")])], lambda some: encode_pieces(some, converters), converters, asked
+            [piece([change(1, "c", "1")])], lambda some: encode_pieces(some, converters), converters, registrar
         )
