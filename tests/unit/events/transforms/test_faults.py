@@ -105,5 +105,8 @@ def test_what_a_registry_refuses_is_no_fault_of_a_record() -> None:
     converters = Converters("avro", "avro", registrar=registrar)
     with pytest.raises(ConfigurationError, match=r"no schema of shop\.t is taken"):
         made_with_faults(
-            [piece([change(1, "c", "1")])], lambda some: encode_pieces(some, converters), converters, registrar
+            [piece([change(1, "c", "1")])],
+            lambda some: encode_pieces(some, converters),
+            converters,
+            registrar,
         )
