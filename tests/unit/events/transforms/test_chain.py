@@ -197,9 +197,9 @@ def test_rows_of_several_destinations_keep_their_schemas() -> None:
         ({"type": "cast", "fields": {"after": "string"}}, "type struct can't be cast"),
         ({"type": "timestamp", "field": "after", "to": "unix"}, "can't be converted to a time"),
         ({"type": "timestamp", "field": "op", "to": "unix", "format": "yyyy"}, "has another form"),
-        ({"type": "fields", "renames": {"op": "after"}}, "two fields after"),
+        ({"type": "fields", "renames": {"op": "after"}}, "duplicate field after"),
         ({"type": "filter", "condition": "value.opp = 'd'"}, "names opp"),
-        ({"type": "rename_topic", "regex": ".*", "replacement": ""}, "empty name"),
+        ({"type": "rename_topic", "regex": ".*", "replacement": ""}, "empty topic name"),
     ],
 )
 def test_what_does_not_fit_the_records_is_reported(transform: dict[str, Any], expected: str) -> None:
@@ -218,7 +218,7 @@ def test_what_does_not_fit_the_records_is_reported(transform: dict[str, Any], ex
         ({"type": "drop", "when": {"topic": "("}}, r"when.topic: expected"),
         ({"type": "rename_topic", "regex": "(", "replacement": "x"}, "regex: expected"),
         ({"type": "rename_topic", "regex": ".*", "replacement": "$x"}, "replacement: expected"),
-        ({"type": "fields"}, "says nothing: expected include or exclude or renames"),
+        ({"type": "fields"}, "has no effect: expected include or exclude or renames"),
         ({"type": "cast", "fields": {"a": "int9"}}, "fields: expected types of int8"),
         ({"type": "timestamp", "field": "a", "to": "string"}, "format is missing"),
         ({"type": "timestamp", "field": "a", "to": "string", "format": "MMMM"}, "format: expected"),
