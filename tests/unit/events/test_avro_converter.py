@@ -136,7 +136,7 @@ def test_connect_schemas_follow_confluents_rules() -> None:
 
 def test_a_null_where_none_may_be_is_refused() -> None:
     schema = avro_of_struct("k.t", "", EVERY_TYPE)
-    with pytest.raises(ConfigurationError, match="row 1 of a batch has no value"):
+    with pytest.raises(ConfigurationError, match="row 1 of a batch has a null value"):
         to_avro(schema, pa.array([{"id": 1}, {"id": None}], EVERY_TYPE))
 
 

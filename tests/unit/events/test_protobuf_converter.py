@@ -357,7 +357,7 @@ def test_single_values_are_googles_wrappers(kind: Any, column: pa.Array, values:
 
 def test_what_protobuf_has_not_is_refused_by_name() -> None:
     lists = ConnectSchema("array", items=ConnectSchema("array", items=STRING))
-    with pytest.raises(ConfigurationError, match="field 'l' is a list of arrays"):
+    with pytest.raises(ConfigurationError, match="field 'l' is an array of arrays"):
         protobuf_of_connect(struct("T", ("l", lists)), "plain")
     with pytest.raises(ConfigurationError, match="'a-b' is not a valid Protobuf name"):
         protobuf_of_connect(struct("T", ("a-b", STRING)), "plain")
