@@ -344,7 +344,7 @@ def test_signals_come_as_documents_whatever_filters_say(
     name = store.database.name
     store.declare("source", scope="database", target=name)
     store.declare("signals", collection="elsewhere.signals")
-    with pytest.raises(ConfigurationError, match="outside of what the change stream watches"):
+    with pytest.raises(ConfigurationError, match="outside the scope of the change stream"):
         store.run()
     store.database.things.insert_many([{"_id": n} for n in range(5)])
     store.database.signals.insert_one({"_id": "before", "type": "execute-snapshot", "data": {}})

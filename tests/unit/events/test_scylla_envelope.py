@@ -111,7 +111,7 @@ def test_a_tombstone_follows_each_delete_that_has_a_key() -> None:
     first, second = published(ITEM, changes, SHOP)
     assert (first["value"]["op"], second["value"], second["key"]) == ("d", None, first["key"])
     assert len(published(ITEM, changes, SHOP, tombstones=False)) == 1
-    assert len(published(ITEM, changes, SHOP, form="advanced", key_places=("payload-key",))) == 1
+    assert len(published(ITEM, changes, SHOP, form="advanced", key_placement=("payload-key",))) == 1
 
 
 @pytest.mark.covers("SCY-EVT-20")
@@ -184,7 +184,7 @@ def test_the_key_has_the_configured_placement() -> None:
     key = {"shop": 7, "sku": 1}
 
     def record(*places: str, **options: Any) -> tuple[Any, ...]:
-        options = {"form": "advanced", "before": "full", "after": "full", "key_places": places, **options}
+        options = {"form": "advanced", "before": "full", "after": "full", "key_placement": places, **options}
         last = published(ITEM, changes, SHOP, **options)[-1]
         value = last["value"]
         own = value.get(options.get("key_field", "key"))

@@ -123,7 +123,7 @@ def test_gauges_bear_debeziums_identity_and_the_connectors_own_tags(
     assert {(tags["team"], tags["database"], tags["server"]) for tags in stats.tags} == {
         ("inventory", "salesdb-streaming", "renamed")
     }
-    with pytest.raises(ConfigurationError, match="names that metrics do not have already"):
+    with pytest.raises(ConfigurationError, match="names other than the reserved tags"):
         from_debezium({**properties, "custom.metric.tags": "server=mine"})
     stats.tags.clear()
     tasked = Connector.from_dict({**connector.to_dict(), "publish": {"topic_prefix": "shop", "task_id": "3"}})

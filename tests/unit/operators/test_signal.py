@@ -82,4 +82,4 @@ def test_the_command_hands_over_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert first == Signal("1", "execute-snapshot", {"data-collections": [r"shop\.a"]}, "airflow")
     with pytest.raises(SystemExit):
         ask(signal="log", data="{")
-    assert "--data is no JSON" in capsys.readouterr().err
+    assert "--data is not valid JSON" in capsys.readouterr().err

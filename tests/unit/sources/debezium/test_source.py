@@ -76,9 +76,9 @@ def test_a_declaration_builds_the_source_and_names_its_hook() -> None:
             {"source": {**DECLARATION["source"], "envelope": "unwrapped", "tables_from": "source"}},
             "tables_from: topic",
         ),
-        ({"snapshot": {"mode": "always"}}, "takes no snapshots"),
-        ({"snapshot": {"on_lost_position": "snapshot"}}, "takes no snapshots"),
-        ({"publish": {"topic_prefix": "x"}}, "publishes nothing"),
+        ({"snapshot": {"mode": "always"}}, "doesn't support snapshots"),
+        ({"snapshot": {"on_lost_position": "snapshot"}}, "doesn't support snapshots"),
+        ({"publish": {"topic_prefix": "x"}}, "doesn't support publishing"),
     ],
 )
 def test_what_topics_can_not_do_is_refused(change: dict[str, Any], message: str) -> None:
@@ -157,7 +157,7 @@ def test_there_are_no_recordings_of_topics(tmp_path: Path, capsys: pytest.Captur
     arguments = Namespace(connector=str(declaration), input="x", schema="", at=None, table="")
     with pytest.raises(SystemExit):
         rows(arguments)
-    assert "no recordings of topics" in capsys.readouterr().err
+    assert "topics have no recordings" in capsys.readouterr().err
 
 
 def test_large_messages_are_read_in_portions() -> None:

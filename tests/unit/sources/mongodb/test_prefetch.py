@@ -136,6 +136,6 @@ def test_debeziums_sizes_of_batch_and_queue_are_imported() -> None:
 def test_debeziums_interval_of_positions_is_accepted_and_the_commits_interval_named() -> None:
     imported = from_debezium({**PROPERTIES, "offset.flush.interval.ms": "1000", "poll.interval.ms": "250"})
     flush, poll = sorted(imported.notes)
-    assert flush.startswith("property offset.flush.interval.ms is left out: positions are kept in the lake")
-    assert poll.startswith("property poll.interval.ms is left out: no queue is polled")
+    assert flush.startswith("property offset.flush.interval.ms is ignored: offsets are stored in the lake")
+    assert poll.startswith("property poll.interval.ms is ignored: no queue is polled")
     assert all("commit_interval_seconds of CdcStreamOperator" in note for note in imported.notes)

@@ -597,11 +597,11 @@ def test_choices_that_say_nothing_are_refused() -> None:
         source = {"type": kind, "keyspace": "shop"} if kind == "vitess" else {"type": kind}
         Connector.from_dict({"name": "cdc", "source": source, "publish": publish})
 
-    with pytest.raises(ConfigurationError, match="is for source vitess"):
+    with pytest.raises(ConfigurationError, match="is only supported for source vitess"):
         declare("mongodb", vitess={"bits": True})
-    with pytest.raises(ConfigurationError, match="says nothing without transactions"):
+    with pytest.raises(ConfigurationError, match="has no effect without transactions"):
         declare("vitess", vitess={"ordered_transactions": True})
-    with pytest.raises(ConfigurationError, match="is for source mongodb"):
+    with pytest.raises(ConfigurationError, match="is not supported for source"):
         declare("vitess", unwrap={"enabled": True})
     with pytest.raises(ConfigurationError, match="truncate:N"):
         declare("vitess", vitess={"masks": {"a": "blur"}})
