@@ -65,7 +65,9 @@ def matching_tables(session: Session, patterns: Sequence[str], exclude: Sequence
         try:
             expression = re.compile(pattern)
         except re.error as error:
-            raise ConfigurationError(f"{pattern!r} is not a valid regular expression", found=str(error)) from error
+            raise ConfigurationError(
+                f"{pattern!r} is not a valid regular expression", found=str(error)
+            ) from error
         names = [name for name in ordinary if expression.fullmatch(name)]
         if not names:
             raise _no_table(session, expression, flags)
