@@ -196,7 +196,7 @@ def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterat
             "warning",
             f"node {host_id}",
             "it is not a node of this cluster, or has left it",
-            f"once all its segments are captured: remove its folder, and airflow cdc offsets forget {host_id}",
+            f"when all its segments are captured: remove its folder, and airflow cdc offsets forget {host_id}",
         )
     yield from _check_silence(folder, folders & set(members), members)
 
@@ -214,7 +214,7 @@ def _check_silence(folder: Path, host_ids: set[str], members: Mapping[str, str])
                 "warning",
                 f"node {members[host_id]}",
                 f"its newest segment is {hours} hours older than another node's",
-                "check that the node is up and that its segments are transferred; until then the mirrors lack "
+                "check that the node is up and its segments are transferred; until then the mirrors lack "
                 "writes that only it has",
             )
 
@@ -378,7 +378,9 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
     text = f"{space.used_bytes >> 20} MiB of {space.total_bytes >> 20} MiB (cdc_total_space)"
     if space.seconds_to_full:
         text += f", full in {space.seconds_to_full / 60:.0f} minutes at the current rate"
-    remedy = "run a capture, then the transfer, which removes the segments that were read; or enlarge cdc_total_space"
+    remedy = (
+        "run a capture, then the transfer, which removes segments that were read; or enlarge cdc_total_space"
+    )
     if space.full:
         effect = (
             "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
