@@ -196,7 +196,7 @@ def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterat
             "warning",
             f"node {host_id}",
             "it is not a node of this cluster, or has left it",
-            f"when all its segments are captured: remove its folder, and airflow cdc offsets forget {host_id}",
+            f"when its segments are captured: remove its folder, and airflow cdc offsets forget {host_id}",
         )
     yield from _check_silence(folder, folders & set(members), members)
 
@@ -271,7 +271,7 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
             "counters: the log has the changed partitions, which are read again at the source",
         )
     read = [table.full_name]
-    if table.lives_by and table.definition:
+    if table.liveness_column and table.definition:
         read.append(table.definition.base)
     for full_name in read:
         name = ".".join(map(quote_name, full_name.split(".", 1)))

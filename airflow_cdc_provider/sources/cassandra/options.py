@@ -86,7 +86,7 @@ class CassandraOptions:
         "Name of the cluster in events; default: cluster_name of the node's cassandra.yaml", ""
     )
     consistency: str = option(
-        "Consistency level of snapshots and re-reads. ALL reads the data of every replica, and fails while one "
+        "Consistency level of snapshots and re-reads. ALL reads every replica's data, and fails while one "
         "is down; a lower level continues, and may miss data that only that replica has",
         "ALL",
     )

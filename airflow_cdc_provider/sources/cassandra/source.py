@@ -119,9 +119,7 @@ class CassandraSource:
 
     def that_asks_nobody(self) -> CassandraSource:
         """Return a copy for other processes, with the same tables and without a connection."""
-        detached = CassandraSource(
-            self.options, {}, self._selects, names=self._names, recorded=self._recorded
-        )
+        copy = CassandraSource(self.options, {}, self._selects, names=self._names, recorded=self._recorded)
         copy._history = self._history
         copy.__dict__["schemas"] = self.schemas
         return copy
@@ -259,8 +257,8 @@ class CassandraSource:
         found = []
         if self._connection and self._schema_rows is None:
             found.append(
-                "the cluster doesn't respond: cdc_raw was read with the schema of an earlier run. Snapshots and "
-                "unresolved keys are pending"
+                "the cluster doesn't respond: cdc_raw was read with the schema of an earlier run. "
+                "Snapshots and unresolved keys are pending"
             )
         for name in self.tables():
             schema = self._schema(name)

@@ -37,7 +37,7 @@ def require_capturable(view: TableSchema, *, captured: bool) -> None:
             expected="its base in the schema",
             remedy="provide a connection, or a schema file with the CREATE TABLE of its base",
         )
-    if others := [c for c in other_conditions(view.definition) if view.lives_by]:
+    if others := [c for c in other_conditions(view.definition) if view.liveness_column]:
         raise ConfigurationError(
             f"the materialized view {view.full_name} can't be read from its base",
             expected="a WHERE with only IS NOT NULL and conditions on clustering columns of its base",

@@ -1,9 +1,9 @@
 """The base of CQL codecs: column ids that outlive schema changes, and projection of rows.
 
 Column ids in cell rows must outlive schema changes, so a mirror stores them (:meth:`CqlCodec.remember`). A
-column that was dropped and added again, and every column of a re-created table, gets a new id: stored cells of
-the old one are no longer projected. Ids are reserved (:meth:`CqlCodec.reserve`) before any data with them is
-written, so that no two columns ever get the same id, even if the writer is killed.
+column that was dropped and added again, and every column of a re-created table, gets a new id: stored cells
+of the old one are no longer projected. Ids are reserved (:meth:`CqlCodec.reserve`) before any data with them
+is written, so that no two columns ever get the same id, even if the writer is killed.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ class CqlCodec(ABC):
     def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the memory that a mirror must store before data of this codec is written.
 
-        It has the columns that the mirror's rows were written with, and under ``reserved`` the current columns
-        and those of earlier reservations of this table that were dropped since. So a later codec gives the
-        same ids to the same columns and to no others, and knows columns that may have been added to the
-        mirror's schema without any values.
+        It has the columns that the mirror's rows were written with, and under ``reserved`` the current
+        columns and those of earlier reservations of this table that were dropped since. So a later codec
+        gives the same ids to the same columns and to no others, and knows columns that may have been added to
+        the mirror's schema without any values.
 
         Args:
             memory: The mirror's memory, from which this codec was recalled.

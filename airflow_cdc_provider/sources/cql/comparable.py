@@ -22,8 +22,8 @@ A value is a marker, then content that is not a prefix of any other value's cont
     vector       each element as a value
 
 Clustering columns are concatenated. A column in descending order has all its bits flipped, except that a null
-(which only compact tables have) always sorts first. No marker of a column, flipped or not, is 00 or FF; so all
-rows with a prefix are between the prefix and the prefix followed by :data:`AFTER`.
+(which only compact tables have) always sorts first. No marker of a column, flipped or not, is 00 or FF; so
+all rows with a prefix are between the prefix and the prefix followed by :data:`AFTER`.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def encode_value(nodes, node, data, start, length, scratch, out, position, mask)
 
 @walker
 def _open_container(nodes, node, data, start, end):  # type: ignore[no-untyped-def]
-    """Return the offset of a container's first part, or -1 if malformed, and the number of parts to encode."""
+    """Return the offset of a container's first part, -1 if malformed, and the number of parts to encode."""
     op = nodes[node, OP]
     if op == VECTOR:
         return start, np.int64(nodes[node, DIMENSIONS])

@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
-    Damage,
+    CorruptRange,
     Section,
     section_decoder,
     walk_sections,
@@ -94,7 +94,7 @@ class SegmentSlice:
     descriptor: Descriptor
     sections: tuple[Section, ...]
     after: int
-    damage: tuple[Damage, ...]
+    damage: tuple[CorruptRange, ...]
     tables: LogTables
     strict: bool = False
 
@@ -246,7 +246,7 @@ class _NodeBatch:
             )
 
     def head_position(self, segment: int) -> int:
-        """Return how far to read a segment; one that is open in the offset was growing when it was planned."""
+        """Return how far to read a segment; one that is open in the offset was growing at planning time."""
         position = self.head.position(segment)
         return WHOLE if segment in self.offset.open and position == 0 else position
 
@@ -351,9 +351,9 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
         try:
             descriptor = read_descriptor(beginning, file.path)
         except CorruptInput:
-            return unknown, Chain((), [Damage(0, source.length, HEADER_UNREADABLE, beginning)], 0)
+            return unknown, Chain((), [CorruptRange(0, source.length, HEADER_UNREADABLE, beginning)], 0)
         if descriptor.segment != file.segment:
-            return unknown, Chain((), [Damage(0, source.length, HEADER_MISMATCH, beginning)], 0)
+            return unknown, Chain((), [CorruptRange(0, source.length, HEADER_MISMATCH, beginning)], 0)
         section_decoder(descriptor, file.path, folder.keys)
         chain = walk_sections(
             source, descriptor, complete=file.complete, trust_zero_checksum=folder.trust_zero_checksum
@@ -367,6 +367,6 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
             return descriptor, chain._replace(sections=durable)
         # After a crash the server writes the file's length to the index.
         if chain.end < file.index.end != source.length:
-            lost = Damage(chain.end, file.index.end - chain.end, ENDS_EARLY)
+            lost = CorruptRange(chain.end, file.index.end - chain.end, ENDS_EARLY)
             chain = chain._replace(damage=[*chain.damage, lost])
         return descriptor, chain

@@ -83,7 +83,8 @@ def _lz4_length(block: Bytes) -> Int:
         u4 count of literals, u4 length of the match - 4 | [more of the count] | literals | u16 offset |
         [more of the length]
 
-    A count of 15 continues in bytes of 255, up to a byte below 255. The last sequence ends after its literals.
+    A count of 15 continues in bytes of 255, up to a byte below 255. The last sequence ends after its
+    literals.
     """
     end = len(block)
     at = np.int64(0)

@@ -8,9 +8,10 @@ An entry, big-endian::
     8+S    u32  the same CRC-32, continued over the mutation
 
 Corrupt ranges are located and skipped as Cassandra's reader does when it is configured to ignore errors: an
-invalid size or size checksum, or an entry that exceeds its section, skips the rest of the section, because the
-start of the next entry is unknown; an invalid checksum of the entry skips that entry. Unlike Cassandra's, this
-reader continues with the next section after a size of zero, and reports damage if anything but zeros follows.
+invalid size or size checksum, or an entry that exceeds its section, skips the rest of the section, because
+the start of the next entry is unknown; an invalid checksum of the entry skips that entry. Unlike Cassandra's,
+this reader continues with the next section after a size of zero, and reports damage if anything but zeros
+follows.
 """
 
 from __future__ import annotations

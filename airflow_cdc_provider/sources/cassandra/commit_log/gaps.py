@@ -1,14 +1,15 @@
-"""Detect segments deleted unread: a node with ``cdc_block_writes: false`` deletes the oldest if cdc_raw is full.
+"""Detect segments that were deleted unread.
 
-Segment ids alone are not sufficient: a node numbers all its segments, and only those with changes of captured
-tables stay in ``cdc_raw``. There are three signs of a gap:
+A node with ``cdc_block_writes: false`` deletes the oldest segments when cdc_raw is full. Segment ids alone
+are not sufficient: a node numbers all its segments, and only those with changes of captured tables stay in
+``cdc_raw``. There are three signs of a gap:
 
 * A segment that was read in part is missing while later segments of its node are present.
 * A transfer found that the node deleted a segment before its end was transferred, and recorded it in the
   errors folder.
 * In the node's own folder: no segment that was read is left, ids are missing before the first segment
-  present, and either a loss is known, or the folder of a node that deletes segments has no space for two more.
-  The node deletes the oldest first and only to free space, so otherwise nothing unread was deleted. The
+  present, and either a loss is known, or the folder of a node that deletes segments has no space for two
+  more. The node deletes the oldest first and only to free space, so otherwise nothing unread was deleted. The
   missing segments may have held no change: then the new snapshot was not needed.
 
 A node without any segment is not a gap: its folder may just not be mounted.

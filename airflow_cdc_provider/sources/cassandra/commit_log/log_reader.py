@@ -47,17 +47,17 @@ from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     START,
     find_entries,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.sections import Damage, plain_sections
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import CorruptRange, plain_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     BEGIN,
     ENTRY,
+    ERROR_OFFSET,
     KEY_BEGIN,
     KEY_STOP,
     ORDINAL,
-    ERROR_OFFSET,
     REASON,
     STOP,
     TABLE,
@@ -146,7 +146,7 @@ def read_segments(
         positions: list[int] = []
         size = 0
         for section, content in plain_sections(source, part.descriptor, part.sections, keys):
-            if isinstance(content, Damage):
+            if isinstance(content, CorruptRange):
                 yield from reader.damage([content])
                 continue
             plain.append(content)
@@ -233,7 +233,7 @@ class _Reader:
         starts = ends - [len(part) for part in plain]
         entries, damage = find_entries(data, starts, ends, np.array(positions, np.int64))
         yield from self.damage(
-            Damage(
+            CorruptRange(
                 position=int(line[DAMAGE_POSITION]),
                 length=int(line[DAMAGE_LENGTH]),
                 reason=int(line[DAMAGE_REASON]),
@@ -272,7 +272,7 @@ class _Reader:
         if rows:
             yield self._few(rows)
 
-    def damage(self, damage: Iterator[Damage] | Sequence[Damage]) -> Iterator[pa.RecordBatch]:
+    def damage(self, damage: Iterator[CorruptRange] | Sequence[CorruptRange]) -> Iterator[pa.RecordBatch]:
         """Build quarantine records of corrupt ranges."""
         rows = []
         for found in damage:

@@ -15,8 +15,8 @@ Per origin (host id), JSON::
 A segment in none of them was not read. So segments may arrive in any order (Cassandra 3 moves them to cdc_raw
 when they are flushed), a segment without an index is read once it has one, and a segment that was read and
 deleted is not read again when a crashed node restores it. When there are more than :data:`MOST_RANGES`
-ranges, the lowest is merged into the floor: a segment that arrives after that many ranges counts as read. So a
-landing area must not receive segments that old.
+ranges, the lowest is merged into the floor: a segment that arrives after that many ranges counts as read. So
+a landing area must not receive segments that old.
 
 An operator sets an offset with ``floor`` and ``open`` only: ``open`` has the position where an entry ends.
 """

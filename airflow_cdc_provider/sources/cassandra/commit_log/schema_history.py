@@ -414,7 +414,7 @@ class _Replay:
         try:
             found = schemas_from_rows({**mine, "types": rows["types"].values()})
         except SchemaUnknown:
-            # The log started after a CREATE TYPE that the table needs; its earlier definition decodes most of it.
+            # The log started after a CREATE TYPE that the table needs; its earlier definition decodes most.
             known = self._latest.get(f"{keyspace}.{name}")
             ids = {_id(row) for kind in ("tables", "views") for row in mine[kind]}
             return known if known is not None and known.id in ids else None

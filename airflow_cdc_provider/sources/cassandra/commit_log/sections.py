@@ -61,7 +61,7 @@ class Section(NamedTuple):
     end: int
 
 
-class Damage(NamedTuple):
+class CorruptRange(NamedTuple):
     """A corrupt range of a segment.
 
     ``position``  logical position of its start
@@ -85,7 +85,7 @@ class Chain(NamedTuple):
     """
 
     sections: Sequence[Section]
-    damage: Sequence[Damage]
+    damage: Sequence[CorruptRange]
     end: int
 
 
@@ -132,7 +132,7 @@ def walk_sections(
         The sections and the corrupt ranges.
     """
     sections: list[Section] = []
-    damage: list[Damage] = []
+    damage: list[CorruptRange] = []
     position = at = descriptor.length
     while True:
         stop, crc = 0, 0
@@ -146,7 +146,7 @@ def walk_sections(
             before = sections[-1]
             skipped_marker = _next_marker(source, descriptor.segment, before.start, at)
             if skipped_marker >= 0:  # the previous marker points past this one
-                damage.append(Damage(before.position - MARKER_BYTES, MARKER_BYTES, MARKER_TARGET))
+                damage.append(CorruptRange(before.position - MARKER_BYTES, MARKER_BYTES, MARKER_TARGET))
                 end = before.position + skipped_marker - before.start if descriptor.plain else before.end
                 sections[-1] = Section(before.start, skipped_marker, before.position, end)
                 position, at = end, skipped_marker
@@ -159,7 +159,7 @@ def walk_sections(
             if stop < 0 and descriptor.plain:
                 stop = source.length  # the last section: its entries end at the zeros
             lost = MARKER_BYTES if stop >= 0 else source.length - at
-            damage.append(Damage(position, lost, MARKER_TARGET if crc_matches else MARKER_CHECKSUM))
+            damage.append(CorruptRange(position, lost, MARKER_TARGET if crc_matches else MARKER_CHECKSUM))
             if stop < 0:
                 break
         start = at + MARKER_BYTES
@@ -168,7 +168,7 @@ def walk_sections(
             length = int.from_bytes(source.read(start, _LENGTH_BYTES), "big")
             if stop - start < _LENGTH_BYTES or length > _LONGEST_SECTION:
                 if complete:
-                    damage.append(Damage(position, stop - start, SECTION_UNREADABLE))
+                    damage.append(CorruptRange(position, stop - start, SECTION_UNREADABLE))
                 break
         position += MARKER_BYTES
         sections.append(Section(start, stop, position, position + length))
@@ -179,7 +179,7 @@ def walk_sections(
 
 def plain_sections(
     source: SegmentBytes, descriptor: Descriptor, sections: Sequence[Section], keys: Keys | None = None
-) -> Iterator[tuple[Section, bytes | Damage]]:
+) -> Iterator[tuple[Section, bytes | CorruptRange]]:
     """Yield the plain bytes of sections, or the damage where they can't be decoded.
 
     Raises:
@@ -199,8 +199,8 @@ def plain_sections(
         yield section, plain if len(plain) == length else _unreadable(section, body)
 
 
-def _unreadable(section: Section, body: bytes) -> Damage:
-    return Damage(section.position, section.stop - section.start, SECTION_UNREADABLE, body)
+def _unreadable(section: Section, body: bytes) -> CorruptRange:
+    return CorruptRange(section.position, section.stop - section.start, SECTION_UNREADABLE, body)
 
 
 def _marker_crc(segment: int, at: int) -> int:

@@ -2,8 +2,8 @@
 
 A folder has ``CommitLog-<version>-<id>.log`` and ``CommitLog-<version>-<id>_cdc.idx``. The index is decimal
 text: the position up to which the log is durable, and ``COMPLETED`` on a second line once the segment is
-closed. The server rewrites it in node_folder, so a reader may find it empty or truncated: then its position is too
-low, never too high, and the next read corrects it. Recordings may have the log as ``.log.gz``.
+closed. The server rewrites it in node_folder, so a reader may find it empty or truncated: then its position
+is too low, never too high, and the next read corrects it. Recordings may have the log as ``.log.gz``.
 
 An agent that copies segments elsewhere must copy a segment before its index.
 """

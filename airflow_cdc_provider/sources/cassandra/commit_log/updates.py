@@ -144,7 +144,7 @@ def _find(
     failed: NDArray[np.int64],
     by_role: NDArray[np.int64],
 ) -> Int:
-    """Process entries from number ``first`` until all are done or an array is full; return the next number."""
+    """Process entries from number ``first`` until all are done or an array is full; return the next."""
     for entry in range(first, len(entries)):
         begin = entries[entry, START]
         end = begin + entries[entry, LENGTH]

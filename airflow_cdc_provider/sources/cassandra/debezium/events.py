@@ -11,8 +11,8 @@ The operations of an update's parts::
     row of a snapshot                             i, with all columns
     static row of a snapshot                      u, clustering columns null, with all static columns
 
-The re-read of an unresolved key (:mod:`airflow_cdc_provider.lake.doubts`) is a snapshot record too, but not an
-event: it repeats changes from the log.
+The re-read of an unresolved key (:mod:`airflow_cdc_provider.lake.doubts`) is a snapshot record too, but not
+an event: it repeats changes from the log.
 
 A column's cell is null if the update doesn't contain it, else it has its value, ``deletion_ts`` (us: when it
 expires or was deleted) and ``set``.
@@ -20,8 +20,8 @@ expires or was deleted) and ``set``.
 Debezium's connector has faults that this one avoids: it stops at or omits tables with UDTs or vectors,
 boundaries between ranges, and sets in lists; it emits no event for static rows; a row or partition deletion
 suppresses the other rows of its update; removing elements of a set looks like adding them (here
-``deletion_ts`` is set, and an event with added elements doesn't list removed ones); the TTL of a collection is
-lost (here ``deletion_ts`` has it if all elements share it).
+``deletion_ts`` is set, and an event with added elements doesn't list removed ones); the TTL of a collection
+is lost (here ``deletion_ts`` has it if all elements share it).
 
 As in Debezium's events, a row deletion lists static columns too, though it doesn't delete them; an update of
 single elements of a list can't be distinguished from one of the whole list, and their removal is not shown.
@@ -158,7 +158,7 @@ class EventDecoder:
         )
 
     def _decode(self, changes: pa.RecordBatch) -> CassandraEvents:
-        """Decode changes; finds a change with values that don't match their types by bisection and skips it."""
+        """Decode changes; bisects to find and skip a change with values that don't match their types."""
         data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]

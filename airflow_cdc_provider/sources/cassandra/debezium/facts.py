@@ -36,7 +36,7 @@ class Facts:
 
     ``states``    cell rows in which removed elements that events list are marked as live
     ``inserted``  whether it has row liveness that its deletion doesn't cover
-    ``deleted``, ``deleted_at``  its deletion, write time in us; also the liveness with which a view ends a row
+    ``deleted``, ``deleted_at``  its deletion, write time in us; or the liveness with which a view ends a row
     ``survives``  whether it has liveness or cells later than its deletion
     ``latest``    greatest write time
     ``live``, ``dead``  number of cells, without those that the deletion covers

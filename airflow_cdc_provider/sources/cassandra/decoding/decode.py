@@ -136,7 +136,7 @@ class UpdateDecoder:
                 found=str(sink.cursor[STATES_AT]),
                 remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
             )
-        if self.schema.lives_by:
+        if self.schema.liveness_column:
             of_rows = rows[:, SCOPE] == ROW
             sink.states[np.concatenate(([0], rows[:, STATE_END]))[:-1][of_rows] + 1] |= ROW_STRICT
         nulls = pa.nulls(len(rows), pa.binary())
@@ -168,7 +168,7 @@ class UpdateDecoder:
         )
 
     def _of_former(self, changes: pa.RecordBatch, failures: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which changes are of a dropped table: an update's bytes have the id, or a snapshot row's record."""
+        """Return which changes are of a dropped table, by the id in an update or a snapshot record."""
         found = failures[:, 0] == OTHER_TABLE
         of = changes.column("schema_id")
         if of.null_count < len(of):

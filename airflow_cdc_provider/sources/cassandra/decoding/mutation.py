@@ -161,7 +161,7 @@ def _read_static_row(
     sink: Sink,
     listed: Int,
 ) -> Int:
-    """Read a static row; a separate function, so that Numba doesn't inline this rare case in :func:`read_update`."""
+    """Read a static row; separate, so that this rare case isn't inlined in :func:`read_update`."""
     return read_row(data, at, end, header, change, table, program, sink, STATIC_LINE, listed)
 
 

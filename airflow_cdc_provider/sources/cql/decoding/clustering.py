@@ -35,8 +35,8 @@ def comparable_clusterings(
         program: The compiled table.
 
     Returns:
-        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is invalid for
-        its type; their values in the columns are undefined.
+        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is invalid
+        for its type; their values in the columns are undefined.
     """
     rows = sink.rows[: sink.cursor[ROWS_AT]]
     clusterings, malformed = _encode_column(sink, program, rows, np.int64(LOWER))

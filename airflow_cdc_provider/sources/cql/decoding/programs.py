@@ -111,7 +111,7 @@ def compile_tables(schemas: Sequence[TableSchema]) -> Program:
 
 
 def _listed(schema: TableSchema) -> list[_Listed]:
-    """List the columns that updates of a table may name: its own, and dropped ones that were not added again."""
+    """List the columns that updates of a table may name: its own, and dropped ones not added again."""
     listed = []
     for column in (*schema.static, *schema.regular):
         dropped = schema.dropped.get(column.name)

@@ -164,7 +164,7 @@ def translated(error: BaseException, doing: str) -> CdcError:
                 found=_first_line(cause),
                 remedy="grant the role SELECT on the keyspace: GRANT SELECT ON KEYSPACE ... TO ...",
             )
-        # The driver converts an SSLError to an OSError with its number, 1, as if connecting were not permitted.
+        # The driver converts an SSLError to an OSError with its number, 1: as if not permitted to connect.
         if isinstance(cause, (ssl.SSLError, PermissionError)):
             return ConfigurationError(
                 f"{doing} failed: TLS error",

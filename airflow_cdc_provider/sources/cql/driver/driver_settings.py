@@ -1,8 +1,9 @@
 """Settings of the driver: from a connection's extra, and from a file of the DataStax Java driver.
 
-Debezium's option for such a file, an ``application.conf`` (:mod:`.hocon`), is ``cassandra.driver.config.file``;
-here it is the extra ``driver_config_file``. Settings with a counterpart in the Python driver are applied; all
-others are rejected by name, so that none is silently ignored. The connection's own values take precedence.
+Debezium's option for such a file, an ``application.conf`` (:mod:`.hocon`), is
+``cassandra.driver.config.file``; here it is the extra ``driver_config_file``. Settings with a counterpart in
+the Python driver are applied; all others are rejected by name, so that none is silently ignored. The
+connection's own values take precedence.
 
 An error contains the name of a setting, never the value of a secret one.
 """
