@@ -109,15 +109,15 @@ def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS doesn't fit|got no answer"),
-        ({"trustStore.location": "clients.jks"}, "failed: TLS doesn't fit"),
+        ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS error|got no response"),
+        ({"trustStore.location": "clients.jks"}, "failed: TLS error"),
         (
             {"keyStore.password": "s3cr3t-other"},
             r"keyStore .* can't be opened: expected its password, as keyStore\.password",
         ),
         ({"trustStore.location": "nowhere.jks"}, "trustStore .* can't be read: found No such file"),
-        ({"cipherSuites": "TLS_NO_SUCH_WITH_SUITE"}, "OpenSSL doesn't know: NO-SUCH-SUITE"),
-        ({"cipherSuites": "TLS_AES_256_GCM_SHA384"}, "Python can't choose among them"),
+        ({"cipherSuites": "TLS_NO_SUCH_WITH_SUITE"}, "unknown to OpenSSL: NO-SUCH-SUITE"),
+        ({"cipherSuites": "TLS_AES_256_GCM_SHA384"}, "Python can't restrict them"),
         ({"keyStore.type": "BKS"}, "keyStore.type is wrong: expected one of JKS, PKCS12, JCEKS"),
     ],
 )

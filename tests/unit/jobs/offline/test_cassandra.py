@@ -296,7 +296,7 @@ def test_a_segment_that_is_missing_beside_its_index_is_told(tmp_path: Path) -> N
     source = replace(recording(PLAIN), path=tmp_path / "a")
     assert printed(plain_connector(), source, damage)
     assert faults_of_indexes(damage) == [
-        "node node, segment 1795247392877: its index is there, the segment is missing"
+        "node node, segment 1795247392877: it has an index, but the segment is missing"
     ]
 
 

@@ -143,7 +143,7 @@ def _check_records(batches: Sequence[pa.RecordBatch], counts: ReadCounts, length
     assert kinds.get(SCHEMA, 0) == counts.schema_changes
     assert kinds.get(TRUNCATE, 0) == counts.truncations
     assert kinds.get(QUARANTINE, 0) == counts.quarantined + counts.damaged
-    accounted = counts.changes + sum(counts.passed_over.values()) + counts.schema_changes + counts.quarantined
+    accounted = counts.changes + sum(counts.skipped.values()) + counts.schema_changes + counts.quarantined
     assert accounted >= counts.entries, "an entry is lost"
     assert held <= 400 * length + (1 << 20), "much comes out of little"
 
@@ -227,7 +227,7 @@ def system(data: bytes) -> None:
     history = read_history(pa.Table.from_pylist(records, schema=CHANGE_SCHEMA))
     with suppress(CdcError):
         tables = log_tables(
-            history.living.values(), set(history.living), history.by_id.values(), history.by_id
+            history.existing.values(), set(history.existing), history.by_id.values(), history.by_id
         )
         assert set(history.by_id) <= set(tables.ids)
 

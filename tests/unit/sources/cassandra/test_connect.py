@@ -52,9 +52,9 @@ def test_tls_files_that_can_not_be_read_are_told(monkeypatch: pytest.MonkeyPatch
             Unavailable("no", consistency=5, required_replicas=2, alive_replicas=1),
             "more replicas than are up",
         ),
-        (ReadTimeout("late", consistency=5, required_responses=2), "no answer from the replicas in time"),
-        (ReadFailure("tombstones", consistency=5), "failed on replicas that answered"),
-        (OperationTimedOut(), "got no answer"),
+        (ReadTimeout("late", consistency=5, required_responses=2), "no response from the replicas in time"),
+        (ReadFailure("tombstones", consistency=5), "failed on replicas that responded"),
+        (OperationTimedOut(), "got no response"),
     ],
 )
 def test_what_replicas_did_not_do_is_told_with_what_helps(error: Exception, told: str) -> None:

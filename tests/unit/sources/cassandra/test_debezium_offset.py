@@ -28,7 +28,7 @@ def test_a_capture_goes_on_with_the_oldest_segment_of_all_tables() -> None:
     ("content", "told"),
     [
         (b"shop.orders=\\:-1\n", "the place of shop.orders can't be read"),
-        (b"# nothing\n", "the file tells no place"),
+        (b"# nothing\n", "the file has no position"),
     ],
 )
 def test_other_files_are_refused(content: bytes, told: str) -> None:

@@ -24,7 +24,7 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
-    Damage,
+    CorruptRange,
     plain_sections,
     walk_sections,
 )
@@ -76,7 +76,7 @@ def encrypted(**parameters: Any) -> bytes:
     return segment(ID, MUTATIONS, parameters={**PARAMETERS, **parameters}, compress=encrypt)
 
 
-def read(path: Path, keys: Keys | None) -> list[bytes | Damage]:
+def read(path: Path, keys: Keys | None) -> list[bytes | CorruptRange]:
     with SegmentBytes(str(path)) as source:
         descriptor = read_descriptor(source.read(0, 1 << 17), str(path))
         chain = walk_sections(source, descriptor, complete=True)
@@ -101,7 +101,7 @@ def test_a_damaged_block_costs_its_section_alone(tmp_path: Path, place: str) -> 
 
     first, empty, last = read(put(tmp_path, bytes(data)), KEYS)
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, CorruptRange)
     assert code(first.reason) == "section-unreadable"
     assert [empty, last] == PLAIN[1:]
     plan(LogFolder(str(tmp_path), keys=KEYS))  # a damaged block is not taken for a wrong key
@@ -132,7 +132,7 @@ def test_key_alias_stands_in_for_a_key_that_is_not_there(tmp_path: Path) -> None
         (
             Keys("k.jceks", {"mine:1": KEY[::-1]}),
             {},
-            "another key under that name in k.jceks",
+            "another key with that alias in k.jceks",
         ),
         (Keys("k.jceks", {"mine:1": KEY[:7]}), {}, "a key of 7 bytes and an IV of 16"),
         (KEYS, {"encIV": "00"}, "a key of 16 bytes and an IV of 1"),
@@ -164,7 +164,7 @@ def options(**given: str) -> CassandraEncryption:
         ({"keystore_password": "wrong"}, "another password"),
         (
             {"key_password": "wrong"},
-            "gives no key: expected the key's password as source.encryption.key_pass",
+            "has no usable key: expected the key's password as source.encryption.key_pass",
         ),
         ({"key_alias": "cdc:2"}, "key cdc:2 of source.encryption.key_alias.*these there: cdc:1"),
         ({"keystore_password": "${env:CDC_NOT_SET}"}, "environment variable CDC_NOT_SET"),
@@ -289,7 +289,7 @@ def test_the_cli_reads_encrypted_recordings(
     [
         ({}, "is encrypted with key cdc:1"),
         ({"keystore": KEYSTORE, "keystore_password": "hunter2"}, "another password"),
-        ({**OURS, "key_password": "hunter2"}, "doesn't open key cdc:1"),
+        ({**OURS, "key_password": "hunter2"}, "doesn't decrypt key cdc:1"),
         ({**OURS, "key_alias": "x"}, "key x of source.encryption"),
         (OTHERS, "needs key cdc:1"),
         ({**OTHERS, "key_alias": "short"}, "can't be decrypted"),

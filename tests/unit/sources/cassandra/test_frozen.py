@@ -129,4 +129,4 @@ def rows_of(value: pa.Scalar, name: str) -> Any:
 def test_an_unfrozen_collection_is_shown_by_its_parts_in_any_case() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<frozen<set<int>>>, t tuple<int, text>)")
     types = EventTypes(frozen="bytes")
-    assert types.shown(table.tables["k.t"]) == table.tables["k.t"]
+    assert types.event_schema(table.tables["k.t"]) == table.tables["k.t"]

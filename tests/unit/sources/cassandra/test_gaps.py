@@ -39,8 +39,8 @@ def test_a_segment_that_was_begun_and_is_gone_is_told_once(tmp_path: Path) -> No
     put(tmp_path, 12, 13)
     found, after = gaps(tmp_path, NodeOffset(floor=9, open={10: 300}))
     assert found == [
-        "segment 10 of node host is gone before it was read to its end",
-        "segments 11 to 11 of node host are gone unread, if they held changes",
+        "segment 10 of node host was deleted before it was read completely",
+        "segments 11 to 11 of node host were deleted unread, if they held changes",
     ]
     assert gaps(tmp_path, after, 0) == gaps(tmp_path, after, 3 * SIZE) == ([], after)
     assert after.position(12) == 0, "what is there is still to be read"
@@ -59,7 +59,7 @@ def test_what_came_and_went_unread_is_told_only_where_a_node_drops_to_make_room(
     put(tmp_path, 12, 13)
     node, full, roomy = NodeOffset(floor=9), 3 * SIZE, 5 * SIZE
     found, after = gaps(tmp_path, node, full)
-    assert found == ["segments 10 to 11 of node host are gone unread, if they held changes"]
+    assert found == ["segments 10 to 11 of node host were deleted unread, if they held changes"]
     assert gaps(tmp_path, after, full) == ([], after)
 
     assert gaps(tmp_path, node, None)[0] == [], "it refuses writes, and drops nothing"
@@ -83,7 +83,7 @@ def test_what_a_transfer_noted_as_dropped_is_a_gap(tmp_path: Path) -> None:
         note = {"segment": f"CommitLog-7-{segment}.log", "lost": lost}
         (errors / f"CommitLog-7-{segment}.log.reason.json").write_text(json.dumps(note))
     found, after = gaps(tmp_path, NodeOffset(floor=9), landing=True)
-    assert found == ["segment 10 of node host is gone before it was read to its end"]
+    assert found == ["segment 10 of node host was deleted before it was read completely"]
     assert gaps(tmp_path, after, landing=True)[0] == []
 
 
@@ -128,7 +128,7 @@ def test_gaps_wait_for_a_node_that_tells_whether_it_drops(tmp_path: Path) -> Non
     options = CassandraOptions(cdc_raw=str(tmp_path), node="host")
     offset = write_offset({"host": NodeOffset(floor=9)})
     nowhere = CassandraSource(options, {"host": "127.0.0.1", "port": free_port()}, lambda _: True)
-    with pytest.raises(TransientError, match=r"segments of node host are missing, and no node tells"):
+    with pytest.raises(TransientError, match=r"segments of node host are missing, and no node responds"):
         nowhere.gaps(offset)
     without = CassandraSource(options, {}, lambda _: True)
     assert without.gaps(offset) == ([], offset), "offline nothing tells of gaps"

@@ -46,9 +46,9 @@ def test_a_salt_of_equal_halves_is_treated_as_java_does() -> None:
     ("path", "password", "message"),
     [
         (MANY, "outer-wort", "can't be opened.*keystore_password.*another password"),
-        (str(KEYSTORES / "one.p12"), "outer-word", "no JCEKS keystore.*PKCS12.*keytool -importkeystore"),
+        (str(KEYSTORES / "one.p12"), "outer-word", "not a JCEKS keystore.*PKCS12.*keytool -importkeystore"),
         (str(KEYSTORES / "none"), "outer-word", "can't be read: found No such file"),
-        (__file__, "outer-word", "no JCEKS keystore.*something else"),
+        (__file__, "outer-word", "not a JCEKS keystore.*something else"),
     ],
 )
 def test_what_is_no_keystore_or_has_another_password_is_told(path: str, password: str, message: str) -> None:
@@ -64,7 +64,7 @@ def test_a_keystore_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
         data = bytearray(sound)
         data[rng.randrange(4, len(data))] ^= 1 << rng.randrange(8)
         (tmp_path / "k").write_bytes(data)
-        with pytest.raises(ConfigurationError, match="another password, or a damaged file"):
+        with pytest.raises(ConfigurationError, match="another password, or a corrupt file"):
             read_secret_keys(str(tmp_path / "k"), "outer-word", "inner-word")
 
 

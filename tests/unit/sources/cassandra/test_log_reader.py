@@ -77,14 +77,14 @@ def test_mutation_of_several_updates_is_split(tmp_path: Path) -> None:
     assert [p.ordinal for p in positions] == [1, 4]
     assert len({p.end for p in positions}) == 1
     assert (counts.entries, counts.changes) == (1, 2)
-    assert counts.passed_over == {"unselected": 1, "view": 1, "counter": 1}
+    assert counts.skipped == {"unselected": 1, "view": 1, "counter": 1}
 
 
 def test_mutations_of_other_keyspaces_are_passed_over_unread(tmp_path: Path) -> None:
     broken = mutation(update(ALONE), update(ALONE)[:-3])
     records, counts = read(tmp_path, [broken, mutation(update(SELECTED))])
     assert records["kind"].to_pylist() == [CHANGE]
-    assert counts.passed_over == {"unselected": 2}
+    assert counts.skipped == {"unselected": 2}
 
 
 @pytest.mark.covers("CAS-SETUP-06")
@@ -95,7 +95,7 @@ def test_update_of_an_unselected_table_is_counted_without_knowing_its_columns(tm
         tmp_path, [mutation(UpdateWriter(newer).write(KEY, [row])), mutation(update(SELECTED))]
     )
     assert records["kind"].to_pylist() == [CHANGE]
-    assert counts.passed_over == {"unselected": 1}
+    assert counts.skipped == {"unselected": 1}
 
 
 @pytest.mark.covers("CAS-UNSUP-07")
@@ -109,7 +109,7 @@ def test_cassandras_own_tables_are_passed_over_without_their_schema(tmp_path: Pa
     own = [bytes.fromhex(system_table_id(*name)) + b"\x04abcd and whatever follows" for name in names]
     records, counts = read(tmp_path, [mutation(own[0]), mutation(own[1], own[1]), mutation(update(SELECTED))])
     assert records["kind"].to_pylist() == [CHANGE]
-    assert counts.passed_over == {"system": 3}
+    assert counts.skipped == {"system": 3}
 
 
 @pytest.mark.covers("CAS-GAP-05")
@@ -288,7 +288,7 @@ def test_truncation_of_a_selected_table_is_a_fence(tmp_path: Path) -> None:
     assert fence["position"][16:] == (1795247440773).to_bytes(8, "big")
     assert fence["committed_at"].timestamp() == 1795247440.773
     assert fence["payload"] == Truncation(5, 777, 1795247440773).pack()
-    assert (counts.truncations, counts.passed_over) == (1, {"system": 2})
+    assert (counts.truncations, counts.skipped) == (1, {"system": 2})
 
 
 def test_truncation_at_a_time_that_cannot_be_is_passed_over(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_every_system_table_of_the_recordings_is_known() -> None:
         records, _ = read_all(full.log, full.tables(), counts=counts)
         unknown = of_kind(records, QUARANTINE)["schema_id"].to_pylist()
         assert len(unknown) == 5  # the dropped table
-        assert counts.passed_over["system"] > 900
+        assert counts.skipped["system"] > 900
 
 
 def test_counts_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
-    Damage,
+    CorruptRange,
     plain_sections,
     walk_sections,
 )
@@ -45,7 +45,7 @@ def walk(path: str, *, complete: bool = True, trust: bool = False) -> Chain:
         return walk_sections(source, descriptor, complete=complete, trust_zero_checksum=trust)
 
 
-def read(path: str) -> list[bytes | Damage]:
+def read(path: str) -> list[bytes | CorruptRange]:
     with SegmentBytes(path) as source:
         descriptor = read_descriptor(source.read(0, 1 << 17), path)
         chain = walk_sections(source, descriptor, complete=True)
@@ -139,7 +139,7 @@ def test_section_that_cannot_be_unpacked_is_damage_and_the_next_is_read(tmp_path
 
     first, _, last = read(put(tmp_path, bytes(data)))
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, CorruptRange)
     assert code(first.reason) == "section-unreadable"
     assert last == plain(MUTATIONS[2])
 

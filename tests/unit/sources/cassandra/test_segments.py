@@ -102,7 +102,7 @@ def test_segment_that_is_gone_is_a_lost_position(tmp_path: Path) -> None:
 def test_packed_segment_that_is_cut_off_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / f"CommitLog-7-{ID}.log.gz"
     path.write_bytes(gzip.compress(b"x" * 10000)[:-20])
-    with pytest.raises(CorruptInput, match="can't be unpacked"):
+    with pytest.raises(CorruptInput, match="can't be decompressed"):
         SegmentBytes(str(path))
 
 
