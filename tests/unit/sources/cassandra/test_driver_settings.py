@@ -134,7 +134,7 @@ def test_tls_of_the_file_is_that_of_debeziums_settings(tmp_path: Path) -> None:
     [
         (
             "advanced.metrics.session.enabled = [ bytes-sent ]",
-            "CassandraCdcHook.request_numbers\(\) counts requests",
+            r"CassandraCdcHook.request_numbers\(\) counts",
         ),
         ("profiles { slow { basic.request.timeout = 9 s } }", "only one profile is supported"),
         ("advanced.netty.io-group.size = 4", "no counterpart in the Python driver"),
