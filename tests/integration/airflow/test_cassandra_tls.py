@@ -122,7 +122,7 @@ def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pyt
     ],
 )
 @pytest.mark.covers("CAS-DEPLOY-06")
-def test_what_does_not_fit_is_told_without_a_secret(
+def test_tls_errors_are_reported_without_a_secret(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
 ) -> None:
     changed = {n: secured.store(v) if v and n.endswith("location") else v for n, v in change.items()}
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_told_without_a_secret(
     assert "s3cr3t" not in text
 
 
-def test_any_bit_of_a_keystore_that_is_changed_is_told(secured: Secured, tmp_path: Path) -> None:
+def test_any_changed_bit_of_a_keystore_is_detected(secured: Secured, tmp_path: Path) -> None:
     data = (secured.folder / "client.jks").read_bytes()
     for place in range(0, len(data), 97):
         damaged = tmp_path / "damaged.jks"
@@ -143,7 +143,7 @@ def test_any_bit_of_a_keystore_that_is_changed_is_told(secured: Secured, tmp_pat
 
 
 @pytest.mark.covers("CAS-DEPLOY-06")
-def test_a_settings_file_may_be_as_lax_as_java_takes_it(
+def test_a_settings_file_may_be_as_lax_as_java_allows(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trust store without its password, types in small letters, Latin-1, and Java's suite that is none."""

@@ -24,7 +24,7 @@ EACH = 50
 
 
 @pytest.mark.covers("CAS-METRIC-12")
-def test_the_hook_tells_number_and_time_of_its_requests(
+def test_the_hook_returns_number_and_latency_of_its_requests(
     cassandra_server: CassandraServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"conn_type": "cdc_cassandra", "host": cassandra_server.host, "port": cassandra_server.port}

@@ -127,7 +127,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
 
 @pytest.mark.covers("CAS-SNAP-07")
 @pytest.mark.parametrize("seed", [2, 14])
-def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
+def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
     build: BuildSource,
     cassandra_server: CassandraServer,
     cassandra_session: Any,
@@ -219,7 +219,7 @@ def test_events_of_deletions_have_the_times_of_their_statements(
     assert [e["after"]["v"] and e["after"]["v"]["deletion_ts"] for e in events] == [first, second, None]
 
 
-def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
+def test_a_long_lived_source_has_the_columns_and_tables_of_the_log_it_reads(
     build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     source = build()
@@ -241,7 +241,7 @@ def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
 
 
 @pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02")
-def test_a_snapshot_without_enough_replicas_fails_and_shows_nothing(
+def test_a_snapshot_without_enough_replicas_fails_and_returns_nothing(
     build: BuildSource, cassandra_session: Any, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert CassandraOptions().consistency == "ALL"
@@ -283,7 +283,7 @@ def test_whole_partitions_are_read_again_by_their_keys(
     assert len(_texts(source.codec(table), changes)) == 2
 
 
-def test_every_type_is_shown_as_the_server_shows_it(
+def test_every_type_is_formatted_like_the_server(
     build: BuildSource, cassandra_session: Any, keyspace: str
 ) -> None:
     names = ["ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet"]
@@ -441,7 +441,7 @@ def test_a_secret_is_in_no_text_of_a_reader(build: BuildSource) -> None:
     assert "s3cret" not in repr(source.snapshot_reader()) + repr(source)
 
 
-def test_unknown_tables_are_refused_by_name(build: BuildSource, keyspace: str) -> None:
+def test_unknown_tables_are_rejected_by_name(build: BuildSource, keyspace: str) -> None:
     source = build()
     with pytest.raises(SchemaUnknown, match="nosuch"):
         source.codec(f"{keyspace}.nosuch")

@@ -32,7 +32,7 @@ class Session:
         ([r"system_orders\.lines", r"shop\.orders"], [], ["shop.orders", "system_orders.lines"]),
     ],
 )
-def test_keyspaces_whose_names_begin_as_cassandras_own_are_the_users(
+def test_keyspaces_with_a_system_prefix_are_the_users(
     patterns: list[str], exclude: list[str], found: list[str]
 ) -> None:
     session: Any = Session()
@@ -48,7 +48,7 @@ def test_keyspaces_whose_names_begin_as_cassandras_own_are_the_users(
         (r"shop.(", "no regular expression"),
     ],
 )
-def test_what_a_pattern_names_instead_is_told(pattern: str, told: str) -> None:
+def test_errors_describe_what_a_pattern_matches_instead(pattern: str, told: str) -> None:
     session: Any = Session()
     with pytest.raises(ConfigurationError, match=told):
         matching_tables(session, [r"shop\.orders", pattern])

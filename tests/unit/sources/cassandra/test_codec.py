@@ -45,7 +45,7 @@ def _follow(*tables: TableSchema) -> list[dict[str, int]]:
     return found
 
 
-def test_columns_keep_their_ids_when_others_come_and_go() -> None:
+def test_columns_keep_their_ids_when_others_are_added_and_dropped() -> None:
     first, later = _follow(_table(), _table("ALTER TABLE k.t ADD aa int", DROP_A))
     assert (later["b"], later["s"]) == (first["b"], first["s"])
     assert later["aa"] > max(first.values())
@@ -57,7 +57,7 @@ def test_a_column_that_was_dropped_and_came_back_is_a_new_one() -> None:
     assert again == later
 
 
-def test_ids_of_columns_that_are_gone_are_not_given_again() -> None:
+def test_ids_of_removed_columns_are_not_reused() -> None:
     drop = "ALTER TABLE k.t DROP s USING TIMESTAMP 5"
     first, _, _, later = _follow(
         _table(), _table(drop), _table(drop), _table(drop, "ALTER TABLE k.t ADD z int")
@@ -74,12 +74,12 @@ def test_a_schema_from_before_the_last_merge_is_not_followed(later: tuple[str, .
     assert recall_codec(_table(*later), memory).remember() == memory
 
 
-def test_a_table_made_anew_shares_no_id_with_the_old_one() -> None:
+def test_a_re_created_table_shares_no_id_with_the_old_one() -> None:
     old, new = _follow(_table(), replace(_table(), id="0" * 32))
     assert not set(old.values()) & set(new.values())
 
 
-def test_what_settles_a_row_passes_over_columns_that_were_dropped() -> None:
+def test_the_re_read_of_a_row_skips_dropped_columns() -> None:
     """A state keeps the cells of a column that is gone."""
     codec = recall_codec(_table(DROP_A), recall_codec(_table(), None).remember())
     ids = _ids(recall_codec(_table(), None))

@@ -31,7 +31,7 @@ def test_login_and_password_are_the_connections(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.covers("CAS-CFG-09")
 @pytest.mark.parametrize("check", [True, False])
-def test_tls_is_on_when_asked_for(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+def test_tls_is_on_if_enabled(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
     extra = {"tls": True, "tls_check_hostname": check}
     context = asked_of_the_driver({"host": "db1", "extra": extra}, monkeypatch)["ssl_context"]
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, check)
@@ -39,7 +39,7 @@ def test_tls_is_on_when_asked_for(monkeypatch: pytest.MonkeyPatch, check: bool) 
         assert "ssl_context" not in asked_of_the_driver({"host": "db1", "extra": off}, monkeypatch)
 
 
-def test_tls_files_that_can_not_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_tls_files_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"tls": True, "tls_ca_file": "/nowhere.pem"}
     with pytest.raises(ConfigurationError, match="TLS files can't be used"):
         open_session({"host": "db1", "extra": extra}, timeout_seconds=3)
@@ -57,7 +57,7 @@ def test_tls_files_that_can_not_be_read_are_told(monkeypatch: pytest.MonkeyPatch
         (OperationTimedOut(), "got no response"),
     ],
 )
-def test_what_replicas_did_not_do_is_told_with_what_helps(error: Exception, told: str) -> None:
+def test_failures_of_replicas_are_reported_with_a_remedy(error: Exception, told: str) -> None:
     found = translated(NoHostAvailable("none", {"db1": error}), "reading shop.orders")
     assert isinstance(found, TransientError)
     assert "reading shop.orders " in str(found)

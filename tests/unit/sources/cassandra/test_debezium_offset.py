@@ -14,7 +14,7 @@ shop.items=CommitLog-7-1795247392875.log\:40
 """
 
 
-def test_a_capture_goes_on_with_the_oldest_segment_of_all_tables() -> None:
+def test_a_capture_resumes_from_the_oldest_segment_of_all_tables() -> None:
     offset, remarks = position_of(FILE)
     assert offset.position(1795247392874) == WHOLE
     assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their begin"
@@ -31,6 +31,6 @@ def test_a_capture_goes_on_with_the_oldest_segment_of_all_tables() -> None:
         (b"# nothing\n", "the file has no position"),
     ],
 )
-def test_other_files_are_refused(content: bytes, told: str) -> None:
+def test_other_files_are_rejected(content: bytes, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         position_of(content)

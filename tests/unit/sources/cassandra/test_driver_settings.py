@@ -96,7 +96,7 @@ def test_extras_set_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.covers("CAS-D3X-03")
-def test_what_the_connection_says_wins_over_the_file(tmp_path: Path) -> None:
+def test_the_connection_takes_precedence_over_the_file(tmp_path: Path) -> None:
     extra = {"driver_config_file": written(tmp_path, FILE), "request_timeout_seconds": 9}
     found = resolved({"host": "mine", "port": 9042, "login": "me", "password": "own", "extra": extra})
     assert (found["host"], found["port"], found["login"], found["password"]) == ("mine", 9042, "me", "own")
@@ -148,7 +148,7 @@ def test_tls_of_the_file_is_that_of_debeziums_settings(tmp_path: Path) -> None:
         ("advanced.auth-provider.class = DseGssApiAuthProvider", "PlainTextAuthProvider have counterparts"),
     ],
 )
-def test_what_can_not_be_followed_is_refused_by_name(tmp_path: Path, line: str, told: str) -> None:
+def test_unsupported_settings_are_rejected_by_name(tmp_path: Path, line: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         read_driver_file(written(tmp_path, f"datastax-java-driver {{ {line} }}"))
 
@@ -167,7 +167,7 @@ def test_what_can_not_be_followed_is_refused_by_name(tmp_path: Path, line: str, 
         f"{WORD}",
     ],
 )
-def test_no_error_shows_a_secret(tmp_path: Path, line: str) -> None:
+def test_no_error_contains_a_secret(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         read_driver_file(written(tmp_path, line))
     error: BaseException | None = refused.value
@@ -177,7 +177,7 @@ def test_no_error_shows_a_secret(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.covers("CAS-D3X-03")
-def test_unknown_and_wrong_extras_are_refused_by_name() -> None:
+def test_unknown_and_invalid_extras_are_rejected_by_name() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown setting request_timeout\b.*timeout_seconds\?"):
         resolved({"extra": {"request_timeout": 3}})
     with pytest.raises(ConfigurationError, match=r"setting page_size .*is wrong: expected a whole number"):
@@ -186,13 +186,13 @@ def test_unknown_and_wrong_extras_are_refused_by_name() -> None:
         resolved({"extra": {"heartbeat_interval_seconds": float("nan")}})
 
 
-def test_a_compression_without_its_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compression_without_its_library_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cassandra.connection.locally_supported_compressions", {})
     with pytest.raises(ConfigurationError, match=r"requires a library .*lz4.*pip install lz4"):
         open_session({"host": "db1", "extra": {"compression": "lz4"}}, timeout_seconds=3)
 
 
-def test_a_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"settings file .*nowhere.conf can't be read: found No"):
         read_driver_file(str(tmp_path / "nowhere.conf"))
 
@@ -240,6 +240,6 @@ def test_the_subset_of_hocon_is_read(
         ("b = 1\na = p@ss", 2),
     ],
 )
-def test_the_rest_of_hocon_is_refused_with_its_line(text: str, line: int) -> None:
+def test_the_rest_of_hocon_is_rejected_with_its_line(text: str, line: int) -> None:
     with pytest.raises(ConfigurationError, match=f"invalid syntax in line {line} of f"):
         parse_hocon(text, "f")

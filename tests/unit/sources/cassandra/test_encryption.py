@@ -86,13 +86,13 @@ def read(path: Path, keys: Keys | None) -> list[bytes | CorruptRange]:
 PLAIN = [b"".join(map(entry, mutations)) for mutations in MUTATIONS]
 
 
-def test_sections_of_several_blocks_are_put_together(tmp_path: Path) -> None:
+def test_sections_of_several_blocks_are_joined(tmp_path: Path) -> None:
     assert len(PLAIN[0]) > 4 * 65536
     assert read(put(tmp_path, encrypted()), KEYS) == PLAIN
 
 
 @pytest.mark.parametrize("place", ["padding", "length of a block", "length of what it holds"])
-def test_a_damaged_block_costs_its_section_alone(tmp_path: Path, place: str) -> None:
+def test_a_corrupt_block_costs_only_its_section(tmp_path: Path, place: str) -> None:
     data = bytearray(encrypted())
     begin = len(segment(ID, [], parameters=PARAMETERS)) + 8 + 4
     length = int.from_bytes(data[begin : begin + 4], "big")
@@ -107,7 +107,7 @@ def test_a_damaged_block_costs_its_section_alone(tmp_path: Path, place: str) -> 
     plan(LogFolder(str(tmp_path), keys=KEYS))  # a damaged block is not taken for a wrong key
 
 
-def test_a_damaged_byte_that_decrypts_is_left_to_the_checksums_of_entries(tmp_path: Path) -> None:
+def test_a_corrupt_byte_that_decrypts_is_detected_by_the_checksums_of_entries(tmp_path: Path) -> None:
     data = bytearray(encrypted())
     data[len(segment(ID, [], parameters=PARAMETERS)) + 600] ^= 0x40
     first, *rest = read(put(tmp_path, bytes(data)), KEYS)
@@ -118,7 +118,7 @@ def test_a_damaged_byte_that_decrypts_is_left_to_the_checksums_of_entries(tmp_pa
     assert rest == PLAIN[1:]
 
 
-def test_key_alias_stands_in_for_a_key_that_is_not_there(tmp_path: Path) -> None:
+def test_key_alias_replaces_a_missing_key(tmp_path: Path) -> None:
     path = put(tmp_path, encrypted(encKeyAlias="of another name"))
     with pytest.raises(ConfigurationError, match=r"needs key of another.*these there: mine:1.*key_alias"):
         read(path, KEYS)
@@ -141,7 +141,7 @@ def test_key_alias_stands_in_for_a_key_that_is_not_there(tmp_path: Path) -> None
         (Keys("k.jceks", {}, ("mine:1",)), {}, "password as source.encryption.key_password.*doesn't open"),
     ],
 )
-def test_a_segment_that_no_key_opens_is_refused_when_planned(
+def test_a_segment_that_no_key_decrypts_is_rejected_at_planning(
     tmp_path: Path, keys: Keys | None, parameters: dict[str, str], message: str
 ) -> None:
     path = put(tmp_path, encrypted(**parameters))
@@ -171,13 +171,13 @@ def options(**given: str) -> CassandraEncryption:
         ({"keystore_password": "${file:/none}"}, "is missing: expected file /none"),
     ],
 )
-def test_a_wrong_keystore_option_is_told_at_once(given: dict[str, str], message: str) -> None:
+def test_a_wrong_keystore_option_is_rejected_at_once(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as told:
         open_keys(options(**given), {})
     assert WORD not in str(told.value).replace(KEYSTORE, "")
 
 
-def test_passwords_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_may_be_references_or_in_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = open_keys(options(), {})
     monkeypatch.setenv("KEYSTORE_WORD", WORD)
     (tmp_path / "word").write_text(f"{WORD}\n")
@@ -202,7 +202,7 @@ def test_key_alias_is_checked_and_no_keystore_means_no_keys() -> None:
     assert open_keys(CassandraEncryption(), {}) is None
 
 
-def test_neither_options_nor_keys_show_a_secret() -> None:
+def test_neither_options_nor_keys_contain_a_secret_in_their_repr() -> None:
     declared = options(key_password="inner-word")
     keys = open_keys(options(), {})
     assert keys is not None
@@ -238,7 +238,7 @@ def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
     assert key not in pickle.dumps(plan.partitions)
 
 
-def test_check_tells_whether_segments_can_be_read(tmp_path: Path) -> None:
+def test_check_reports_whether_segments_are_readable(tmp_path: Path) -> None:
     (found,) = [f for f in source(options()).check() if f.subject == "segments"]
     assert (found.level, found.message) == ("ok", "they can be read")
     for wrong in (options(keystore=""), options(keystore_password="wrong")):
@@ -295,7 +295,7 @@ def test_the_cli_reads_encrypted_recordings(
         ({**OTHERS, "key_alias": "short"}, "can't be decrypted"),
     ],
 )
-def test_the_cli_says_in_one_line_what_is_wrong(
+def test_the_cli_reports_errors_in_one_line(
     cdc: Callable[..., None],
     encryption: dict[str, str],
     message: str,

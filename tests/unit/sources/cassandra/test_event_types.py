@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.cql.types import parse_type
         ("inet", ["127.0.0.1", None], ["/127.0.0.1", None]),
     ],
 )
-def test_values_are_shown_as_debezium_does(
+def test_values_have_debeziums_format(
     cql_type: str, shown: list[str | None], event: list[object]
 ) -> None:
     column = EventTypes().array(pa.array(shown, pa.utf8()), parse_type(cql_type))

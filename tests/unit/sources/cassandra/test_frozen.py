@@ -85,7 +85,7 @@ def records() -> pa.RecordBatch:
 
 
 @pytest.mark.covers("CAS-TYPE-10")
-def test_frozen_values_come_back_from_lake_and_events_whatever_their_form() -> None:
+def test_frozen_values_are_restored_from_lake_and_events_in_any_format() -> None:
     batch = records()
     codec = CassandraCodec(TABLE)
     live = reconcile_cells(pa.Table.from_batches([codec.decode(batch, ()).contributions]), NOW).live
@@ -126,7 +126,7 @@ def rows_of(value: pa.Scalar, name: str) -> Any:
     return found
 
 
-def test_an_unfrozen_collection_is_shown_by_its_parts_in_any_case() -> None:
+def test_an_unfrozen_collection_is_always_structured() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<frozen<set<int>>>, t tuple<int, text>)")
     types = EventTypes(frozen="bytes")
     assert types.event_schema(table.tables["k.t"]) == table.tables["k.t"]

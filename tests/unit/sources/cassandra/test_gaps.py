@@ -35,7 +35,7 @@ def gaps(
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_a_segment_that_was_begun_and_is_gone_is_told_once(tmp_path: Path) -> None:
+def test_a_segment_deleted_after_a_partial_read_is_reported_once(tmp_path: Path) -> None:
     put(tmp_path, 12, 13)
     found, after = gaps(tmp_path, NodeOffset(floor=9, open={10: 300}))
     assert found == [
@@ -55,7 +55,7 @@ def test_a_node_without_any_later_segment_is_no_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_what_came_and_went_unread_is_told_only_where_a_node_drops_to_make_room(tmp_path: Path) -> None:
+def test_segments_deleted_unread_are_reported_only_if_a_node_deletes_them_to_free_space(tmp_path: Path) -> None:
     put(tmp_path, 12, 13)
     node, full, roomy = NodeOffset(floor=9), 3 * SIZE, 5 * SIZE
     found, after = gaps(tmp_path, node, full)
@@ -75,7 +75,7 @@ def test_ids_missing_in_a_landing_area_are_no_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_what_a_transfer_noted_as_dropped_is_a_gap(tmp_path: Path) -> None:
+def test_segments_that_a_transfer_recorded_as_dropped_are_a_gap(tmp_path: Path) -> None:
     put(tmp_path / "host", 12)
     errors = tmp_path / "errors" / "host"
     errors.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_what_a_transfer_noted_as_dropped_is_a_gap(tmp_path: Path) -> None:
     assert gaps(tmp_path, after, landing=True)[0] == []
 
 
-def test_what_was_lost_before_the_first_batch_is_no_gap_then_or_later(tmp_path: Path) -> None:
+def test_segments_lost_before_the_first_batch_are_never_a_gap(tmp_path: Path) -> None:
     """The snapshots of a new connector, or of one that was reset, have it."""
     put(tmp_path / "host", 12)
     errors = tmp_path / "errors" / "host"
@@ -122,7 +122,7 @@ def test_a_loss_makes_each_tables_snapshot_due_until_a_later_one_began() -> None
     assert not taken.outdated
 
 
-def test_gaps_wait_for_a_node_that_tells_whether_it_drops(tmp_path: Path) -> None:
+def test_gaps_require_a_node_that_returns_its_settings(tmp_path: Path) -> None:
     """Else what is lost would be passed over, or tables read anew for nothing."""
     put(tmp_path, 12, 13)
     options = CassandraOptions(cdc_raw=str(tmp_path), node="host")

@@ -51,13 +51,13 @@ def test_a_salt_of_equal_halves_is_treated_as_java_does() -> None:
         (__file__, "outer-word", "not a JCEKS keystore.*something else"),
     ],
 )
-def test_what_is_no_keystore_or_has_another_password_is_told(path: str, password: str, message: str) -> None:
+def test_other_files_and_wrong_passwords_are_rejected(path: str, password: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as told:
         read_secret_keys(path, password, password)
     assert password not in str(told.value)
 
 
-def test_a_keystore_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
+def test_a_keystore_with_any_byte_changed_is_rejected(tmp_path: Path) -> None:
     sound = Path(MANY).read_bytes()
     rng = random.Random(4)
     for _ in range(50):
@@ -68,7 +68,7 @@ def test_a_keystore_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
             read_secret_keys(str(tmp_path / "k"), "outer-word", "inner-word")
 
 
-def test_a_keystore_signed_over_nonsense_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_a_keystore_signed_over_nonsense_is_rejected_with_a_reason(tmp_path: Path) -> None:
     sound = Path(MANY).read_bytes()[:-20]
     rng = random.Random(5)
     refused = 0

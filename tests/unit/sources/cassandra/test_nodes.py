@@ -73,7 +73,7 @@ def test_node_that_joined_later_loses_nothing_and_that_is_said_once_it_is_sure()
     assert told([a, b, node("c", now_ms=late)], known) == {}, "another node's time of the same TRUNCATE"
 
 
-def test_node_that_missed_a_truncation_goes_on_from_where_it_stood() -> None:
+def test_node_that_missed_a_truncation_continues_from_its_position() -> None:
     known: dict[tuple[str, str], int] = {}
     newer = Truncation(NOON_MS - 9, 99, NOON_MS + 3_600_000)
     nodes = [node("a", newer), node("b", FIRST, newer.truncated_at_ms + SETTLED_MS + 1)]
@@ -82,7 +82,7 @@ def test_node_that_missed_a_truncation_goes_on_from_where_it_stood() -> None:
     assert told(nodes, known) == {}
 
 
-def test_what_is_read_after_a_truncation_counts_and_before_one_does_not() -> None:
+def test_rows_read_after_a_truncation_count_and_before_one_do_not() -> None:
     done = [node("a", FIRST), node("b", FIRST)]
 
     generation, newest = place_generation(done)
@@ -93,7 +93,7 @@ def test_what_is_read_after_a_truncation_counts_and_before_one_does_not() -> Non
     assert generation_at(later, origin, position) == 0
 
 
-def test_what_is_read_while_a_truncation_is_under_way_comes_before_it() -> None:
+def test_rows_read_during_a_truncation_precede_it() -> None:
     before = [node("a", FIRST), node("b", FIRST)]
     for nodes in ([node("a", SECOND), node("b", FIRST)], [node("a", FIRST), node("b", SECOND)]):
         generation, newest = place_generation(nodes, before)
@@ -101,7 +101,7 @@ def test_what_is_read_while_a_truncation_is_under_way_comes_before_it() -> None:
     assert snapshot_place([node("a", FIRST), node("b")], TABLE_ID)[0] == NO_FEED
 
 
-def test_what_is_read_counts_though_a_node_joined_later() -> None:
+def test_rows_read_count_though_a_node_joined_later() -> None:
     late = NOON_MS + SETTLED_MS + 1_000
 
     generation, newest = place_generation([node("a", FIRST), node("b", now_ms=late)])
@@ -109,7 +109,7 @@ def test_what_is_read_counts_though_a_node_joined_later() -> None:
     assert generation == newest > 0
 
 
-def test_two_truncations_without_a_write_between_are_told_apart() -> None:
+def test_two_truncations_without_a_write_between_are_distinguished() -> None:
     again = FIRST._replace(truncated_at_ms=NOON_MS + 5_000)
     assert again.fence > FIRST.fence
 
@@ -119,7 +119,7 @@ def test_two_truncations_without_a_write_between_are_told_apart() -> None:
     assert generation_at(fences, origin, position) == NOON_MS * 1000 < newest_generation(fences)
 
 
-def test_clusters_of_one_silent_kind_have_nothing_to_say() -> None:
+def test_clusters_of_equally_old_segments_have_no_finding() -> None:
     nothing: dict[Any, int] = {}
     assert told([], nothing) == {}
     assert snapshot_place([], TABLE_ID)[0] == NO_FEED

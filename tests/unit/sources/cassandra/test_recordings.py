@@ -69,7 +69,7 @@ def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording)
     assert Counter(changes["source_table"].to_pylist()) == seen
 
 
-def test_changes_stand_at_the_ends_of_their_entries_with_their_partition_keys(recorded: Recording) -> None:
+def test_changes_have_the_ends_of_their_entries_and_their_partition_keys(recorded: Recording) -> None:
     changes = of_kind(read_all(recorded.log, recorded.tables())[0], CHANGE)
 
     updates = [u for u in recorded.updates() if f"{u['keyspace']}.{u['table']}" != COUNTERS]
@@ -131,7 +131,7 @@ def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() ->
 
 
 @pytest.mark.covers("CAS-UNSUP-07")
-def test_updates_of_other_tables_are_passed_over_and_counted() -> None:
+def test_updates_of_other_tables_are_skipped_and_counted() -> None:
     full = recording("v7-plain")
     selected = {name for name, table in full.schemas.tables.items() if table.cdc}
     counts = ReadCounts()
@@ -161,7 +161,7 @@ def test_selected_table_is_found_when_no_other_is_known() -> None:
 
 @pytest.mark.covers("CAS-GAP-07", "DSX-CON-08")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_truncate_comes_out_as_a_fence_in_the_log(variant: str) -> None:
+def test_truncate_is_a_fence_in_the_log(variant: str) -> None:
     full = recording(variant)
     records, _ = read_all(full.log, full.tables())
 
@@ -176,7 +176,7 @@ def test_truncate_comes_out_as_a_fence_in_the_log(variant: str) -> None:
     )
 
 
-def test_update_of_a_dropped_table_waits_in_quarantine_until_its_schema_is_known() -> None:
+def test_update_of_a_dropped_table_stays_in_quarantine_until_its_schema_is_known() -> None:
     full = recording("v7-plain")
     records, _ = read_all(full.log, full.tables())
     kept = of_kind(records, QUARANTINE)
@@ -201,7 +201,7 @@ def test_update_of_a_dropped_table_waits_in_quarantine_until_its_schema_is_known
     assert values == [74, 70, 0, 66, 70]
 
 
-def test_dropped_table_is_read_when_both_its_lives_are_known() -> None:
+def test_dropped_table_is_read_when_both_its_definitions_are_known() -> None:
     full = recording("v7-plain")
     new = full.schemas.tables["shop_a.reborn"]
     old = replace(new, id="30736700e58011f1a764fd2ee712b6e7")

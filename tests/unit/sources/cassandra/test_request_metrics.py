@@ -53,12 +53,12 @@ def watched() -> tuple[Session, RequestMetrics]:
     return session, metrics
 
 
-def test_before_the_first_request_there_is_nothing_to_tell() -> None:
+def test_before_the_first_request_there_are_no_numbers() -> None:
     numbers = RequestMetrics().numbers()
     assert (numbers.requests, numbers.errors, numbers.mean_seconds, numbers.p99_seconds) == (0, 0, None, None)
 
 
-def test_times_are_told_to_within_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latencies_are_accurate_to_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     session, metrics = watched()
@@ -87,7 +87,7 @@ def test_no_time_falls_out_of_the_buckets(monkeypatch: pytest.MonkeyPatch, secon
     assert metrics.numbers().p50_seconds == metrics.numbers().max_seconds == seconds
 
 
-def test_failures_count_by_class_and_what_is_under_way_apart() -> None:
+def test_failures_count_by_class_and_requests_in_flight_separately() -> None:
     session, metrics = watched()
     session.ask().end(well=False)
     session.ask().end()

@@ -65,7 +65,7 @@ def test_each_statement_leaves_the_table_that_the_server_describes_after_it() ->
 
 
 @pytest.mark.covers("CAS-GAP-08")
-def test_order_of_records_and_copies_of_other_nodes_make_no_difference() -> None:
+def test_order_of_records_and_duplicates_of_other_nodes_make_no_difference() -> None:
     records = schema_records("v7-plain")
     shuffled = list(range(records.num_rows)) * 2
     random.Random(7).shuffle(shuffled)
@@ -95,7 +95,7 @@ def as_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(r) for r in records], schema=CHANGE_SCHEMA)
 
 
-def test_what_is_seen_at_the_source_is_recorded_once() -> None:
+def test_the_schema_of_the_source_is_recorded_once() -> None:
     rows = rows_of("v7-plain")
     first = list(observed(rows, SchemaHistory(), 1_000_000))
     history = read_history(as_table(first))
@@ -109,7 +109,7 @@ def test_what_is_seen_at_the_source_is_recorded_once() -> None:
 
 
 @pytest.mark.covers("CAS-GAP-08")
-def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
+def test_log_that_starts_after_a_create_requires_an_observed_schema() -> None:
     records = schema_records("v7-plain")
     whole = read_history(records)
     first, drop, _ = (v for v in whole.versions if v.table == "shop_a.reborn")
@@ -158,7 +158,7 @@ def test_a_type_that_needs_an_unknown_one_harms_only_the_tables_that_use_it() ->
     assert set(existing) - set(alone) == {"shop_a.evo"}
 
 
-def test_change_of_the_schema_that_cannot_be_read_is_told_and_left_out(
+def test_unreadable_schema_change_is_logged_and_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     records = schema_records("v7-plain")
@@ -186,7 +186,7 @@ def test_no_byte_of_a_record_keeps_the_rest_of_the_history_from_being_read() -> 
 @pytest.mark.parametrize(
     ("lost", "table"), [("type", "columns"), ("kind", "columns"), ("dropped_time", "dropped_columns")]
 )
-def test_a_table_of_which_a_part_is_unknown_is_left_out_alone(lost: str, table: str) -> None:
+def test_only_a_table_with_an_unknown_part_is_skipped(lost: str, table: str) -> None:
     rows = rows_of("v7-plain")
     broken = [{**r, lost: None} if r["table_name"] == "evo" else r for r in rows[table]]
     existing = read_history(
@@ -256,12 +256,12 @@ def history_of(*payloads: bytes) -> SchemaHistory:
         observation(columns=7),
     ],
 )
-def test_what_was_seen_and_cannot_be_read_is_left_out(broken: bytes) -> None:
+def test_an_unreadable_observed_schema_is_skipped(broken: bytes) -> None:
     sound = observation()
     assert list(history_of(sound).existing) == ["shop.t"]
     assert history_of(sound, broken).existing == history_of(sound).existing
 
 
-def test_table_whose_id_is_none_is_not_taken_for_one() -> None:
+def test_table_with_an_invalid_id_is_skipped() -> None:
     row = {"keyspace_name": "shop", "table_name": "t", "id": "5a1c395e-b4", "cdc": True}
     assert history_of(observation(tables=[row])).existing == {}

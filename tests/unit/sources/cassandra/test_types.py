@@ -260,7 +260,7 @@ KEY_WITH_MAP = whole(1, 4) + (whole(4, 4) + whole(7, 4)) * 2
         ),
     ],
 )
-def test_events_show_a_removed_key_of_a_map_without_value(
+def test_events_have_a_removed_key_of_a_map_without_value(
     cql_type: str, removed: bytes, kept: bytes, shown: list[Any]
 ) -> None:
     value = KEY_WITH_MAP if kept != b"b" else whole(1, 4)

@@ -118,7 +118,7 @@ def test_values_that_cassandra_calls_equal_get_equal_bytes(text: str, a: str, b:
 @example(CqlType("list", (CqlType("int"),), frozen=True), bytes.fromhex("7fffffff"))
 @example(CqlType("vector", (CqlType("text"),), dimensions=2), b"\xff" * 9)
 @example(CqlType("decimal"), b"\0\0\0\0")
-def test_bytes_of_no_value_are_refused_or_encoded_but_never_read_beyond(
+def test_invalid_bytes_are_rejected_or_encoded_but_never_read_beyond_their_end(
     cql_type: CqlType, raw: bytes
 ) -> None:
     programs = compile_types([cql_type])
@@ -135,7 +135,7 @@ def test_bytes_of_no_value_are_refused_or_encoded_but_never_read_beyond(
     assert results[0][0] == MALFORMED or results[0][0] > 0
 
 
-def test_wrong_length_is_an_error_that_shows_the_bytes() -> None:
+def test_wrong_length_is_an_error_that_contains_the_bytes() -> None:
     with pytest.raises(CorruptInput, match="010203"):
         _encode(CqlType("int"), b"\1\2\3")
 
@@ -145,7 +145,7 @@ def test_a_small_output_is_counted_not_overrun() -> None:
     assert len(_encode(CqlType("blob"), value)) == 1 + 1000 + 2000 + 2
 
 
-def test_types_nested_beyond_the_kernels_stack_are_refused() -> None:
+def test_types_nested_beyond_the_kernels_stack_are_rejected() -> None:
     cql_type = CqlType("int")
     for _ in range(40):
         cql_type = CqlType("list", (cql_type,), frozen=True)

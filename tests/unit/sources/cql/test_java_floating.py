@@ -37,7 +37,7 @@ def test_numbers_are_printed_as_java_17_does(code: str, number: float, wanted: s
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_json_does_not_have_is_none(number: float) -> None:
+def test_values_missing_in_json_are_none(number: float) -> None:
     assert java_floating(struct.pack(">d", number)) is None
     assert java_floating(struct.pack(">f", number)) is None
 

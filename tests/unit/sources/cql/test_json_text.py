@@ -17,7 +17,7 @@ from tests.unit.sources.cql.recordings import VARIANTS, recorded_rows, recorded_
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_are_shown_as_the_server_showed_them(variant: str) -> None:
+def test_rows_are_formatted_like_the_server(variant: str) -> None:
     folder = recording(variant)
     checked = 0
     for name, table in recorded_schemas(folder).tables.items():
