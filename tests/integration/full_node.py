@@ -97,8 +97,8 @@ def full_node(landing: Path, *, blocks: bool = True) -> Iterator[FullNode]:
         cdc_total_space_mib=CAP_MIB,
         settings={"cdc_block_writes": blocks},
     ) as server:
-        made = FullNode(server, landing)
-        create_keyspace(made.session, "quota")
-        made.session.execute("CREATE TABLE quota.orders (id int PRIMARY KEY, data blob)")
-        made.session.execute("ALTER TABLE quota.orders WITH cdc = true")
-        yield made
+        node = FullNode(server, landing)
+        create_keyspace(node.session, "quota")
+        node.session.execute("CREATE TABLE quota.orders (id int PRIMARY KEY, data blob)")
+        node.session.execute("ALTER TABLE quota.orders WITH cdc = true")
+        yield node

@@ -45,7 +45,7 @@ class Secured:
             **more,
         }
 
-    def ask(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> tuple[bool, str]:
+    def check_connection(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> tuple[bool, str]:
         """Test the connection by the hook, as the button of Airflow's form does."""
         values = {"conn_type": "cdc_cassandra", "host": self.host, "port": self.port, "extra": dict(extra)}
         monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(values))
@@ -76,7 +76,7 @@ def test_debeziums_settings_file_opens_a_connection(
         "cipherSuites": AES_256,
     }
     file.write_text("".join(f"{name}={value}\n" for name, value in secured.java(**more).items()))
-    good, text = secured.ask(monkeypatch, {"tls": True, "tls_config_file": str(file)})
+    good, text = secured.check_connection(monkeypatch, {"tls": True, "tls_config_file": str(file)})
     assert good, text
     with CassandraCdcHook("secured") as session:
         pool = next(iter(session._pools.values()))
@@ -90,9 +90,9 @@ def test_debeziums_settings_file_opens_a_connection(
 def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    good, text = secured.ask(monkeypatch, secured.java(kind))
+    good, text = secured.check_connection(monkeypatch, secured.java(kind))
     assert good, text
-    good, text = secured.ask(
+    good, text = secured.check_connection(
         monkeypatch, {**secured.java(kind), "trustStore.location": secured.store("nodes.jceks")}
     )
     assert good, text
@@ -102,12 +102,12 @@ def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
 def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, own, nodes = pem_files(secured.folder, tmp_path)
     pem = {"tls": True, "tls_ca_file": nodes, "tls_certificate_file": own, "tls_key_file": key}
-    good, text = secured.ask(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
+    good, text = secured.check_connection(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
     assert good, text
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS error|got no response"),
         ({"trustStore.location": "clients.jks"}, "failed: TLS error"),
@@ -118,17 +118,17 @@ def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pyt
         ({"trustStore.location": "nowhere.jks"}, "trustStore .* can't be read: found No such file"),
         ({"cipherSuites": "TLS_NO_SUCH_WITH_SUITE"}, "unknown to OpenSSL: NO-SUCH-SUITE"),
         ({"cipherSuites": "TLS_AES_256_GCM_SHA384"}, "Python can't restrict them"),
-        ({"keyStore.type": "BKS"}, "keyStore.type is wrong: expected one of JKS, PKCS12, JCEKS"),
+        ({"keyStore.type": "BKS"}, "invalid value for keyStore.type: expected one of JKS, PKCS12, JCEKS"),
     ],
 )
 @pytest.mark.covers("CAS-DEPLOY-06")
 def test_tls_errors_are_reported_without_a_secret(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], told: str
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], message: str
 ) -> None:
     changed = {n: secured.store(v) if v and n.endswith("location") else v for n, v in change.items()}
-    good, text = secured.ask(monkeypatch, {**secured.java(), **changed})
+    good, text = secured.check_connection(monkeypatch, {**secured.java(), **changed})
     assert not good
-    assert re.search(told, text), text
+    assert re.search(message, text), text
     assert WORD not in text
     assert "s3cr3t" not in text
 
@@ -159,5 +159,5 @@ def test_a_settings_file_may_be_as_lax_as_java_allows(
     }
     file = tmp_path / "ssl.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "latin-1")
-    good, text = secured.ask(monkeypatch, {"tls_config_file": str(file)})
+    good, text = secured.check_connection(monkeypatch, {"tls_config_file": str(file)})
     assert good, text

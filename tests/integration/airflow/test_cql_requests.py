@@ -34,7 +34,7 @@ def test_the_hook_returns_number_and_latency_of_its_requests(
 
     with hook as session:
 
-        def ask(_: int) -> list[float]:
+        def request(_: int) -> list[float]:
             seconds = []
             for _ in range(EACH):
                 began = time.perf_counter()
@@ -43,7 +43,7 @@ def test_the_hook_returns_number_and_latency_of_its_requests(
             return seconds
 
         with ThreadPoolExecutor(THREADS) as pool:
-            seen = sorted(one for part in pool.map(ask, range(THREADS)) for one in part)
+            seen = sorted(one for part in pool.map(request, range(THREADS)) for one in part)
         numbers = hook.request_numbers()
         for _ in range(3):
             with pytest.raises(Exception, match="nowhere"):

@@ -207,8 +207,8 @@ def _kill_and_recover(shop: Shop, application: Application, kills: int) -> None:
     outcome = application.wait(application.start("sync", shop.declaration, shop.connection))
     assert outcome.ok, outcome.error
     assert_mirrors_equal(shop)
-    places = shop.changes().select("source_table", "origin", "position")
-    assert places.distinct().count() == places.count() > 100, "what was committed is not captured again"
+    positions = shop.changes().select("source_table", "origin", "position")
+    assert positions.distinct().count() == positions.count() > 100, "what was committed is not captured again"
 
 
 @pytest.mark.covers("CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")

@@ -84,10 +84,10 @@ class Captured:
 
     def _land(self, source: CassandraSource) -> None:
         """Read what was set apart again at the end, as a run does: by what the log told after it."""
-        apart = pc.equal(self.records["kind"], QUARANTINE)
-        waiting = self.records.filter(apart).combine_chunks().to_batches()
-        self.records = self.records.filter(pc.invert(apart))
-        self._add([found for batch in waiting for found in source.quarantine_reader()(batch)])
+        is_quarantined = pc.equal(self.records["kind"], QUARANTINE)
+        quarantined = self.records.filter(is_quarantined).combine_chunks().to_batches()
+        self.records = self.records.filter(pc.invert(is_quarantined))
+        self._add([found for batch in quarantined for found in source.quarantine_reader()(batch)])
 
     def _add(self, batches: list[pa.RecordBatch]) -> None:
         self.records = pa.concat_tables([self.records, pa.Table.from_batches(batches, CHANGE_SCHEMA)])
@@ -221,19 +221,19 @@ def compare(
         source.head()
         for table in schema.tables:
             try:
-                shown = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
+                selected_json = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
             except NoHostAvailable:  # the server took a value that it fails to show
                 seen["unreadable"] += 1
                 continue
             codec = source.codec(table.name)
             own = records.filter(pc.equal(records["source_table"], table.name))
             live = merged(codec, own, rng)
-            assert as_json(codec, live) == shown, f"{table.create()}\n{story}"
+            assert as_json(codec, live) == selected_json, f"{table.create()}\n{story}"
             assert write_times(codec, live) == their_write_times(session, codec), story
             if offline is not None:
-                assert sorted(offline.get(table.name, [])) == shown, f"{table.create()}\n{story}"
+                assert sorted(offline.get(table.name, [])) == selected_json, f"{table.create()}\n{story}"
                 seen["offline"] += 1
-            seen.update(compared=1, rows=len(shown))
+            seen.update(compared=1, rows=len(selected_json))
     return seen
 
 

@@ -49,10 +49,10 @@ def write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
             if len(batch) == 1:
                 session.execute(bound(batch[0]))
             else:
-                together = BatchStatement()
+                unlogged_batch = BatchStatement()
                 for statement in batch:
-                    together.add(bound(statement))
-                session.execute(together)
+                    unlogged_batch.add(bound(statement))
+                session.execute(unlogged_batch)
             done += len(batch)
         except (InvalidRequest, NoHostAvailable):  # no legal value, or one that the server itself fails on
             refused += len(batch)
@@ -107,11 +107,11 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
         for table in drawn:
             own = log.filter(pc.equal(log["source_table"], table.name))
             try:
-                shown = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
+                selected_json = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
             except NoHostAvailable:  # the server took a value that it fails to show
                 unreadable += 1
                 continue
-            assert _mirror(source.codec(table.name), own, rng) == shown, table.create()
+            assert _mirror(source.codec(table.name), own, rng) == selected_json, table.create()
     assert unreadable <= tables / 4
     return done
 

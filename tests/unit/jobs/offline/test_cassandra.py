@@ -190,18 +190,18 @@ def test_events_have_the_greatest_write_time_of_their_update(variant: str, versi
     folder = FIXTURES / "A" / variant
     with gzip.open(folder / "updates.jsonl.gz", "rt") as lines:
         updates = [json.loads(line) for line in lines]
-    wanted: dict[tuple[str, int, str], set[int | None]] = defaultdict(set)
+    expected: dict[tuple[str, int, str], set[int | None]] = defaultdict(set)
     for update in updates:
         place = (f"CommitLog-{version}-{update['segment']}.log", update["end"], update["table"])
-        wanted[place].add(latest_write(update))
+        expected[place].add(latest_write(update))
     deletions = 0
     for event in printed(plain_connector(tombstones=False), recording(folder)):
         value = json.loads(event["value"])
         where = value["source"]
         place = (where["file"], where["pos"], where["table"])
-        if where["table"] == "reborn" and place not in wanted:
+        if where["table"] == "reborn" and place not in expected:
             continue  # of its first life, which Cassandra's own reader doesn't know
-        assert where["ts_us"] in wanted[place]
+        assert where["ts_us"] in expected[place]
         assert (where["ts_ms"], where["ts_ns"]) == (where["ts_us"] // 1000, where["ts_us"] * 1000)
         times = {cell["deletion_ts"] for cell in value["after"].values() if cell and "deletion_ts" in cell}
         deletions += value["op"] == "d" and where["ts_us"] in times
@@ -343,7 +343,7 @@ def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("path", "schema", "message"),
     [
-        ("none", "schema.cql", "there is no folder"),
+        ("none", "schema.cql", "the folder of segments .* doesn't exist"),
         ("../A", "schema.cql", "there is no recording"),
         ("cdc_raw", "none.cql", "can't be read"),
     ],
@@ -361,7 +361,7 @@ def test_recording_needs_a_schema_only_if_its_log_does_not_create_its_tables(tmp
 
     segments = sorted((FIXTURES / "A" / "v7-plain" / "cdc_raw").glob("*.log.gz"))
     shutil.copy(segments[1], tmp_path)
-    with pytest.raises(ConfigurationError, match="there is no schema"):
+    with pytest.raises(ConfigurationError, match="no schema found"):
         printed(plain_connector(), Recording(tmp_path, "", NOW_NS))
 
 

@@ -170,8 +170,8 @@ def update(data: bytes) -> None:
         s for s, o in zip(states, origins, strict=True) if o == 2
     ]
     for state in states:
-        places = [cell.place for cell in read(state).cells]
-        assert places == sorted(set(places))
+        positions = [cell.place for cell in read(state).cells]
+        assert positions == sorted(set(positions))
     assert found.nbytes <= 100 * len(payload) + (1 << 16), "much comes out of little"
     rows = found.filter(pa.compute.equal(found["scope"], 0))
     live = _live(rows)
@@ -199,8 +199,8 @@ def mutation(data: bytes) -> None:
         for line in batch.to_pylist():
             place = Position.unpack(line["position"])
             assert line["kind"] == TRUNCATE or (place.segment, place.end) == (NUMBER, 4711)
-    places = [p for b in batches for p in b.column("position").to_pylist()]
-    assert len(set(places)) == len(places)
+    positions = [p for b in batches for p in b.column("position").to_pylist()]
+    assert len(set(positions)) == len(positions)
 
 
 def system(data: bytes) -> None:

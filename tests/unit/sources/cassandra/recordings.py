@@ -211,7 +211,7 @@ def comparable(schema: TableSchema, values: list[bytes | None]) -> bytes:
     return out[:end].tobytes()
 
 
-def _row(shown: Mapping[str, Any], schema: TableSchema, native: bytes) -> Row:
+def _row(recorded: Mapping[str, Any], schema: TableSchema, native: bytes) -> Row:
     ids = {column.name: column.id for column in (*schema.static, *schema.regular)}
     cells = [
         Cell(
@@ -224,15 +224,15 @@ def _row(shown: Mapping[str, Any], schema: TableSchema, native: bytes) -> Row:
             ttl=ttl,
             end=NEVER if end is None else end,
         )
-        for name, time, ttl, end, path, value in shown["cells"]
+        for name, time, ttl, end, path, value in recorded["cells"]
     ]
     cells += [
         Cell(column=ids[name], time=time, end=end, complex_deletion=True)
-        for name, (time, end) in shown.get("complex_deletions", ())
+        for name, (time, end) in recorded.get("complex_deletions", ())
     ]
     liveness = None
-    if "liveness" in shown:
-        time, ttl, end = shown["liveness"]
+    if "liveness" in recorded:
+        time, ttl, end = recorded["liveness"]
         liveness = Liveness(time, ttl, NEVER if end is None else end)
-    deletion = tuple(shown["deletion"]) if "deletion" in shown else None
+    deletion = tuple(recorded["deletion"]) if "deletion" in recorded else None
     return Row(liveness, deletion, native, tuple(sorted(cells, key=lambda cell: cell.place)))

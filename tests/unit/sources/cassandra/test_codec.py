@@ -199,5 +199,5 @@ def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tupl
 
 
 def _renewed(number: int, columns: set[str]) -> str:
-    shown = ", ".join(f"{name} int" for name in ["p", *sorted(columns)])
-    return f"CREATE TABLE k.t ({shown}, PRIMARY KEY (p)) WITH ID = {UUID(int=number)};"
+    columns_text = ", ".join(f"{name} int" for name in ["p", *sorted(columns)])
+    return f"CREATE TABLE k.t ({columns_text}, PRIMARY KEY (p)) WITH ID = {UUID(int=number)};"

@@ -25,12 +25,12 @@ def test_a_capture_resumes_from_the_oldest_segment_of_all_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        (b"shop.orders=\\:-1\n", "the place of shop.orders can't be read"),
+        (b"shop.orders=\\:-1\n", "invalid position of shop.orders"),
         (b"# nothing\n", "the file has no position"),
     ],
 )
-def test_other_files_are_rejected(content: bytes, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_other_files_are_rejected(content: bytes, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         position_of(content)

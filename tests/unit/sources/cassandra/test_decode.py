@@ -51,7 +51,7 @@ from tests.unit.sources.cassandra.updates import (
     SHUFFLED,
     WIDE,
     DrawnUpdate,
-    shown,
+    sorted_cells,
     table,
     updates,
 )
@@ -102,13 +102,13 @@ def _expected(drawn: DrawnUpdate) -> list[Contribution]:
             Contribution(drawn.key, PARTITION_DELETION, b"", None, 0, Row(deletion=drawn.partition_deletion))
         )
     if drawn.static:
-        found.append(Contribution(drawn.key, STATIC, b"", None, 0, shown(drawn.static)))
+        found.append(Contribution(drawn.key, STATIC, b"", None, 0, sorted_cells(drawn.static)))
     lower = b""
     for item in drawn.items:
         if isinstance(item, Row):
             if item.liveness or item.deletion or item.cells:
                 place = comparable(drawn.table, split_clustering(item.clustering))
-                found.append(Contribution(drawn.key, ROW, place, None, 0, shown(item)))
+                found.append(Contribution(drawn.key, ROW, place, None, 0, sorted_cells(item)))
             continue
         bound = comparable(drawn.table, list(item.values))
         if item.kind in (5, 6, 7) and item.values:
@@ -148,7 +148,7 @@ def test_more_than_64_columns_are_encoded_by_indexes_of_present_or_missing_ones(
 
     (found,) = decoded(WIDE, _payload(UpdateWriter(WIDE, list_all=True).write(KEY, [row])))
 
-    assert found.row == shown(row)
+    assert found.row == sorted_cells(row)
 
 
 def test_cells_are_ordered_by_column_id_then_path_whatever_the_order_of_the_log() -> None:
@@ -429,10 +429,10 @@ def test_snapshot_row_has_the_ids_of_the_schema(data: st.DataObject) -> None:
             row = replace(item, liveness=item.liveness or Reading(77))
             (found,) = decoded(drawn.table, _snapshot(drawn.table, row))
             place = comparable(drawn.table, split_clustering(row.clustering))
-            assert found == Contribution(KEY, ROW, place, None, 0, shown(row))
+            assert found == Contribution(KEY, ROW, place, None, 0, sorted_cells(row))
     if drawn.static:
         found_static = decoded(drawn.table, _snapshot(drawn.table, drawn.static, static=True))
-        assert [c.row for c in found_static] == ([shown(drawn.static)] if drawn.static.cells else [])
+        assert [c.row for c in found_static] == ([sorted_cells(drawn.static)] if drawn.static.cells else [])
 
 
 def test_snapshot_row_of_an_earlier_schema_loses_its_dropped_columns_only() -> None:

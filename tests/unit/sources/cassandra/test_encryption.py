@@ -120,7 +120,7 @@ def test_a_corrupt_byte_that_decrypts_is_detected_by_the_checksums_of_entries(tm
 
 def test_key_alias_replaces_a_missing_key(tmp_path: Path) -> None:
     path = put(tmp_path, encrypted(encKeyAlias="of another name"))
-    with pytest.raises(ConfigurationError, match=r"needs key of another.*these there: mine:1.*key_alias"):
+    with pytest.raises(ConfigurationError, match=r"needs key of another.*found keys mine:1.*key_alias"):
         read(path, KEYS)
     assert read(path, replace(KEYS, alias="mine:1")) == PLAIN
 
@@ -138,16 +138,16 @@ def test_key_alias_replaces_a_missing_key(tmp_path: Path) -> None:
         (KEYS, {"encIV": "00"}, "a key of 16 bytes and an IV of 1"),
         (KEYS, {"encIV": "no hex"}, "an IV of 0"),
         (KEYS, {"encCipher": "AES/GCM/NoPadding"}, "encrypted by AES/GCM/NoPadding: expected AES/CBC"),
-        (Keys("k.jceks", {}, ("mine:1",)), {}, "password as source.encryption.key_password.*doesn't open"),
+        (Keys("k.jceks", {}, ("mine:1",)), {}, "password as source.encryption.key_password.*doesn't decrypt"),
     ],
 )
 def test_a_segment_that_no_key_decrypts_is_rejected_at_planning(
     tmp_path: Path, keys: Keys | None, parameters: dict[str, str], message: str
 ) -> None:
     path = put(tmp_path, encrypted(**parameters))
-    with pytest.raises(ConfigurationError, match=message) as told:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         plan(LogFolder(str(tmp_path), keys=keys))
-    assert path.name in str(told.value)
+    assert path.name in str(raised.value)
 
 
 def options(**given: str) -> CassandraEncryption:
@@ -166,18 +166,20 @@ def options(**given: str) -> CassandraEncryption:
             {"key_password": "wrong"},
             "has no usable key: expected the key's password as source.encryption.key_pass",
         ),
-        ({"key_alias": "cdc:2"}, "key cdc:2 of source.encryption.key_alias.*these there: cdc:1"),
+        ({"key_alias": "cdc:2"}, "key cdc:2 of source.encryption.key_alias.*found keys cdc:1"),
         ({"keystore_password": "${env:CDC_NOT_SET}"}, "environment variable CDC_NOT_SET"),
         ({"keystore_password": "${file:/none}"}, "is missing: expected file /none"),
     ],
 )
 def test_a_wrong_keystore_option_is_rejected_at_once(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message) as told:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         open_keys(options(**given), {})
-    assert WORD not in str(told.value).replace(KEYSTORE, "")
+    assert WORD not in str(raised.value).replace(KEYSTORE, "")
 
 
-def test_passwords_may_be_references_or_in_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_may_be_references_or_in_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = open_keys(options(), {})
     monkeypatch.setenv("KEYSTORE_WORD", WORD)
     (tmp_path / "word").write_text(f"{WORD}\n")
@@ -207,10 +209,10 @@ def test_neither_options_nor_keys_contain_a_secret_in_their_repr() -> None:
     keys = open_keys(options(), {})
     assert keys is not None
     (key,) = keys.opened.values()
-    shown = f"{declared!r} {declared} {keys!r} {CassandraOptions(encryption=declared)!r}".replace(
+    printed = f"{declared!r} {declared} {keys!r} {CassandraOptions(encryption=declared)!r}".replace(
         KEYSTORE, ""
     )
-    assert not any(secret in shown for secret in (WORD, "inner-word", repr(key)[2:-1], key.hex()))
+    assert not any(secret in printed for secret in (WORD, "inner-word", repr(key)[2:-1], key.hex()))
 
 
 def source(keys_of: CassandraEncryption) -> CassandraSource:
@@ -222,9 +224,9 @@ def source(keys_of: CassandraEncryption) -> CassandraSource:
 
 @pytest.mark.covers("CAS-C50-08")
 def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
-    made = source(options())
-    plan = made.plan(None, made.head(), ReadLimit())
-    reader = pickle.loads(pickle.dumps(made.reader()))  # as Spark sends it
+    reading_source = source(options())
+    plan = reading_source.plan(None, reading_source.head(), ReadLimit())
+    reader = pickle.loads(pickle.dumps(reading_source.reader()))  # as Spark sends it
     parts = pickle.loads(pickle.dumps(plan.partitions))
 
     records = pa.Table.from_batches([batch for part in parts for batch in reader(part)])
@@ -240,7 +242,7 @@ def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
 
 def test_check_reports_whether_segments_are_readable(tmp_path: Path) -> None:
     (found,) = [f for f in source(options()).check() if f.subject == "segments"]
-    assert (found.level, found.message) == ("ok", "they can be read")
+    assert (found.level, found.message) == ("ok", "all are readable")
     for wrong in (options(keystore=""), options(keystore_password="wrong")):
         (found,) = [f for f in source(wrong).check() if f.subject == "segments"]
         assert found.level == "error"
@@ -304,13 +306,13 @@ def test_the_cli_reports_errors_in_one_line(
     with pytest.raises(SystemExit) as ended:
         cdc(offline_commands.rows, **encryption)
     assert ended.value.code == 1
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
     assert line.startswith("error: [CDC-CONFIGURATION] ")
     assert message in line
     assert "hunter2" not in line
     assert "-word" not in line
-    assert shown.out == ""
+    assert printed.out == ""
 
 
 def test_batches_of_encrypted_segments_are_as_small_as_of_others() -> None:

@@ -90,23 +90,23 @@ def test_frozen_values_are_restored_from_lake_and_events_in_any_format() -> None
     codec = CassandraCodec(TABLE)
     live = reconcile_cells(pa.Table.from_batches([codec.decode(batch, ()).contributions]), NOW).live
     mirror = codec.project(live.combine_chunks().to_batches()[0])
-    shown = EventDecoder(TABLE, EventTypes()).decode(batch).events
+    decoded = EventDecoder(TABLE, EventTypes()).decode(batch).events
     stored = EventDecoder(TABLE, EventTypes(frozen="bytes")).decode(batch).events
-    assert mirror.num_rows == shown.num_rows == stored.num_rows == len(ROWS)
+    assert mirror.num_rows == decoded.num_rows == stored.num_rows == len(ROWS)
     places = {len(row["p"]): place for place, row in enumerate(ROWS)}
     in_order = [places[len(p)] for p in mirror["p"].to_pylist()]
     for name, of_driver in DRIVER_TYPES.items():
         values = pc.struct_field(stored["after"], [name, "value"])
         assert values.type == pa.binary()
-        structured = pc.struct_field(shown["after"], [name, "value"])
+        structured = pc.struct_field(decoded["after"], [name, "value"])
         assert not pa.types.is_binary(structured.type)
         for place, row in enumerate(ROWS):
-            wanted, written = row.get(name), values[place].as_py()
-            assert written == native(name, wanted)
-            if wanted is None:
+            expected, written = row.get(name), values[place].as_py()
+            assert written == native(name, expected)
+            if expected is None:
                 continue
             again = plain(of_driver.from_binary(written, 5))
-            assert again == plain(of_driver.from_binary(native(name, wanted), 5))
+            assert again == plain(of_driver.from_binary(native(name, expected), 5))
             assert rows_of(structured[place], name) == again
             assert rows_of(mirror[name][in_order.index(place)], name) == again
     plain_column = stored.schema.field("after").type.field("plain").type.field("value")

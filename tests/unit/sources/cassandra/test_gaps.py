@@ -55,7 +55,9 @@ def test_a_node_without_any_later_segment_is_no_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_segments_deleted_unread_are_reported_only_if_a_node_deletes_them_to_free_space(tmp_path: Path) -> None:
+def test_segments_deleted_unread_are_reported_only_if_a_node_deletes_them_to_free_space(
+    tmp_path: Path,
+) -> None:
     put(tmp_path, 12, 13)
     node, full, roomy = NodeOffset(floor=9), 3 * SIZE, 5 * SIZE
     found, after = gaps(tmp_path, node, full)

@@ -52,9 +52,9 @@ def test_a_salt_of_equal_halves_is_treated_as_java_does() -> None:
     ],
 )
 def test_other_files_and_wrong_passwords_are_rejected(path: str, password: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message) as told:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         read_secret_keys(path, password, password)
-    assert password not in str(told.value)
+    assert password not in str(raised.value)
 
 
 def test_a_keystore_with_any_byte_changed_is_rejected(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_damage_is_located_counted_and_quarantined_and_the_rest_is_captured(tmp_
     assert len(of_kind(records, CHANGE)) == 3
     (kept,) = of_kind(records, QUARANTINE).to_pylist()
     assert kept["schema_id"].startswith("entry-checksum: ")
-    assert f"{length} bytes from position {HEADER_BYTES + 8 + length} on" in kept["schema_id"]
+    assert f"{length} bytes from position {HEADER_BYTES + 8 + length})" in kept["schema_id"]
     assert Position.unpack(kept["position"])[:2] == (9, HEADER_BYTES + 8 + length)
     assert kept["payload"][9:] == bytes(data[HEADER_BYTES + 8 + length : HEADER_BYTES + 8 + 2 * length])
     assert (counts.damaged, counts.changes) == (1, 3)
@@ -245,7 +245,7 @@ def test_strict_reading_fails_with_the_position(tmp_path: Path) -> None:
     data = bytearray(segment(9, [[mutation(update(SELECTED))]]))
     data[-1] ^= 1
     put_segment(tmp_path, 9, bytes(data))
-    with pytest.raises(CorruptInput, match=r"entry-checksum: .* from position 28 on"):
+    with pytest.raises(CorruptInput, match=r"entry-checksum: .* from position 28\)"):
         read_all(LogFolder(str(tmp_path), "host", strict=True), tables())
 
 
@@ -276,9 +276,9 @@ def test_truncation_of_a_selected_table_is_a_fence(tmp_path: Path) -> None:
         Cell(1, 50, record, bytes.fromhex(schema.id))
         for schema in sorted((SELECTED, OTHER), key=lambda s: s.id)
     )
-    gone = (Cell(1, 51, path=bytes.fromhex(SELECTED.id), tombstone=True, end=9),)
+    deleted = (Cell(1, 51, path=bytes.fromhex(SELECTED.id), tombstone=True, end=9),)
     writer = UpdateWriter(local)
-    own = [mutation(writer.write(b"local", [Row(None, None, b"", c)])) for c in (cells, gone)]
+    own = [mutation(writer.write(b"local", [Row(None, None, b"", c)])) for c in (cells, deleted)]
 
     records, counts = read(tmp_path, own)
 
@@ -324,7 +324,7 @@ def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
 
 @pytest.mark.covers("CAS-LIM-01")
 @pytest.mark.parametrize(
-    ("written_us", "told"),
+    ("written_us", "expected_us"),
     [
         (1795247417587452, 1795247417587452),
         (EPOCH_US - 5, EPOCH_US - 5),  # USING TIMESTAMP may say anything
@@ -333,24 +333,24 @@ def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
         (1 << 62, None),  # no moment that Python or Spark know
     ],
 )
-def test_a_change_has_its_write_time(tmp_path: Path, written_us: int, told: int | None) -> None:
+def test_a_change_has_its_write_time(tmp_path: Path, written_us: int, expected_us: int | None) -> None:
     row = Row(Liveness(written_us), None, b"", (Cell(SELECTED.regular[0].id, written_us, b"\0\0\0\1"),))
     records, _ = read(
         tmp_path, [mutation(UpdateWriter(SELECTED, Stats(timestamp=written_us)).write(KEY, [row]))]
     )
-    assert records["committed_at"].cast(pa.int64()).to_pylist() == [told]
+    assert records["committed_at"].cast(pa.int64()).to_pylist() == [expected_us]
 
 
 @pytest.mark.covers("CAS-LIM-01")
 def test_write_times_of_a_recording_are_those_that_cassandra_reads() -> None:
     full = recording("v7-plain")
     records, _ = read_all(full.log, full.tables())
-    told = of_kind(records, CHANGE).select(["position", "committed_at"])
+    expected_us = of_kind(records, CHANGE).select(["position", "committed_at"])
     moments = {
         (place.segment, place.end): us
         for place, us in zip(
-            map(Position.unpack, told["position"].to_pylist()),
-            told["committed_at"].cast(pa.int64()).to_pylist(),
+            map(Position.unpack, expected_us["position"].to_pylist()),
+            expected_us["committed_at"].cast(pa.int64()).to_pylist(),
             strict=True,
         )
     }

@@ -29,7 +29,7 @@ def node(name: str, truncation: Truncation | None = None, now_ms: int = NOON_MS 
     return NodeState(name, now_ms, {TABLE_ID: truncation} if truncation else {})
 
 
-def told(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str, Truncation]:
+def recorded(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str, Truncation]:
     """Return what is written, by node, and add it to what is known, as the offset keeps it."""
     found = {}
     for row in list(truncation_rows(nodes, {TABLE_ID: "k.t"}, known)):
@@ -48,7 +48,7 @@ def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[i
     records = [
         FenceRecord(name, truncation.fence, truncation.truncated_at_ms * 1000)
         for states in (*known, nodes)
-        for name, truncation in told(states, memory).items()
+        for name, truncation in recorded(states, memory).items()
     ]
     fences = add_fences((), records)
     return generation_at(fences, origin, position + bytes(8)), newest_generation(fences)
@@ -57,20 +57,20 @@ def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[i
 def test_each_truncation_is_written_once() -> None:
     known: dict[tuple[str, str], int] = {}
 
-    assert told([node("a", FIRST), node("b")], known) == {"a": FIRST}
-    assert told([node("a", FIRST), node("b", FIRST)], known) == {"b": FIRST}
-    assert told([node("a", FIRST), node("b", FIRST)], known) == {}
-    assert told([node("a", SECOND), node("b", FIRST)], known) == {"a": SECOND}
+    assert recorded([node("a", FIRST), node("b")], known) == {"a": FIRST}
+    assert recorded([node("a", FIRST), node("b", FIRST)], known) == {"b": FIRST}
+    assert recorded([node("a", FIRST), node("b", FIRST)], known) == {}
+    assert recorded([node("a", SECOND), node("b", FIRST)], known) == {"a": SECOND}
 
 
 def test_node_that_joined_later_loses_nothing_and_that_is_said_once_it_is_sure() -> None:
     known: dict[tuple[str, str], int] = {}
     a, b = node("a", FIRST), node("b", FIRST._replace(truncated_at_ms=NOON_MS + 300))
 
-    assert "c" not in told([a, b, node("c", now_ms=NOON_MS + SETTLED_MS)], known)
+    assert "c" not in recorded([a, b, node("c", now_ms=NOON_MS + SETTLED_MS)], known)
     late = NOON_MS + SETTLED_MS + 1_000
-    assert told([a, node("c", now_ms=late)], known) == {"c": Truncation(0, 0, NOON_MS)}
-    assert told([a, b, node("c", now_ms=late)], known) == {}, "another node's time of the same TRUNCATE"
+    assert recorded([a, node("c", now_ms=late)], known) == {"c": Truncation(0, 0, NOON_MS)}
+    assert recorded([a, b, node("c", now_ms=late)], known) == {}, "another node's time of the same TRUNCATE"
 
 
 def test_node_that_missed_a_truncation_continues_from_its_position() -> None:
@@ -78,8 +78,8 @@ def test_node_that_missed_a_truncation_continues_from_its_position() -> None:
     newer = Truncation(NOON_MS - 9, 99, NOON_MS + 3_600_000)
     nodes = [node("a", newer), node("b", FIRST, newer.truncated_at_ms + SETTLED_MS + 1)]
 
-    assert told(nodes, known)["b"] == FIRST._replace(truncated_at_ms=newer.truncated_at_ms)
-    assert told(nodes, known) == {}
+    assert recorded(nodes, known)["b"] == FIRST._replace(truncated_at_ms=newer.truncated_at_ms)
+    assert recorded(nodes, known) == {}
 
 
 def test_rows_read_after_a_truncation_count_and_before_one_do_not() -> None:
@@ -121,7 +121,7 @@ def test_two_truncations_without_a_write_between_are_distinguished() -> None:
 
 def test_clusters_of_equally_old_segments_have_no_finding() -> None:
     nothing: dict[Any, int] = {}
-    assert told([], nothing) == {}
+    assert recorded([], nothing) == {}
     assert snapshot_place([], TABLE_ID)[0] == NO_FEED
 
 
@@ -137,5 +137,5 @@ def test_segments_without_a_name_are_of_the_node_that_answers_only_if_it_is_the_
         CassandraOptions(cdc_raw=str(tmp_path)), {"host": "b"}, lambda name: True
     )
     source.__dict__["_session"] = None
-    source._ask_nodes()
+    source._query_nodes()
     assert [state.host_id for state in source._nodes] == [origin]

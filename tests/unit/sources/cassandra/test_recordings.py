@@ -126,8 +126,8 @@ def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() ->
     late, end = read_all(full.log, tables, offset)
     assert end == head(full.log)
     whole, _ = read_all(full.log, tables)
-    together = pa.concat_tables([early, late])
-    assert sorted(_without_clock(together), key=str) == sorted(_without_clock(whole), key=str)
+    joined = pa.concat_tables([early, late])
+    assert sorted(_without_clock(joined), key=str) == sorted(_without_clock(whole), key=str)
 
 
 @pytest.mark.covers("CAS-UNSUP-07")
@@ -151,9 +151,9 @@ def test_updates_of_other_tables_are_skipped_and_counted() -> None:
 
 def test_selected_table_is_found_when_no_other_is_known() -> None:
     full = recording("v7-plain")
-    wanted = full.schemas.tables["shop_a.lwt"]
+    lwt_table = full.schemas.tables["shop_a.lwt"]
 
-    records, _ = read_all(full.log, log_tables([wanted], {wanted.full_name}))
+    records, _ = read_all(full.log, log_tables([lwt_table], {lwt_table.full_name}))
 
     assert set(of_kind(records, CHANGE)["source_table"].to_pylist()) == {"shop_a.lwt"}
     assert len(of_kind(records, CHANGE)) == 9

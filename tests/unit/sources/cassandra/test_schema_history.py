@@ -58,8 +58,8 @@ def test_each_statement_leaves_the_table_that_the_server_describes_after_it() ->
         if words[:2] == ["DROP", "TABLE"]:
             assert words[2] not in now
         if statement["describe"]:
-            (wanted,) = parse_cql(types + "\n".join(statement["describe"])).tables.values()
-            assert now[wanted.full_name] == wanted, statement["cql"]
+            (from_describe,) = parse_cql(types + "\n".join(statement["describe"])).tables.values()
+            assert now[from_describe.full_name] == from_describe, statement["cql"]
             described += 1
     assert described > 25
 

@@ -170,7 +170,9 @@ def _list_cells(times: list[int | None], *, timed: bool = True) -> list[Any]:
         [NOW_US + 10**12, 5, -(1 << 62), NOW_US - 1],
     ],
 )
-def test_elements_of_lists_have_their_write_times_and_synthetic_paths_in_order(times: list[int | None]) -> None:
+def test_elements_of_lists_have_their_write_times_and_synthetic_paths_in_order(
+    times: list[int | None],
+) -> None:
     cells = _list_cells(times)
     assert [c[3] for c in cells] == times
     assert {c[1] & ~CELL_EXPIRING for c in cells} == {CELL_PATH | CELL_UNCERTAIN}
@@ -210,15 +212,15 @@ def test_static_columns_have_one_record_per_partition_and_a_partition_without_ro
     ]
     records = snapshot_records(table, rows)
     assert records.column("key").to_pylist() == [one, one, one, two, three]
-    shown = [_cells(p) for p in records.column("payload").to_pylist()]
-    assert [s[0] for s in shown] == [
+    cells_of_rows = [_cells(p) for p in records.column("payload").to_pylist()]
+    assert [s[0] for s in cells_of_rows] == [
         ROW_UNCERTAIN | ROW_STATIC,
         ROW_UNCERTAIN,
         ROW_UNCERTAIN,
         ROW_UNCERTAIN | ROW_STATIC,
         ROW_UNCERTAIN,
     ]
-    assert [len(s[2]) for s in shown] == [1, 1, 0, 1, 0]
+    assert [len(s[2]) for s in cells_of_rows] == [1, 1, 0, 1, 0]
 
 
 def test_keys_of_several_columns_have_cassandras_form() -> None:
@@ -287,10 +289,10 @@ def test_the_re_read_of_an_unresolved_key_has_no_event() -> None:
     table = parse_cql(TABLE).tables["k.t"]
     (column,) = [c.id for c in table.regular if c.name == "a"]
     clustering = struct.pack("<i", 4) + b"\0\0\0\1"
-    gone = Cell(column, CELL_TOMBSTONE, 0, 7, NOW, b"", b"")
+    tombstone = Cell(column, CELL_TOMBSTONE, 0, 7, NOW, b"", b"")
     settled = [
-        CellRow(0, clustering=clustering, expiry_seconds=NEVER, cells=(gone,)),
-        CellRow(ROW_LIVENESS, 2**31 - 1, 7, NOW, clustering=clustering, cells=(gone,)),
+        CellRow(0, clustering=clustering, expiry_seconds=NEVER, cells=(tombstone,)),
+        CellRow(ROW_LIVENESS, 2**31 - 1, 7, NOW, clustering=clustering, cells=(tombstone,)),
         CellRow(ROW_UNCERTAIN, liveness_us=9, expiry_seconds=6, clustering=clustering),
     ]
     payloads = pa.array([state_payload(table, write_cell_row(row)) for row in settled], pa.binary())

@@ -203,8 +203,8 @@ def test_values_at_the_ends_of_a_type_reach_lake_and_events(
     assert repr(as_numbers(mirror)) == repr([lake for _, lake, _ in values])
     assert repr(events.to_pylist()) == repr([event for _, _, event in values])
     field = EventDecoder(table("t", f"p id int\nr v {cql_type}", 0x41)).decode(changes([])).events
-    shown = field.schema.field("after").type.field("v").type.field("value").metadata
-    assert shown == ({CONNECT_NAME: name.encode()} if name else None)
+    expected = field.schema.field("after").type.field("v").type.field("value").metadata
+    assert expected == ({CONNECT_NAME: name.encode()} if name else None)
 
 
 def path(number: int) -> bytes:
@@ -249,7 +249,7 @@ KEY_WITH_MAP = whole(1, 4) + (whole(4, 4) + whole(7, 4)) * 2
 
 
 @pytest.mark.parametrize(
-    ("cql_type", "removed", "kept", "shown"),
+    ("cql_type", "removed", "kept", "expected"),
     [
         ("map<text, int>", b"a", b"b", [("a", None), ("b", 1)]),
         (
@@ -261,13 +261,13 @@ KEY_WITH_MAP = whole(1, 4) + (whole(4, 4) + whole(7, 4)) * 2
     ],
 )
 def test_events_have_a_removed_key_of_a_map_without_value(
-    cql_type: str, removed: bytes, kept: bytes, shown: list[Any]
+    cql_type: str, removed: bytes, kept: bytes, expected: list[Any]
 ) -> None:
     value = KEY_WITH_MAP if kept != b"b" else whole(1, 4)
     _, events = out_of_log(
         cql_type, [(Cell(1, 5, path=removed, tombstone=True, end=9), Cell(1, 5, value, kept)), EMPTIED]
     )
-    assert events.to_pylist() == [shown, []]
+    assert events.to_pylist() == [expected, []]
 
 
 def test_events_list_columns_as_the_java_driver_does() -> None:

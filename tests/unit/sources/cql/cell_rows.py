@@ -82,11 +82,11 @@ def partition_key(parts: Sequence[bytes]) -> bytes:
 
 
 def live_rows(
-    table: TableSchema, shown: Sequence[Mapping[str, Native]], *, noise: random.Random | None = None
+    table: TableSchema, selected: Sequence[Mapping[str, Native]], *, noise: random.Random | None = None
 ) -> pa.RecordBatch:
     """Build live rows from shown values by column name."""
     records = []
-    for values in shown:
+    for values in selected:
         key = partition_key([values[c.name] or b"" for c in table.partition_key])
         clustering = [values[c.name] for c in table.clustering]
         only_static = bool(clustering) and all(v is None for v in clustering)

@@ -31,9 +31,11 @@ def test_scalars_compare_as_cassandra_compares_them(name: str) -> None:
     @settings(max_examples=300, deadline=None)
     @given(values(cql_type), values(cql_type))
     def check(a: bytes, b: bytes) -> None:
-        wanted = compare(cql_type, a, b)
-        assert _sign(_encode(cql_type, a), _encode(cql_type, b)) == wanted
-        assert _sign(_encode(cql_type, a, descending=True), _encode(cql_type, b, descending=True)) == -wanted
+        expected = compare(cql_type, a, b)
+        assert _sign(_encode(cql_type, a), _encode(cql_type, b)) == expected
+        assert (
+            _sign(_encode(cql_type, a, descending=True), _encode(cql_type, b, descending=True)) == -expected
+        )
 
     check()
 
@@ -45,9 +47,9 @@ def test_nested_values_compare_as_cassandra_compares_them(data: st.DataObject) -
     drawn = values(cql_type)
     a, b = data.draw(drawn), data.draw(drawn)
     descending = data.draw(st.booleans())
-    wanted = compare(cql_type, a, b) * (-1 if descending else 1)
+    expected = compare(cql_type, a, b) * (-1 if descending else 1)
     encoded = [_encode(cql_type, v, descending=descending) for v in (a, b)]
-    assert _sign(encoded[0], encoded[1]) == wanted
+    assert _sign(encoded[0], encoded[1]) == expected
 
 
 @settings(max_examples=500, deadline=None)
@@ -79,9 +81,9 @@ def test_clusterings_compare_column_by_column_and_prefixes_enclose_their_rows(da
     orders = [
         compare(t, a, b) * (-1 if d else 1) for (t, d), a, b in zip(columns, rows[0], rows[1], strict=True)
     ]
-    wanted = next((o for o in orders if o), 0)
+    expected = next((o for o in orders if o), 0)
     first, second = (encode(row, len(columns)) for row in rows)
-    assert _sign(first, second) == wanted
+    assert _sign(first, second) == expected
     for count in range(len(columns)):
         prefix = encode(rows[0], count)
         beside = next((o for o in orders[:count] if o), 0)

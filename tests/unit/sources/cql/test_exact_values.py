@@ -30,8 +30,8 @@ def test_numbers_keep_their_value_in_the_fewest_bytes(given: list[tuple[int, int
 def test_decimals_are_split_exactly(given: list[tuple[int, int]]) -> None:
     stored = [scale.to_bytes(4, "big", signed=True) + shortest(number) for number, scale in given]
     scales, numbers = decimals(pa.array(stored, pa.binary()))
-    made = zip(scales.to_pylist(), numbers.to_pylist(), strict=True)
-    assert [(int.from_bytes(n, "big", signed=True), s) for s, n in made] == given
+    decoded = zip(scales.to_pylist(), numbers.to_pylist(), strict=True)
+    assert [(int.from_bytes(n, "big", signed=True), s) for s, n in decoded] == given
 
 
 def test_a_decimal_is_its_number_by_ten_to_the_minus_scale() -> None:
@@ -52,8 +52,8 @@ def test_durations_are_split() -> None:
 
 def test_malformed_values_are_rejected() -> None:
     for stored in (b"\0\0\0", b"\0\0\0\x01"):
-        with pytest.raises(CorruptInput, match="no decimal"):
+        with pytest.raises(CorruptInput, match="not a decimal"):
             decimals(pa.array([stored]))
     for stored in (b"\x02\x02", b"\x02\x02\x02\x02", b"\x02\xff"):
-        with pytest.raises(CorruptInput, match="no duration"):
+        with pytest.raises(CorruptInput, match="not a duration"):
             durations(pa.array([stored]))

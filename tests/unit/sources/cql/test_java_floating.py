@@ -11,7 +11,7 @@ from airflow_cdc_provider.sources.cql.java_floating import java_floating
 
 # Printed by Java 17.
 @pytest.mark.parametrize(
-    ("code", "number", "wanted"),
+    ("code", "number", "expected"),
     [
         (">d", 0.0, "0.0"),
         (">d", -0.0, "-0.0"),
@@ -32,8 +32,8 @@ from airflow_cdc_provider.sources.cql.java_floating import java_floating
         (">f", 3.4028234663852886e38, "3.4028235E38"),
     ],
 )
-def test_numbers_are_printed_as_java_17_does(code: str, number: float, wanted: str) -> None:
-    assert java_floating(struct.pack(code, number)) == wanted
+def test_numbers_are_printed_as_java_17_does(code: str, number: float, expected: str) -> None:
+    assert java_floating(struct.pack(code, number)) == expected
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -88,10 +88,10 @@ class _Session:
     """Answers SELECT JSON as a driver session does, and keeps a record."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def execute(self, query: str) -> list[tuple[str]]:
-        self.asked.append(query)
+        self.queries.append(query)
         table = query.rpartition(".")[2]
         return [(json.dumps(row),) for row in _rows().get(table, [])]
 
@@ -101,7 +101,7 @@ def test_a_cluster_is_read_as_json_without_its_own_keyspaces() -> None:
     schemas = load(session)
     assert list(schemas.keyspaces) == ["k"]
     assert list(schemas.tables) == ["k.t"]
-    assert session.asked == [f"SELECT JSON * FROM system_schema.{t}" for t in TABLES]
+    assert session.queries == [f"SELECT JSON * FROM system_schema.{t}" for t in TABLES]
 
 
 def test_only_the_given_keyspaces_are_read() -> None:

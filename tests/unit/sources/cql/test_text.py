@@ -60,15 +60,15 @@ def test_uuid_has_its_usual_form(value: uuid.UUID) -> None:
 @example(ipaddress.ip_address("::"))
 @example(ipaddress.ip_address("2001:db8::1:0"))
 def test_inet_is_formatted_like_java(value: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    wanted = str(value)
+    expected = str(value)
     if isinstance(value, ipaddress.IPv6Address):
         mapped = value.ipv4_mapped
-        wanted = str(mapped) if mapped else ":".join(f"{int(g, 16):x}" for g in value.exploded.split(":"))
-    assert _text("inet", value.packed) == wanted
+        expected = str(mapped) if mapped else ":".join(f"{int(g, 16):x}" for g in value.exploded.split(":"))
+    assert _text("inet", value.packed) == expected
 
 
 @pytest.mark.parametrize(
-    ("months", "days", "nanoseconds", "wanted"),
+    ("months", "days", "nanoseconds", "expected"),
     [
         (0, 0, 0, ""),
         (-28, -265, -38_964_070_955_808, "-2y4mo265d10h49m24s70ms955us808ns"),
@@ -82,8 +82,8 @@ def test_inet_is_formatted_like_java(value: ipaddress.IPv4Address | ipaddress.IP
         ),
     ],
 )
-def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, wanted: str) -> None:
-    assert _text("duration", svint(months) + svint(days) + svint(nanoseconds)) == wanted
+def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, expected: str) -> None:
+    assert _text("duration", svint(months) + svint(days) + svint(nanoseconds)) == expected
 
 
 @pytest.mark.parametrize(

@@ -41,15 +41,15 @@ def test_nested_types_are_frozen_in_any_spelling() -> None:
 
 def test_user_types_are_found_by_name_in_any_spelling() -> None:
     own = CqlType("udt", (CqlType("int"),), fields=("a",), udt="k.My Type")
-    asked = []
+    looked_up = []
 
     def lookup(name: str) -> CqlType:
-        asked.append(name)
+        looked_up.append(name)
         return own
 
     assert parse_type('frozen<"My Type">', lookup).frozen
     assert parse_type('k."My ""T"', lookup).multi_cell
-    assert asked == ["My Type", 'k.My "T']
+    assert looked_up == ["My Type", 'k.My "T']
     assert to_cql(own) == '"My Type"'
 
 
