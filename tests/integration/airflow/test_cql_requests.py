@@ -54,7 +54,7 @@ def test_the_hook_returns_number_and_latency_of_its_requests(
     assert numbers.p50_seconds is not None
     assert numbers.p99_seconds is not None
     assert numbers.max_seconds is not None
-    # Each is part of what its caller waited; a bucket tells at most 9 % too much.
+    # Each latency is part of its caller's wait; a bucket is at most 9 % too high.
     assert 0 < numbers.mean_seconds <= sum(seen) / len(seen)
     assert numbers.p50_seconds <= seen[len(seen) // 2] * 1.1
     assert 0 < numbers.p50_seconds <= numbers.p99_seconds <= numbers.max_seconds <= seen[-1]

@@ -1,4 +1,4 @@
-"""Two Cassandra nodes, each a feed of its own: the mirror equals what both hold together."""
+"""Two Cassandra nodes, each a separate feed: the mirror equals the merge of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Materialized views: counted and passed over, unless they are named; then mirrored like tables."""
+"""Materialized views: counted and skipped, unless they are named; then mirrored like tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 def declare(shop: Shop, **more: Any) -> None:
-    """Name all views beside the pattern of the keyspace."""
+    """Name all views in addition to the pattern of the keyspace."""
     names = [rf"{shop.keyspace}\.{name}" for name in VIEWS]
     shop.declare(tables=[rf"{shop.keyspace}\..*", *names], **more)
 
@@ -77,7 +77,7 @@ def test_mirrors_equal_named_views_that_begin_with_a_snapshot(shop: Shop, tmp_pa
     rng = random.Random(2)
     write(shop.session, shop.keyspace, rng, 150)
     settle(shop)
-    # A landing folder that begins empty: nothing is known of what was written so far.
+    # A landing folder that starts empty: it has none of the earlier writes.
     late = tmp_path / "late"
     late.mkdir()
     declare(shop, source={"cdc_raw": str(late)})

@@ -103,7 +103,7 @@ def test_a_topic_of_cells_equals_its_mirror_until_its_records_are_wrong(
     topic = Topic(shop, kafka_server, "orders")
     result, note = topic.compare()
     assert result.ok, (result.error, note)
-    # a: 0, 1, 2, 9 and statics; b: 8; c: statics, for a range of it was deleted after its rows were told.
+    # a: 0, 1, 2, 9 and static columns; b: 8; c: static columns, a range was deleted after its rows' events.
     assert counts(note) == (7, 0, 0, 0)
     assert (note["not_compared"], note["columns_not_compared"]) == (4, ["tags"])
     caplog.clear()

@@ -1,4 +1,4 @@
-"""Which tables the operator that switches cdc asks for."""
+"""The tables that the operator that switches cdc selects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.airflow_context import TaskContext
 
 
 class Hook:
-    """Stands in for a cluster: notes the patterns that it is asked for."""
+    """A fake cluster that records the requested patterns."""
 
     def __init__(self) -> None:
         self.requested: list[tuple[str, ...]] = []

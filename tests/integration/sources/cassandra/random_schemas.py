@@ -1,7 +1,7 @@
 """Tables whose schema changes at random between the statements: what comes in the middle of a workload.
 
 Columns are added, dropped and added again, key columns are renamed, user-defined types grow, tables are
-truncated, dropped and made anew in another shape. A :class:`RandomTable` is kept as the server's table is.
+truncated, dropped and re-created in another shape. A :class:`RandomTable` is kept as the server's table is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RandomSchema:
             yield from statements(self.rng, self.rng.choice(self.tables), 1)
 
     def change(self, session: Any) -> str:
-        """Change something; return what. The server may refuse it: then nothing has changed."""
+        """Change something; return what. The server may reject it: then nothing has changed."""
         from cassandra import InvalidRequest
 
         number = self.rng.randrange(len(self.tables))

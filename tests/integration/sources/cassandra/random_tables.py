@@ -128,7 +128,7 @@ def statements(rng: random.Random, table: RandomTable, count: int) -> Iterator[l
 
 
 def _answers_can_be_read(table: RandomTable) -> bool:
-    """Tell whether the driver can show any row, as the answer to a conditional insert does."""
+    """Return whether the driver can decode any row, as in the response to a conditional insert."""
     columns = (*table.partition, *table.clustering, *table.statics, *table.regular)
     return not any(name in to_cql(c.kind) for c in columns for name in ("timestamp", "date"))
 

@@ -158,7 +158,7 @@ def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read
         if reread is not None:
             live = reconcile_cells(reread, int(time.time())).live
             assert set(texts(codec, live)) <= set(expected)
-        # Elements of lists have no places in a SELECT: keys whose lists changed since are read again.
+        # Elements of lists have no paths in a SELECT: keys whose lists changed since are read again.
         doubtful = pc.is_in(result.live["key"], value_set=result.doubtful_keys.cast(pa.binary()))
         sure = texts(codec, result.live.filter(pc.invert(doubtful)))
         assert set(sure) <= set(expected), name

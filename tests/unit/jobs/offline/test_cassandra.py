@@ -86,7 +86,7 @@ def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> 
     ]
     with gzip.open(DEBEZIUM / "events.jsonl.gz", "rt") as lines:
         theirs = [without_variables(line.rstrip("\n")) for line in lines]
-    # Ours: removing 'x' from a set is not told as adding it, and a static column has an event.
+    # Ours: removing 'x' from a set doesn't look like adding it, and a static column has an event.
     (removal,) = [event for event in theirs if event not in ours]
     assert '"s":{"value":["x"],"deletion_ts":null,"set":true}' in removal
     mended = removal.replace('["x"],"deletion_ts":null', '["x"],"deletion_ts":1795247964838844')
@@ -151,7 +151,7 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
     # Cassandra's own reader knows the tables that exist, not the first life of this one.
     former = [place for place in found if place[2] == "reborn" and place not in theirs]
     assert [+found.pop(place) for place in former] == [Counter("i")] * 5
-    # Nor does it ask what cdc was when an update was written.
+    # Nor does it evaluate cdc at the time of an update.
     uncaptured = [place for place in theirs if place[2] == "late_cdc" and place not in found]
     assert [+theirs.pop(place) for place in uncaptured] == [Counter("i")] * 3
     assert {place: +ops for place, ops in found.items()} == {p: +o for p, o in theirs.items() if +o}

@@ -1,4 +1,4 @@
-"""What a connection would ask of the driver, without connecting."""
+"""The driver's arguments for a connection, without connecting."""
 
 from __future__ import annotations
 

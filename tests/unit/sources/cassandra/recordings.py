@@ -139,7 +139,7 @@ def decode_all(
     reasons: list[str] = []
     for table in sorted(set(changes["source_table"].to_pylist())):
         mine = changes.filter(pa.compute.equal(changes["source_table"], table)).combine_chunks()
-        # Generations tell which change a contribution is from.
+        # The generation carries the number of the change that a contribution is from.
         numbered = mine.set_column(
             mine.schema.get_field_index("generation"), "generation", pa.array(range(len(mine)))
         )
@@ -154,14 +154,14 @@ def decode_all(
 
 
 def contribution(row: Mapping[str, Any]) -> Contribution:
-    """Take an Arrow row of a contribution apart; its generation is left out."""
+    """Decode an Arrow row of a contribution; its generation is omitted."""
     return Contribution(
         row["key"], row["scope"], row["clustering"], row["clustering_end"], 0, read(row["state"])
     )
 
 
 def expected_contributions(update: Mapping[str, Any], schema: TableSchema) -> list[Contribution]:
-    """Turn an update as Cassandra's reader shows it into contributions."""
+    """Convert an update from Cassandra's reader to contributions."""
     key = bytes.fromhex(update["key"])
     found = []
     if deletion := update.get("partition_deletion"):

@@ -46,7 +46,7 @@ EVERYTHING = ReadLimit(bytes=1 << 40)
 
 
 def write(number: int) -> bytes:
-    """A mutation that can be told from others."""
+    """A mutation that is distinguishable from others."""
     row = Row(Liveness(number + 1), None, b"", (Cell(1, number + 1, number.to_bytes(4, "big")),))
     return mutation(UpdateWriter(PLAIN).write(number.to_bytes(4, "big"), [row]))
 

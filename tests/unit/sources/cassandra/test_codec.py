@@ -80,7 +80,7 @@ def test_a_re_created_table_shares_no_id_with_the_old_one() -> None:
 
 
 def test_the_re_read_of_a_row_skips_dropped_columns() -> None:
-    """A state keeps the cells of a column that is gone."""
+    """A state keeps the cells of a dropped column."""
     codec = recall_codec(_table(DROP_A), recall_codec(_table(), None).remember())
     ids = _ids(recall_codec(_table(), None))
     cells = tuple(Cell(ids[name], CELL_TOMBSTONE, 0, 7, 8, b"", b"") for name in ("a", "b"))
@@ -101,13 +101,13 @@ def test_a_codec_travels_to_executors(rules: str) -> None:
 
 
 def _killed(table: TableSchema, memory: dict[str, Any] | None) -> tuple[dict[str, int], dict[str, Any]]:
-    """Begin a merge and end before its commit; return its column ids, and what the mirror remembers then."""
+    """Start a merge and stop before its commit; return its column ids, and the mirror's memory then."""
     codec = recall_codec(table, memory)
     return _ids(codec), json.loads(json.dumps(codec.reserve(memory) or memory))
 
 
 def test_ids_of_a_merge_that_was_killed_are_not_given_to_other_columns() -> None:
-    """What it wrote beside the mirror names columns by them; ``aa`` sorts before ``z``."""
+    """The tables next to the mirror have columns by these ids; ``aa`` sorts before ``z``."""
     add_z, add_aa = "ALTER TABLE k.t ADD z int", "ALTER TABLE k.t ADD aa int"
     memory = recall_codec(_table(), None).remember()
     killed, memory = _killed(_table(add_z), memory)
@@ -190,7 +190,7 @@ def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tupl
         if what == "reserved":
             continue
         stay = {n: i for n, i in fitted.items() if n in identity and n not in codec.drift.replaced}
-        assert stay.items() <= identity.items(), "a column keeps what was made for another one"
+        assert stay.items() <= identity.items(), "a column keeps the id of another one"
         fitted = dict(identity)
         for name, column_id in _ids(codec).items():
             assert owners.setdefault(column_id, identity[name]) == identity[name]

@@ -17,7 +17,7 @@ shop.items=CommitLog-7-1795247392875.log\:40
 def test_a_capture_resumes_from_the_oldest_segment_of_all_tables() -> None:
     offset, remarks = position_of(FILE)
     assert offset.position(1795247392874) == WHOLE
-    assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their begin"
+    assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their start"
     assert len(remarks) == 2
     assert "shop.items at segment 1795247392875, others up to 1795247392880" in remarks[1]
     assert is_debeziums(FILE)

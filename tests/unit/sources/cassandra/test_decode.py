@@ -1,4 +1,4 @@
-"""Decoding of updates and snapshot rows, against a writer made from the reference."""
+"""Decoding of updates and snapshot rows, against a writer by the reference."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_corrupt_block_costs_only_its_section(tmp_path: Path, place: str) -> N
     assert isinstance(first, CorruptRange)
     assert code(first.reason) == "section-unreadable"
     assert [empty, last] == PLAIN[1:]
-    plan(LogFolder(str(tmp_path), keys=KEYS))  # a damaged block is not taken for a wrong key
+    plan(LogFolder(str(tmp_path), keys=KEYS))  # a corrupt block doesn't count as a wrong key
 
 
 def test_a_corrupt_byte_that_decrypts_is_detected_by_the_checksums_of_entries(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_entries_are_found_with_their_logical_ends() -> None:
 @pytest.mark.parametrize(
     ("at", "expected", "entries"),
     [
-        (1, "size-checksum", 1),  # in the size: nothing tells where the next entry is
+        (1, "size-checksum", 1),  # in the size: the start of the next entry is unknown
         (5, "size-checksum", 1),
         (12, "entry-checksum", 2),  # in the mutation: the next entry is where the size says
         (-1, "entry-checksum", 2),

@@ -62,7 +62,7 @@ def native(name: str, value: Any) -> bytes | None:
 
 
 def plain(value: Any) -> Any:
-    """Show a value of the driver, or of an event, as one of Python's own types."""
+    """Convert a value of the driver, or of an event, to a Python type."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if hasattr(value, "_fields"):
@@ -117,7 +117,7 @@ def test_frozen_values_are_restored_from_lake_and_events_in_any_format() -> None
 
 
 def rows_of(value: pa.Scalar, name: str) -> Any:
-    """Show a lake's or an event's value as the driver shows it."""
+    """Convert a lake's or an event's value to the driver's form."""
     found = value.as_py()
     if name == "ff" and found and isinstance(found[0], dict):
         return {entry["key"]: entry["value"] for entry in found}

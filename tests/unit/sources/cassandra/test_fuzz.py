@@ -1,4 +1,4 @@
-"""Damaged input: never a crash, never a byte from outside, always a reason."""
+"""Corrupt input: never a crash, never a read out of bounds, always a reason."""
 
 from __future__ import annotations
 

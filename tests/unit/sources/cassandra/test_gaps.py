@@ -1,4 +1,4 @@
-"""Segments that are lost unread: which are told, and what the offset says after it."""
+"""Segments that were deleted unread: which are reported, and the offset after them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_segments_lost_before_the_first_batch_are_never_a_gap(tmp_path: Path) ->
 
 
 def test_segments_read_without_an_index_file_may_go(tmp_path: Path) -> None:
-    """They held nothing for CDC, and the node removes them; but for a node that drops."""
+    """They had no CDC data, and the node removes them; except for a node that deletes unread segments."""
     put(tmp_path, 11, 12)
     log = LogFolder(str(tmp_path), "host", beyond_index=True)
     offset = write_offset({"host": NodeOffset(floor=9, open={10: 300})})
@@ -125,7 +125,7 @@ def test_a_loss_makes_each_tables_snapshot_due_until_a_later_one_began() -> None
 
 
 def test_gaps_require_a_node_that_returns_its_settings(tmp_path: Path) -> None:
-    """Else what is lost would be passed over, or tables read anew for nothing."""
+    """Otherwise a loss would be missed, or tables snapshotted unnecessarily."""
     put(tmp_path, 12, 13)
     options = CassandraOptions(cdc_raw=str(tmp_path), node="host")
     offset = write_offset({"host": NodeOffset(floor=9)})
@@ -133,4 +133,4 @@ def test_gaps_require_a_node_that_returns_its_settings(tmp_path: Path) -> None:
     with pytest.raises(TransientError, match=r"segments of node host are missing, and no node responds"):
         nowhere.gaps(offset)
     without = CassandraSource(options, {}, lambda _: True)
-    assert without.gaps(offset) == ([], offset), "offline nothing tells of gaps"
+    assert without.gaps(offset) == ([], offset), "offline there are no gaps"

@@ -1,4 +1,4 @@
-"""Keys out of keystores that Java's keytool made.
+"""Keys from keystores that Java's keytool created.
 
 ``keystores/many.jceks``: a private key, a certificate, and secret keys ``short`` and ``long`` (AES of 128 and
 256 bits) and ``old`` (DESede) with one password, ``other`` with a second. ``one.p12`` is of another kind.

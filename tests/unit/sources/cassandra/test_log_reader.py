@@ -1,4 +1,4 @@
-"""Reading of slices: mutations of several updates, what is passed over, and what is broken."""
+"""Reading of slices: mutations of several updates, skipped updates, and corrupt input."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_write_times_of_a_recording_are_those_that_cassandra_reads() -> None:
         else:
             exact += moment in times[place]
             assert moment <= max(times[place])
-    # The others are batches in which a later deletion took the place of an earlier one.
+    # The others are batches in which a later deletion replaced an earlier one.
     assert exact > 0.95 * len(moments)
 
 

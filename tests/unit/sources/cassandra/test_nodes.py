@@ -1,4 +1,4 @@
-"""What nodes say of their truncations, and the place of what is read then."""
+"""Truncations recorded by nodes, and the position of rows that are read then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def node(name: str, truncation: Truncation | None = None, now_ms: int = NOON_MS 
 
 
 def recorded(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str, Truncation]:
-    """Return what is written, by node, and add it to what is known, as the offset keeps it."""
+    """Return the records by node, and add them to the known ones, like the offset."""
     found = {}
     for row in list(truncation_rows(nodes, {TABLE_ID: "k.t"}, known)):
         position = Position.unpack(row["position"])
@@ -42,7 +42,7 @@ def recorded(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[
 
 
 def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[int, int]:
-    """Return the generation of what is read now, and the newest, by all that nodes ever said."""
+    """Return the generation of rows that are read now, and the newest, by all records of the nodes."""
     origin, position = snapshot_place(nodes, TABLE_ID)
     memory: dict[tuple[str, str], int] = {}
     records = [

@@ -15,7 +15,7 @@ from airflow_cdc_provider.sources.cql.driver.request_metrics import RequestMetri
 
 @dataclass
 class Future:
-    """Stands for the driver's, which calls back once a page."""
+    """A fake of the driver's future, which calls back once per page."""
 
     ends: list[Callable[[bool], None]] = field(default_factory=list)
 
@@ -32,7 +32,7 @@ class Future:
 
 
 class Session:
-    """Stands for the driver's: keeps the listeners."""
+    """A fake of the driver's session: keeps the listeners."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[Future], None]] = []

@@ -1,4 +1,4 @@
-"""The schema's history, replayed from recordings: every statement's effect is that which the server shows."""
+"""The schema history, replayed from recordings: every statement has the effect that the server describes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_log_that_starts_after_a_create_requires_an_observed_schema() -> None:
 
 
 def test_a_type_that_needs_an_unknown_one_harms_only_the_tables_that_use_it() -> None:
-    """The log begins after the CREATE TYPE of the inner one."""
+    """The log starts after the CREATE TYPE of the inner one."""
     rows = rows_of("v7-plain")
     existing = recording("v7-plain").schemas.tables
     outer = {"type_name": "outer", "field_names": ["x"], "field_types": ["frozen<nowhere>"]}
@@ -214,14 +214,14 @@ def test_updates_are_captured_between_the_statements_that_switch_cdc_on_and_off(
         return history.captured("1", *places).tolist()
 
     assert captured("a", b"2", b"3", b"4", b"5", b"6") == [False, False, True, True, False]
-    # This node's log doesn't show that it was switched on, that one's neither on nor off.
+    # This node's log doesn't have the switch to on, that one's has neither switch.
     assert captured("b", b"1", b"3") == [True, False]
     assert captured("c", b"1", b"9") == [True, True]
     assert SchemaHistory().captured("1", pa.array(["a"]), pa.array([b"1"], pa.binary())).tolist() == [True]
 
 
 def observation(**rows: Any) -> bytes:
-    """What was seen of a keyspace with one table."""
+    """An observation of a keyspace with one table."""
     names = {"keyspace_name": "shop", "table_name": "t"}
     seen = {
         "tables": [

@@ -70,7 +70,7 @@ def test_positions_of_plain_sections_are_file_offsets(tmp_path: Path) -> None:
 
 
 def zstd_stream(data: bytes) -> bytes:
-    """A frame that doesn't tell its plain length."""
+    """A frame without its decompressed length."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
@@ -119,7 +119,7 @@ def test_a_block_is_unpacked_if_it_holds_as_many_bytes_as_are_claimed(
             found = DECODERS[name](block, claimed)
         except UNREADABLE:
             continue
-        # What comes out is the block's own, so that the wrong length is seen.
+        # Only the block's bytes are returned, so that the wrong length is detected.
         assert len(found) != claimed or name == "NoopCompressor"
         assert data.startswith(found)
 

@@ -48,7 +48,7 @@ def test_segments_next_to_folders_with_segments_are_rejected(tmp_path: Path) -> 
 
 
 def test_missing_folder_is_rejected_and_an_empty_one_has_no_segments(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the folder of segments .* doesn't exist"):
+    with pytest.raises(ConfigurationError, match=r"the folder of segments .* doesn't exist"):
         list_segments(tmp_path / "none")
     assert list_segments(tmp_path) == {}
     assert list_segments(tmp_path, "host") == {"host": []}

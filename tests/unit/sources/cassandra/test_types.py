@@ -65,7 +65,7 @@ def out_of_log(cql_type: str, states: list[tuple[Cell, ...]]) -> tuple[pa.Array,
 
 
 def as_numbers(column: pa.Array) -> list[Any]:
-    """Show dates and timestamps as numbers, which Python's own types can't hold."""
+    """Convert dates and timestamps to numbers, as they exceed Python's types."""
     if pa.types.is_date32(column.type):
         return list(column.view(pa.int32()).to_pylist())
     if pa.types.is_timestamp(column.type):
@@ -199,7 +199,7 @@ def test_values_at_the_ends_of_a_type_reach_lake_and_events(
     mirror, events = out_of_log(cql_type, [(Cell(1, 5, native),) for native, _, _ in values])
     assert mirror.type.equals(lake_type)
     assert events.type.equals(event_type)
-    # repr tells -0.0 from 0.0.
+    # repr distinguishes -0.0 from 0.0.
     assert repr(as_numbers(mirror)) == repr([lake for _, lake, _ in values])
     assert repr(events.to_pylist()) == repr([event for _, _, event in values])
     field = EventDecoder(table("t", f"p id int\nr v {cql_type}", 0x41)).decode(changes([])).events
@@ -208,7 +208,7 @@ def test_values_at_the_ends_of_a_type_reach_lake_and_events(
 
 
 def path(number: int) -> bytes:
-    """A list element's place: a time UUID."""
+    """A list element's path: a time UUID."""
     return struct.pack(">IHH", number, 0, 0x1000) + bytes(8)
 
 

@@ -182,7 +182,7 @@ def prefixes(draw: st.DrawFn, schema: TableSchema, least: int) -> tuple[Native, 
 
 @st.composite
 def range_markers(draw: st.DrawFn, schema: TableSchema, version: int) -> list[Marker]:
-    """An opening, perhaps some boundaries, and a closing marker; their places are not ordered."""
+    """An opening, perhaps some boundaries, and a closing marker; their positions are not ordered."""
     deletion = draw(deletions(version))
     exclusive = draw(st.booleans())
     found = [Marker(7 if exclusive else 1, draw(prefixes(schema, 1 if exclusive else 0)), opens=deletion)]
