@@ -132,7 +132,7 @@ def list_faults(folder: str | Path, node: str = "") -> list[tuple[str, int, str]
         for segment in indexed:
             file = files.get(segment)
             if file is None:
-                faults.append((origin, segment, "it has an index, but the segment is missing"))
+                faults.append((origin, segment, "its index exists, but the segment is missing"))
             elif file.index_broken:
                 faults.append((origin, segment, "its index is broken; it was read to the end of its data"))
             elif file.index and not file.index.completed and segment != indexed[-1]:

@@ -296,7 +296,7 @@ def test_an_index_without_its_segment_is_reported(tmp_path: Path) -> None:
     source = replace(recording(PLAIN), path=tmp_path / "a")
     assert printed(plain_connector(), source, damage)
     assert faults_of_indexes(damage) == [
-        "node node, segment 1795247392877: it has an index, but the segment is missing"
+        "node node, segment 1795247392877: its index exists, but the segment is missing"
     ]
 
 
