@@ -17,7 +17,7 @@ class CassandraAdvanced:
     )
     strict: bool = option("Fail on the first corrupt or undecodable entry instead of quarantining it", False)
     latest_segment_only: bool = option(
-        "Read only each node's newest segment: for `airflow cdc events`, ignored by jobs",
+        "Read only each node's newest segment: for `airflow cdc events`; jobs reject it",
         False,
     )
     request_timeout_seconds: float = option("Timeout of one request to the cluster", 30.0, minimum=0.1)

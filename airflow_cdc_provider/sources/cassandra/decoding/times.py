@@ -32,7 +32,7 @@ def read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, I
     timestamp = delta + header[1]
     delta, at = read_uvint(data, at, end)
     if at < 0 or timestamp == LIVE:
-        # The deletion time of a deletion that is not live differs by writer.
+        # The deletion time of an empty deletion differs by writer.
         return LIVE, NEVER, at
     seconds = _local_time(delta, header)
     return timestamp, seconds, at if seconds >= 0 else -BAD_EXPIRY
