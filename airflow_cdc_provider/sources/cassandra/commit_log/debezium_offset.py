@@ -51,7 +51,7 @@ def position_of(content: bytes) -> tuple[NodeOffset, tuple[str, ...]]:
     remarks = [f"capture resumes from the start of segment {first}: changes in it are emitted again"]
     if first != last:
         remarks.append(
-            f"tables are at different positions, {', '.join(behind)} at segment {first}, others up to {last}: "
+            f"tables have different positions, {', '.join(behind)} at segment {first}, others up to {last}: "
             "their changes in the segments in between are emitted again, too"
         )
     return NodeOffset(floor=first - 1), tuple(remarks)
