@@ -28,6 +28,7 @@ from airflow_cdc_provider.jobs.publishing.standing import Standing, StandingTabl
 from airflow_cdc_provider.jobs.spec import PublishResult
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
+from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
@@ -222,7 +223,7 @@ class _Publishing:
 
 
 def _table(context: JobContext) -> StandingTable:
-    return StandingTable(context.lake.table(context.connector.published_table))
+    return StandingTable(context.lake.table(context.connector.published_table, PUBLISHED))
 
 
 def _new_name(connector: Connector) -> str:

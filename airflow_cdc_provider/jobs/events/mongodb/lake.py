@@ -132,7 +132,7 @@ def _made(maker: MongodbRecords, pieces: Iterable[_Piece], damage: Damage) -> It
     tracks = maker.connector.publish.transactions
     for piece in pieces:
         if piece.kind == record.QUARANTINE:
-            for row, reason in enumerate(piece.rows["schema_id"].to_pylist()):
+            for row, reason in enumerate(piece.rows["reason"].to_pylist()):
                 damage.add(piece.place(row), reason or "it was set apart")
             continue
         events = _decode(maker, piece, damage)
@@ -169,7 +169,7 @@ class _Piece:
     @property
     def beside_stream(self) -> bool:
         """Whether they are rows of a snapshot that were read beside the stream."""
-        return self.kind == record.SNAPSHOT and self.rows["transaction"][0].is_valid
+        return self.kind == record.SNAPSHOT and self.rows["request"][0].is_valid
 
     def place(self, row: int) -> str:
         table, position = (self.rows[name][row].as_py() for name in ("source_table", "position"))
@@ -285,7 +285,7 @@ def _survey(rows: DataFrame) -> list[_Found]:
     """Count records by place; reads narrow columns."""
     from pyspark.sql import functions as f
 
-    beside = f.col("transaction").isNotNull() & (f.col("kind") == record.SNAPSHOT)
+    beside = f.col("request").isNotNull() & (f.col("kind") == record.SNAPSHOT)
     counted = rows.groupBy("place", "kind", "source_table", beside.alias("beside")).count().collect()
     return [
         _Found(
@@ -405,7 +405,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[_Piece]:
     cuts = (codes[1:] != codes[:-1]) | (numbers[1:] != numbers[:-1])
     if record.SNAPSHOT in kinds.dictionary.to_pylist():
         of_snapshot = codes == kinds.dictionary.index(record.SNAPSHOT).as_py()
-        beside = batch["transaction"].is_valid().to_numpy(zero_copy_only=False)
+        beside = batch["request"].is_valid().to_numpy(zero_copy_only=False)
         cuts |= of_snapshot[1:] & ((names[1:] != names[:-1]) | (beside[1:] != beside[:-1]))
     starts = [0, *(np.flatnonzero(cuts) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
