@@ -150,7 +150,7 @@ def test_a_source_that_does_not_answer_fails_and_the_reader_is_told(work_folder:
         look(context)
     report = context.xcom["return_value"]
     assert (report["reader"]["ok"], report["session"]["ok"]) == (True, False)
-    assert "no answer" in report["session"]["error"]
+    assert "no response" in report["session"]["error"]
 
 
 def test_several_problems_are_one_error_of_the_gravest_kind(work_folder: Path, hook: Hook) -> None:
