@@ -1,4 +1,4 @@
-"""A real node with little room in cdc_raw, and a landing area: for tests of what happens when it is full."""
+"""A real node with a small cdc_raw, and a landing area: for tests of a full cdc_raw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEGMENT_MIB = 1
 
 
 class FullNode:
-    """A node with little room in cdc_raw, and a landing area.
+    """A node with a small cdc_raw, and a landing area.
 
     Args:
         server: The node.
@@ -57,7 +57,7 @@ class FullNode:
             self.write(2 * (CAP_MIB << 20) // 40_000)
 
     def write_again(self, rows: int, timeout_seconds: float = 20) -> None:
-        """Write once the node has looked again how much room there is."""
+        """Write once the node has measured the free space again."""
         from cassandra import WriteFailure
 
         deadline = time.monotonic() + timeout_seconds
@@ -97,8 +97,8 @@ def full_node(landing: Path, *, blocks: bool = True) -> Iterator[FullNode]:
         cdc_total_space_mib=CAP_MIB,
         settings={"cdc_block_writes": blocks},
     ) as server:
-        made = FullNode(server, landing)
-        create_keyspace(made.session, "quota")
-        made.session.execute("CREATE TABLE quota.orders (id int PRIMARY KEY, data blob)")
-        made.session.execute("ALTER TABLE quota.orders WITH cdc = true")
-        yield made
+        node = FullNode(server, landing)
+        create_keyspace(node.session, "quota")
+        node.session.execute("CREATE TABLE quota.orders (id int PRIMARY KEY, data blob)")
+        node.session.execute("ALTER TABLE quota.orders WITH cdc = true")
+        yield node

@@ -94,7 +94,7 @@ class Reading:
         return end if end not in (0, 0xFFFFFFFF) and end * 1_000_000 > self.time else NEVER
 
     def lived(self) -> bool:
-        """Return whether the known liveness was live at the reading."""
+        """Return whether the known liveness was live at the time of reading."""
         return self.known is not None and (self.known.ttl == 0 or self.end() != NEVER)
 
 
@@ -264,7 +264,7 @@ def _stronger(deletion: Deletion | None, other: Deletion | None) -> bool:
 
 
 def visible(contributions: Iterable[Contribution], now: int, rules: str = "4.0") -> dict[Any, Any]:
-    """Return the rows that a SELECT shows: (key, clustering) -> cells of the row and of the static row.
+    """Return the rows of a SELECT: (key, clustering) -> cells of the row and of the static row.
 
     A cell is (column, path) -> value. A partition with only static cells has the clustering None.
     """

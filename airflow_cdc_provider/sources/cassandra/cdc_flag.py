@@ -1,8 +1,8 @@
-"""Which tables of a cluster have ``cdc = true``, and switching it: idempotent, for tables given by patterns.
+"""List the tables of a cluster that have ``cdc = true``, and switch the flag of tables that match patterns.
 
-A table is altered only where its flag differs, one after the other, each once all nodes agree on the schema:
-an ALTER that meets another one under way can be lost. Whether it took effect is read back, because a node
-with ``cdc_enabled: false`` takes the ALTER and leaves the flag out of the schema without a word.
+Switching is idempotent: it alters only tables whose flag differs, in sequence, and waits for schema agreement
+before each, because concurrent ALTERs can be lost. It reads the flag back afterwards, because a node with
+``cdc_enabled: false`` accepts the ALTER and silently leaves the flag out of the schema.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
 
 AGREEMENT_SECONDS: Final = 30.0
-"""How long nodes may take to agree on the schema."""
+"""Timeout of schema agreement."""
 
 _ALTER_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
 class FlagChange:
-    """What switching did.
+    """The result of switching the flag.
 
     Args:
         changed: Tables that were altered, sorted.
-        unchanged: Tables that were so already, sorted.
+        unchanged: Tables that already had the requested flag, sorted.
     """
 
     changed: tuple[str, ...]
@@ -46,17 +46,17 @@ def captured_tables(session: Session) -> list[str]:
 
 
 def matching_tables(session: Session, patterns: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
-    """List the tables that patterns name, sorted.
+    """List the tables that match patterns, sorted.
 
     Args:
-        session: The cluster.
-        patterns: Regular expressions on ``keyspace.table``, anchored, as in a declaration. Views and
-            Cassandra's own tables are none of theirs.
-        exclude: Likewise, tables to leave out.
+        session: A session with the cluster.
+        patterns: Regular expressions on ``keyspace.table``, anchored, as in a declaration. They never match
+            views and system tables.
+        exclude: Patterns of tables to leave out.
 
     Raises:
-        ConfigurationError: A pattern names no table; the message tells whether it names a view, a table of
-            Cassandra's own, or nothing.
+        ConfigurationError: A pattern matches no table; the message says whether it matches a view, a system
+            table, or nothing.
     """
     flags = _flags(session)
     ordinary = [name for name in flags if not _is_system(name)]
@@ -65,7 +65,9 @@ def matching_tables(session: Session, patterns: Sequence[str], exclude: Sequence
         try:
             expression = re.compile(pattern)
         except re.error as error:
-            raise ConfigurationError(f"{pattern!r} is no regular expression", found=str(error)) from error
+            raise ConfigurationError(
+                f"{pattern!r} is not a valid regular expression", found=str(error)
+            ) from error
         names = [name for name in ordinary if expression.fullmatch(name)]
         if not names:
             raise _no_table(session, expression, flags)
@@ -74,20 +76,20 @@ def matching_tables(session: Session, patterns: Sequence[str], exclude: Sequence
 
 
 def switch_cdc(session: Session, tables: Sequence[str], *, enabled: bool) -> FlagChange:
-    """Switch ``cdc`` on or off where it is not so yet.
+    """Switch ``cdc`` on or off for the tables whose flag differs.
 
     Args:
-        session: The cluster.
+        session: A session with the cluster.
         tables: Names from :func:`matching_tables`.
-        enabled: Whether it is to be on.
+        enabled: The flag to set.
 
     Returns:
-        Which tables were altered. When it returns, all nodes that are up know it.
+        Which tables were altered. All nodes that are up have the new schema by then.
 
     Raises:
-        ConfigurationError: The role may not alter a table, the cluster refuses to, or the node asked has
-            ``cdc_enabled: false``. Tables before it stay altered.
-        TransientError: Nodes don't agree on the schema, or don't answer. Calling again goes on.
+        ConfigurationError: The role lacks ALTER on a table, the cluster rejects the ALTER, or the contacted
+            node has ``cdc_enabled: false``. Tables altered before stay altered.
+        TransientError: Nodes don't agree on the schema, or don't respond. Calling it again resumes.
     """
     _await_agreement(session)
     flags = _flags(session)
@@ -96,11 +98,11 @@ def switch_cdc(session: Session, tables: Sequence[str], *, enabled: bool) -> Fla
         _alter(session, table, enabled=enabled)
         _await_agreement(session)
     flags = _flags(session) if changed else flags
-    if left := [table for table in changed if flags.get(table) is not enabled]:
+    if rejected := [table for table in changed if flags.get(table) is not enabled]:
         raise ConfigurationError(
-            f"cdc of {', '.join(left)} is still {'off' if enabled else 'on'} after ALTER TABLE",
-            expected="cdc_enabled: true in cassandra.yaml of every node, and nobody else who alters them",
-            remedy="airflow cdc check tells which nodes have cdc_enabled: false",
+            f"cdc of {', '.join(rejected)} is still {'off' if enabled else 'on'} after ALTER TABLE",
+            expected="cdc_enabled: true in cassandra.yaml of every node, and no concurrent ALTER TABLE",
+            remedy="airflow cdc check lists the nodes that have cdc_enabled: false",
         )
     return FlagChange(tuple(changed), tuple(sorted(set(tables) - set(changed))))
 
@@ -128,7 +130,7 @@ def _await_agreement(session: Session) -> None:
         raise TransientError(
             f"nodes still don't agree on the schema after {AGREEMENT_SECONDS:.0f} s",
             expected="one schema version",
-            remedy="nodetool describecluster names the versions; when they agree, run this again",
+            remedy="retry when nodetool describecluster reports a single schema version",
         )
 
 
@@ -150,14 +152,14 @@ def _no_table(session: Session, pattern: re.Pattern[str], flags: dict[str, bool]
         if pattern.fullmatch(view):
             return ConfigurationError(
                 f"{view} is a materialized view: its cdc can't be switched",
-                remedy=f"capture the table that it is of, {base}; or to capture the view itself, ALTER "
+                remedy=f"capture its base table, {base}; or to capture the view itself, ALTER "
                 f"MATERIALIZED VIEW {view} WITH cdc = true and name it in the declaration",
             )
     ordinary = [table for table in flags if not _is_system(table)]
     if any(pattern.fullmatch(table) for table in flags) or _is_system(pattern.pattern.replace("\\", "")):
         return ConfigurationError(
-            f"{pattern.pattern} names tables of Cassandra's own, whose cdc can't be switched",
-            expected="tables of your keyspaces",
+            f"{pattern.pattern} matches system tables, whose cdc can't be switched",
+            expected="tables of user keyspaces",
         )
     near = difflib.get_close_matches(pattern.pattern.replace("\\", ""), ordinary, n=1)
     return ConfigurationError(

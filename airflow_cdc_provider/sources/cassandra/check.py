@@ -1,6 +1,6 @@
-"""What a capture from Cassandra needs, looked at one by one: each finding says what to do.
+"""Verify the prerequisites of capture from Cassandra; each finding that needs action has a remedy.
 
-Nothing here raises for what it finds, and nothing prints a secret.
+Problems are returned as findings, never raised. No finding contains a secret.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 
 NEARLY_FULL: Final = 0.8
-"""Part of cdc_total_space from which on a warning is due."""
+"""Used fraction of cdc_total_space above which to warn."""
 
 SILENT_SECONDS: Final = 86_400
-"""A node whose segments are so much older than another's is told of."""
+"""Warn of a node whose newest segment is this much older than another node's."""
 
 _OLDEST_MAJOR: Final = 3
 _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -50,13 +50,13 @@ _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What ``system_views.settings`` of one node says; None for what it doesn't.
+    """Settings of one node, from its ``system_views.settings``; None for a setting that it doesn't have.
 
     Args:
-        cdc_enabled: Whether the node captures.
+        cdc_enabled: Whether change data capture is on.
         total_space_bytes: Cap of its cdc_raw; 0 for the default of its volume.
-        blocks_writes: Whether writes fail when the cap is reached (else the oldest segments go).
-        logs_repairs: Whether what a repair brings goes through the commit log.
+        blocks_writes: Whether writes fail when cdc_raw is full (else the node deletes the oldest segments).
+        logs_repairs: Whether repaired data goes through the commit log.
     """
 
     cdc_enabled: bool | None = None
@@ -68,22 +68,25 @@ class NodeSettings:
 def check_source(
     options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[TableSchema], bool]
 ) -> Iterator[Finding]:
-    """Look at the cluster and at cdc_raw.
+    """Check the cluster and cdc_raw.
 
     Args:
         options: The source's options.
         connection: The Airflow connection's values.
-        selects: Tells whether the declaration wants a table.
+        selects: Returns whether the declaration selects a table.
+
+    Returns:
+        The findings, problems or not.
     """
     hosts = ", ".join(contact_points(connection))
     settings: dict[str, NodeSettings] = {}
     try:
         session = open_session(connection, timeout_seconds=options.advanced.request_timeout_seconds)
     except CdcError as error:
-        yield Finding("error", "connection", error.message, error.remedy or f"look at {hosts}")
+        yield Finding("error", "connection", error.message, error.remedy or f"check {hosts}")
     else:
         try:
-            yield Finding("ok", "connection", f"{hosts} answers")
+            yield Finding("ok", "connection", f"{hosts} is reachable")
             yield from _guarded("version", lambda: check_version(session, options.advanced.rules))
             settings = node_settings(session)
             yield from check_nodes(options, host_ids(session))
@@ -96,10 +99,10 @@ def check_source(
     yield from check_folder(options, settings)
 
 
-def _guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def _guarded(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     try:
-        with driver_errors(f"looking at the {subject}"):
-            yield from look()
+        with driver_errors(f"checking the {subject}"):
+            yield from check()
     except CdcError as error:
         yield Finding("error", subject, str(error), error.remedy or "see the message")
 
@@ -112,12 +115,12 @@ def check_version(session: Session, rules: str) -> Iterator[Finding]:
     if major < _OLDEST_MAJOR:
         yield Finding("error", "version", f"{name} is too old", "use Cassandra 3.11 or later")
     elif (major < 4) != (rules == "3.11"):
-        wanted = "3.11" if major < 4 else "4.0"
+        matching_rules = "3.11" if major < 4 else "4.0"
         yield Finding(
             "warning",
             "version",
-            f"{name} breaks ties of equal write times by the rules of {wanted}, the connector by {rules}",
-            f"set source.advanced.rules to '{wanted}'",
+            f"{name} resolves equal timestamps by the rules of {matching_rules}, the connector by {rules}",
+            f"set source.advanced.rules to '{matching_rules}'",
         )
     else:
         yield Finding("ok", "version", name)
@@ -125,21 +128,21 @@ def check_version(session: Session, rules: str) -> Iterator[Finding]:
         yield Finding(
             "error",
             "partitioner",
-            f"snapshots can't be cut by {row.partitioner}",
-            "set snapshot.mode to never; the log can be captured all the same",
+            f"snapshots can't be split into token ranges of {row.partitioner}",
+            "set snapshot.mode to never; the commit log can still be captured",
         )
 
 
 def check_capture(settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
-    """Check that every node captures, by its own settings."""
+    """Check that change data capture is on in every node's settings."""
     for host, node in settings.items():
         subject = f"cdc_enabled on {host}"
         if node.cdc_enabled is None:
             yield Finding(
                 "warning",
                 subject,
-                "this node doesn't show its settings (Cassandra before 4.0)",
-                "make sure that its cassandra.yaml says cdc_enabled: true",
+                "this node doesn't expose its settings (Cassandra before 4.0)",
+                "make sure that its cassandra.yaml has cdc_enabled: true",
             )
         elif not node.cdc_enabled:
             yield Finding(
@@ -161,13 +164,13 @@ def check_capture(settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"cdc_on_repair_enabled on {host}",
-                "what a repair brings to the node is not captured from it",
-                "set it to true, or verify on a schedule: that finds such rows, and a snapshot brings them",
+                "rows that a repair writes to the node are not captured from it",
+                "set it to true, or verify on a schedule: verify finds such rows, and a snapshot adds them",
             )
 
 
 def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that every node of the cluster has its segments in cdc_raw, and no other.
+    """Check that cdc_raw has a folder for every node of the cluster, and for no other node.
 
     Args:
         options: The source's options.
@@ -185,15 +188,15 @@ def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterat
             yield Finding(
                 "warning",
                 f"node {address}",
-                f"no folder {host_id} in {folder}: only copies of its writes on other nodes are captured",
-                "bring its segments there, one folder per node named by its host id",
+                f"no folder {host_id} in {folder}: its writes are captured from other replicas only",
+                "transfer its segments there, into one folder per node named by its host id",
             )
     for host_id in sorted(named - set(members)):
         yield Finding(
             "warning",
             f"node {host_id}",
-            "it is no node of this cluster, or has left it",
-            f"once it is captured to its end: remove its folder, and airflow cdc offsets forget {host_id}",
+            "it is not a node of this cluster, or has left it",
+            f"when its segments are captured: remove its folder, and airflow cdc offsets forget {host_id}",
         )
     yield from _check_silence(folder, folders & set(members), members)
 
@@ -211,15 +214,15 @@ def _check_silence(folder: Path, host_ids: set[str], members: Mapping[str, str])
                 "warning",
                 f"node {members[host_id]}",
                 f"its newest segment is {hours} hours older than another node's",
-                "see that the node is up and that its segments are brought; until then the mirrors lack what "
-                "it alone has",
+                "check that the node is up and its segments are transferred; until then the mirrors lack "
+                "writes that only it has",
             )
 
 
 def check_tables(
     session: Session, schemas: Schemas, selects: Callable[[TableSchema], bool]
 ) -> Iterator[Finding]:
-    """Check the selected tables: capture on, readable, of a kind that can be captured."""
+    """Check that the selected tables have ``cdc = true``, are readable, and can be captured."""
     selected = [t for t in schemas.tables.values() if selects(t)]
     captured = [t for t in selected if t.cdc]
     if not captured:
@@ -227,7 +230,7 @@ def check_tables(
             "error",
             "tables",
             "no table that the connector selects has cdc = true",
-            "correct tables and exclude_tables, or ALTER TABLE ... WITH cdc = true",
+            "change tables and exclude_tables, or ALTER TABLE ... WITH cdc = true",
         )
     else:
         yield Finding("ok", "tables", f"{len(captured)} with cdc = true")
@@ -238,7 +241,7 @@ def check_tables(
             yield Finding(
                 "warning",
                 table.full_name,
-                "it is selected but doesn't have cdc = true, so it is left out",
+                "it is selected but doesn't have cdc = true, so it is skipped",
                 f"ALTER TABLE {_cql_name(table)} WITH cdc = true, or exclude it",
             )
     for table in captured:
@@ -265,10 +268,10 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
         yield Finding(
             "ok",
             table.full_name,
-            "counters: the log tells which partitions changed, and they are read again at the source",
+            "counters: the log has the changed partitions, which are read again at the source",
         )
     read = [table.full_name]
-    if table.lives_by and table.definition:
+    if table.liveness_column and table.definition:
         read.append(table.definition.base)
     for full_name in read:
         name = ".".join(map(quote_name, full_name.split(".", 1)))
@@ -299,13 +302,13 @@ def check_consistency(name: str, release: str) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "consistency",
-            f"{name} reads what one node has",
+            f"{name} reads only the contacted node's data",
             "use it only where every node has all data; it needs -Dcassandra.enable_nodelocal_queries=true",
         )
 
 
 def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]) -> Iterator[Finding]:
-    """Check that cdc_raw can be read, and how full it is."""
+    """Check that cdc_raw is readable, and how full it is."""
     if not options.cdc_raw:
         yield Finding("error", "cdc_raw", "no folder is declared", "set source.cdc_raw")
         return
@@ -326,10 +329,10 @@ def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]
             "error",
             "cdc_raw",
             f"{len(unreadable)} files of {folder} can't be read, among them {unreadable[0].name}",
-            "give the user that runs Spark the right to read them",
+            "grant the user that runs Spark permission to read them",
         )
     else:
-        yield Finding("ok", "cdc_raw", f"{folder} can be read")
+        yield Finding("ok", "cdc_raw", f"{folder} is readable")
     nodes = [e for e in entries if e.is_dir() and e.name != "errors"] or [folder]
     cap = min(
         (s.total_space_bytes for s in settings.values() if s.total_space_bytes is not None), default=None
@@ -340,28 +343,31 @@ def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]
 
 
 def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
-    """Open all segments as a capture would: their headers, compressors and keys.
+    """Open all segments as a capture does: check their headers, compressors and keys.
 
     Args:
-        open_folder: Returns where they are; it opens the keystore.
+        open_folder: Returns the folder of segments; it opens the keystore.
+
+    Returns:
+        One finding.
     """
     try:
         folder = open_folder()
         plan = plan_segments(folder, log_tables((), ()), None, head(folder), ReadLimit(bytes=sys.maxsize))
     except CdcError as error:
         found = f": {error.found}" if error.found else ""
-        yield Finding("error", "segments", error.message + found, error.remedy or f"give {error.expected}")
+        yield Finding("error", "segments", error.message + found, error.remedy or f"provide {error.expected}")
         return
     broken = sorted({part.path for part in plan.partitions if part.damage})
     if broken:
         yield Finding(
             "warning",
             "segments",
-            f"{len(broken)} of them are damaged, among them {broken[0]}",
-            "capture sets apart what can't be read; take a new snapshot of the tables after it",
+            f"{len(broken)} segments are corrupt, among them {broken[0]}",
+            "capture quarantines the unreadable bytes; take a new snapshot of the tables after it",
         )
     else:
-        yield Finding("ok", "segments", "they can be read")
+        yield Finding("ok", "segments", "all are readable")
 
 
 def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Finding]:
@@ -372,7 +378,9 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
     text = f"{space.used_bytes >> 20} MiB of {space.total_bytes >> 20} MiB (cdc_total_space)"
     if space.seconds_to_full:
         text += f", full in {space.seconds_to_full / 60:.0f} minutes at the current rate"
-    remedy = "capture, then let the transfer clear away what was read; or enlarge cdc_total_space"
+    remedy = (
+        "run a capture, then the transfer, which removes segments that were read; or enlarge cdc_total_space"
+    )
     if space.full:
         effect = (
             "writes to tables with cdc = true fail" if blocks else "the oldest segments are being deleted"
@@ -385,7 +393,7 @@ def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Fin
 
 
 def node_settings(session: Session) -> dict[str, NodeSettings]:
-    """Ask each node that is up for its own settings."""
+    """Return the settings of each node that is up, by its address."""
     found = {}
     for host, answer in ask_nodes(session, "SELECT name, value FROM system_views.settings"):
         if isinstance(answer, CdcError):
@@ -396,7 +404,7 @@ def node_settings(session: Session) -> dict[str, NodeSettings]:
 
 
 def read_settings(values: Mapping[str, str | None]) -> NodeSettings:
-    """Read the settings that matter, in the words of 4.0 or of 4.1 and later."""
+    """Parse the settings that capture depends on, by their names of 4.0 or of 4.1 and later."""
     enabled, blocks = values.get("cdc_enabled"), values.get("cdc_block_writes")
     repairs = values.get("cdc_on_repair_enabled")
     space = values.get("cdc_total_space")

@@ -1,4 +1,4 @@
-"""Decodes the changes of one table and shows its rows: what executors and the offline commands work with."""
+"""The codec of one table, for executors and the offline commands: decodes changes and projects rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CassandraCodec(codec.CqlCodec):
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes of kind ``change`` and ``snapshot`` to contributions.
 
-        Those of another table id are of a table of this name that was dropped: they are passed over.
+        Changes of another table id belong to a dropped table of the same name; they are skipped.
         """
         return self._decoder.decode(changes, fences)
 
@@ -42,17 +42,17 @@ class CassandraCodec(codec.CqlCodec):
 def recall_codec(
     schema: TableSchema, memory: Mapping[str, Any] | None, rules: str = "4.0", types: LakeTypes | None = None
 ) -> CassandraCodec:
-    """Build a codec whose columns have the ids that a mirror remembers.
+    """Build a codec whose columns have the ids that a mirror has stored.
 
     Args:
-        schema: The table as it is now.
-        memory: What :meth:`~airflow_cdc_provider.sources.cql.codec.CqlCodec.remember` gave, None for a new
-            mirror.
+        schema: The table's current schema.
+        memory: The return value of :meth:`~airflow_cdc_provider.sources.cql.codec.CqlCodec.remember`, None
+            for a new mirror.
         rules: See :class:`CassandraCodec`.
         types: Choices of lake types.
 
     Raises:
-        TransientError: The mirror remembers a later state of the table: to follow the schema would drop
-            columns that it doesn't know yet.
+        TransientError: The mirror has stored a later schema of the table: following ``schema`` would drop
+            columns that it lacks.
     """
     return codec.recall_codec(CassandraCodec, schema, memory, rules, types)

@@ -1,9 +1,9 @@
-"""What each node says of itself: who it is, what time it has, and which tables it truncated last.
+"""Query each node's own state: its host id, its clock, and its last truncation of each table.
 
-``system.local`` is every node's own, so each must be asked. Its map ``truncated_at`` has the last truncation
-of every table: what the node also writes to its log, where it is lost if it falls into a segment without
-changes of tables that are captured. Nodes that don't answer are passed over: a TRUNCATE needs all nodes, so
-what one of them would tell can wait until it is up again.
+``system.local`` is local to each node, so every node is queried. Its map ``truncated_at`` has the last
+truncation of every table. The node also writes it to its log, where it is lost if it is in a segment without
+changes of captured tables. Nodes that don't respond are skipped: a TRUNCATE requires all nodes, so the record
+of a node that is down can be read when it is up again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_FEED: Final = ""
-"""Origin of snapshot rows that come after no truncation: they have no place in any feed."""
+"""Origin of snapshot rows that follow no truncation: they have no position in any feed."""
 
 SETTLED_MS: Final = 600_000
-"""A node that hasn't recorded a truncation so long after another node did takes no part in it."""
+"""A node that lacks a truncation this long after another node's record didn't take part in it."""
 
 _EVENT_MS: Final = EVENT_US // 1000
 _QUERY: Final = "SELECT host_id, toUnixTimestamp(now()) AS now_ms, truncated_at FROM system.local"
 _NEVER: Final = Truncation(0, 0, 0)
-_NO_PLACE: Final = bytes(24)
+_NO_POSITION: Final = bytes(24)
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """What one node says.
+    """The state of one node.
 
     Args:
         host_id: Its id, which is also the origin of its changes.
@@ -56,11 +56,11 @@ class NodeState:
 
 
 def node_states(session: Session) -> list[NodeState]:
-    """Ask every node; those that don't answer are left out, and logged."""
+    """Query every node; nodes that don't respond are skipped, and logged."""
     found = []
     for host, answer in ask_nodes(session, _QUERY):
         if isinstance(answer, CdcError):
-            log.warning("node %s doesn't say which tables it truncated: %s", host.address, answer)
+            log.warning("skipped node %s, whose truncations can't be read: %s", host.address, answer)
             continue
         row = answer.one()
         records = {table.hex: read_truncation(value) for table, value in (row.truncated_at or {}).items()}
@@ -70,45 +70,52 @@ def node_states(session: Session) -> list[NodeState]:
 
 
 def snapshot_place(nodes: Sequence[NodeState], table_id: str) -> tuple[str, bytes]:
-    """Return the feed and position of what is read from a table now.
+    """Return the feed and position of rows that are read from a table now.
 
-    It comes after the last truncation, unless that is under way: then what is read may still hold rows that
-    are going, and it comes after the one before. What is written after a truncation is in the log anyway.
+    They follow the last truncation, unless it is in progress: then the read may still return rows that are
+    being removed, and they follow the truncation before. Later writes are in the log anyway.
+
+    Args:
+        nodes: States of the nodes.
+        table_id: The table's id.
 
     Returns:
-        A node that is the least far, and its position; no node before the first truncation.
+        The node with the earliest truncation, and its position; no node before the first truncation.
     """
     newest = _newest(nodes, table_id)
     records = {node.host_id: node.truncated.get(table_id, _NEVER) for node in nodes}
     under_way = [n.host_id for n in nodes if _lacks(records[n.host_id], newest) and not _settled(n, newest)]
-    taking_part = under_way or [name for name, record in records.items() if not _lacks(record, newest)]
-    origin, place = NO_FEED, _NO_PLACE
+    participants = under_way or [name for name, record in records.items() if not _lacks(record, newest)]
+    origin, position = NO_FEED, _NO_POSITION
     if newest:
-        least = min(taking_part, key=lambda name: (records[name].truncated_at_ms, name))
+        least = min(participants, key=lambda name: (records[name].truncated_at_ms, name))
         if records[least] != _NEVER:
-            origin, place = least, records[least].fence
-    return origin, place + (time.time_ns() // 1000).to_bytes(8, "big")
+            origin, position = least, records[least].fence
+    return origin, position + (time.time_ns() // 1000).to_bytes(8, "big")
 
 
 def truncation_rows(
-    nodes: Sequence[NodeState], tables: Mapping[str, str], told: Mapping[tuple[str, str], int]
+    nodes: Sequence[NodeState], tables: Mapping[str, str], recorded: Mapping[tuple[str, str], int]
 ) -> Iterator[dict[str, Any]]:
-    """Write what the nodes say as change records of kind ``truncate``.
+    """Build change records of kind ``truncate`` from the states of nodes.
 
-    A node that joined after a truncation, or missed it, lost nothing by it: its log goes on from where it
-    stood. That is said too, by a record of the same time, once it is sure not to be merely late.
+    A node that joined after a truncation, or missed it, removed no data: its log continues at its previous
+    position. That is recorded too, with the same time, once the node can't be merely late.
 
     Args:
-        nodes: What they say.
+        nodes: States of the nodes.
         tables: Names by id.
-        told: By host id and name of the table, the time of the last record that was written (ms); what isn't
-            later is not written again.
+        recorded: Time (ms) of the last record by host id and table name; truncations that aren't later are
+            not recorded again.
+
+    Yields:
+        Records as mappings.
     """
     for table_id, name in sorted(tables.items(), key=lambda item: item[1]):
         newest = _newest(nodes, table_id)
         for node in nodes:
             record = node.truncated.get(table_id, _NEVER)
-            known_ms = told.get((node.host_id, name), 0)
+            known_ms = recorded.get((node.host_id, name), 0)
             if _lacks(record, newest) and _settled(node, newest):
                 if newest > known_ms + _EVENT_MS:
                     yield _row(name, node.host_id, record._replace(truncated_at_ms=newest))

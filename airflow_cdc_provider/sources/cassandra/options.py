@@ -15,30 +15,28 @@ class CassandraAdvanced:
     rules: Literal["4.0", "3.11"] = option(
         "Tie rules of the read path: those of Cassandra 4.0 and later, or of 3.11", "4.0"
     )
-    strict: bool = option("Fail on the first corrupt or undecodable entry instead of setting it apart", False)
+    strict: bool = option("Fail on the first corrupt or undecodable entry instead of quarantining it", False)
     latest_segment_only: bool = option(
-        "Read each node's newest segment only: to look at a log with `airflow cdc events`, no job takes it",
+        "Read only each node's newest segment: for `airflow cdc events`; jobs reject it",
         False,
     )
-    request_timeout_seconds: float = option(
-        "How long to wait for one answer from the cluster", 30.0, minimum=0.1
-    )
+    request_timeout_seconds: float = option("Timeout of one request to the cluster", 30.0, minimum=0.1)
     ranges_per_snapshot: int = option(
-        "Token ranges that a table's snapshot is cut into, at least", 16, minimum=1
+        "Minimum number of token ranges that a table's snapshot is split into", 16, minimum=1
     )
     fetch_size: int = option("Rows per page of a snapshot read", 5000, minimum=1)
     beyond_index: bool = option(
-        "Read growing segments past what their index calls durable: sooner, but what a crash of the node "
-        "takes back stays captured",
+        "Read growing segments past their index's durable position: lower latency, but changes that a crash "
+        "of the node revokes stay captured",
         False,
     )
     trust_zero_checksum: bool = option(
-        "Go on past a sync marker whose checksum the node had no time to write, in segments that are neither "
+        "Accept sync markers whose checksum the node hadn't written yet, in segments that are neither "
         "compressed nor encrypted; as cassandra.commitlog.allow_ignore_sync_crc",
         False,
     )
     timestamps: Literal["timestamp", "milliseconds"] = option(
-        "How mirrors show CQL timestamps: as the lake's own type, or as int64 milliseconds, which alone hold "
+        "Type of CQL timestamps in mirrors: the lake's timestamp, or int64 milliseconds, which can also hold "
         "values beyond the year 294247",
         "timestamp",
     )
@@ -46,49 +44,50 @@ class CassandraAdvanced:
 
 @dataclass(frozen=True)
 class CassandraEncryption:
-    """The keystore of encrypted commit logs, as ``transparent_data_encryption_options`` names it."""
+    """The keystore of encrypted commit logs, from ``transparent_data_encryption_options``."""
 
-    keystore: str = option("JCEKS file with the keys, where jobs and the CLI can read it; empty for none", "")
+    keystore: str = option("JCEKS file with the keys, readable by jobs and the CLI; empty for none", "")
     keystore_password: str = option(
-        "Its password, better as ${env:NAME} or ${file:PATH}; default: keystore_password of the connection's "
-        "extra",
+        "The keystore's password, preferably as ${env:NAME} or ${file:PATH}; default: keystore_password of "
+        "the connection's extra",
         "",
         secret=True,
     )
     key_password: str = option(
-        "Password of its keys, likewise; default: key_password of the connection's extra, else the "
-        "keystore's",
+        "The keys' password, likewise; default: key_password of the connection's extra, else the keystore's",
         "",
         secret=True,
     )
     key_alias: str = option(
-        "Key of segments that name one which the keystore doesn't have; each segment names its own", ""
+        "Key for segments whose key alias is missing from the keystore; each segment names its key", ""
     )
 
 
 @dataclass(frozen=True)
 class CassandraOptions:
-    """Where the segments are and how to reach the cluster."""
+    """Location of the segments, and access to the cluster."""
 
     conn_id: str = option("Airflow connection of the cluster; not needed offline", "")
     cdc_raw: str = option(
-        "Folder that holds one folder per node, named by host id, with its segments; or one node's segments",
+        "Folder with one folder of segments per node, named by host id; or with one node's segments",
         "",
     )
     node: str = option("Host id of the node whose segments lie directly in cdc_raw", "")
     schema_file: str = option(
-        "CQL file with the schema, as DESCRIBE ... WITH INTERNALS prints it, for offline use", ""
+        "CQL file with the schema, from DESCRIBE ... WITH INTERNALS, for offline use", ""
     )
     driver_config_file: str = option(
-        "application.conf of the DataStax Java driver whose settings the connection takes on, where jobs can "
-        "read it; driver_config_file of the connection's extra wins",
+        "application.conf of the DataStax Java driver with settings of the connection, readable by jobs; "
+        "driver_config_file of the connection's extra takes precedence",
         "",
     )
     encryption: CassandraEncryption = option("Keystore of encrypted commit logs", CassandraEncryption)
-    cluster: str = option("Name of the cluster in events; default: that of the node's cassandra.yaml", "")
+    cluster: str = option(
+        "Name of the cluster in events; default: cluster_name of the node's cassandra.yaml", ""
+    )
     consistency: str = option(
-        "Consistency level of snapshots and re-reads. ALL sees whatever any replica has, and fails while one "
-        "is down; a lower level goes on, and may miss what only that replica has",
+        "Consistency level of snapshots and re-reads. ALL reads every replica's data, and fails while one "
+        "is down; a lower level continues, and may miss data that only that replica has",
         "ALL",
     )
     advanced: CassandraAdvanced = option("Options that few users need", CassandraAdvanced)

@@ -1,8 +1,8 @@
 """The Cassandra source: commit-log segments from cdc_raw, schemas and snapshots over CQL; or all from files.
 
-With a connection the schema is the cluster's own; offline it is that of ``schema_file``, or what the log
-itself says. Segments are read from ``cdc_raw`` either way. Tables that are gone at the source are known from
-the schema's history (:mod:`.commit_log.schema_history`).
+With a connection, the schema is read from the cluster; offline, from ``schema_file`` or the log itself.
+Segments are read from ``cdc_raw`` either way. Dropped tables are known from the schema history
+(:mod:`.commit_log.schema_history`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
     read_history,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import ONLY_NODE
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_alone
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables, schema_tables_only
 from airflow_cdc_provider.sources.cassandra.nodes import (
     NodeState,
     host_ids,
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 
 _NODES_FRESH_SECONDS: Final = 10.0
-"""How old the nodes' answers may be: a snapshot may count as read too early, never as too late."""
+"""Maximum age of the nodes' states: a snapshot's position may be too early, never too late."""
 
 
 log = logging.getLogger(__name__)
@@ -90,9 +90,9 @@ class CassandraSource:
     Args:
         options: The declaration's source part.
         connection: The Airflow connection's values (:func:`~.connect.open_session`); empty offline.
-        selects: Tells whether the declaration wants a table.
-        names: Tells whether it spells out a table's name, as it must for a materialized view.
-        recorded: The segments are a recording: nobody writes there any more.
+        selects: Returns whether the declaration selects a table.
+        names: Returns whether it has the table's literal name, which a materialized view requires.
+        recorded: Whether the segments are a recording that no node writes to.
     """
 
     type = "cassandra"
@@ -114,22 +114,22 @@ class CassandraSource:
         self._names = names
         self._history = SchemaHistory()
         self._nodes: Sequence[NodeState] = ()
-        self._asked_at = -_NODES_FRESH_SECONDS
+        self._queried_at = -_NODES_FRESH_SECONDS
 
     def __repr__(self) -> str:
         return f"CassandraSource({self.options!r})"
 
     def that_asks_nobody(self) -> CassandraSource:
-        """Return one for other processes: it knows the same tables and has no connection."""
-        alone = CassandraSource(self.options, {}, self._selects, names=self._names, recorded=self._recorded)
-        alone._history = self._history
-        alone.__dict__["schemas"] = self.schemas
-        return alone
+        """Return a copy for other processes, with the same tables and without a connection."""
+        copy = CassandraSource(self.options, {}, self._selects, names=self._names, recorded=self._recorded)
+        copy._history = self._history
+        copy.__dict__["schemas"] = self.schemas
+        return copy
 
     def check(self) -> list[Finding]:
-        """Look at cluster, tables, rights, and cdc_raw."""
+        """Check the cluster, tables, permissions, and cdc_raw."""
         if self._connection:
-            findings = list(check_source(self.options, self._connection, self._takes))
+            findings = list(check_source(self.options, self._connection, self._is_selected))
         else:
             findings = [Finding("ok", "connection", "none: offline"), *check_folder(self.options, {})]
         if not any(finding.level == "error" and finding.subject == "cdc_raw" for finding in findings):
@@ -137,14 +137,14 @@ class CassandraSource:
         return findings
 
     def tables(self) -> list[str]:
-        """List the selected tables that have ``cdc = true``, or once had it, sorted; views if they are named.
+        """List the selected tables that have or had ``cdc = true``, sorted; views if they are named.
 
-        A table that has it no more keeps its mirror: what was written before is still to come out of the log.
+        A table whose flag was switched off keeps its mirror: the log may still have earlier changes.
 
         Raises:
-            ConfigurationError: A view is named that can't be captured.
+            ConfigurationError: A named view can't be captured.
         """
-        selected = [t for t in self.schemas.tables.values() if self._takes(t)]
+        selected = [t for t in self.schemas.tables.values() if self._is_selected(t)]
         captured = {t.full_name for t in selected if t.cdc or self._history.was_captured(t.id)}
         for table in selected:
             if table.view:
@@ -152,15 +152,15 @@ class CassandraSource:
         return sorted(captured)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
-        """Return the decoder of a table by its present schema.
+        """Return the codec of a table with its current schema.
 
         Raises:
-            SchemaUnknown: There is no such table.
+            SchemaUnknown: The table doesn't exist.
         """
         return self.codec_of(self._schema(table), memory)
 
     def codec_of(self, schema: TableSchema, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
-        """Return the decoder of a table by a schema, which may be that of one that is gone."""
+        """Return the codec of a schema, which may be that of a dropped table."""
         advanced = self.options.advanced
         return recall_codec(schema, memory, advanced.rules, LakeTypes(advanced.timestamps))
 
@@ -170,48 +170,47 @@ class CassandraSource:
         return codec.remember()
 
     def reserve(self, codec: Codec, memory: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the memory with the column ids of a codec beside those that it was recalled from."""
+        """Return the memory with the column ids of a codec added to those that it was recalled from."""
         assert isinstance(codec, CassandraCodec)
         return codec.reserve(memory)
 
     def start(self) -> Offset | None:
-        """Begin at the earliest segment: what it holds merges with a snapshot in any order."""
+        """Start from the earliest segment: its changes merge with a snapshot in any order."""
         return None
 
     def after_loss(self) -> Offset | None:
-        """Begin at the earliest segment that is left."""
+        """Start from the earliest segment that is left."""
         return None
 
     def head(self) -> Offset:
-        """Return the place up to which all nodes' logs are durable.
+        """Return the position up to which all nodes' logs are durable.
 
-        What lies before it is decoded by a schema that is read after it: a column that is new there is known.
-        So are the truncations that the nodes tell.
+        The schema and the nodes' truncations are read after it, so they cover all changes before it.
         """
         head = capture.head(self._folder)
         for cached in ("schemas", "_schema_rows"):
             self.__dict__.pop(cached, None)
-        self._ask_nodes()
+        self._query_nodes()
         return head
 
     def earliest(self) -> Offset:
-        """Return the offset before all segments there are."""
+        """Return the offset before all segments."""
         return capture.earliest(self._folder)
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Tell what is in cdc_raw and not read."""
+        """Return how much data in cdc_raw is unread."""
         return capture.lag(self._folder, offset)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
-        """Tell of segments that are lost unread."""
+        """Find segments that were deleted unread."""
         return find_gaps(self._folder, offset, self._drops_above)
 
     def validate_offset(self, offset: Offset) -> None:
-        """Refuse an offset of another form."""
+        """Reject a malformed offset."""
         capture.validate_offset(offset)
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
-        """Cut the next batch out of the segments."""
+        """Plan the next batch of the segments."""
         plan = capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
         return self._with_truncations(plan)
 
@@ -220,17 +219,17 @@ class CassandraSource:
         return SegmentReader(self._keys)
 
     def learn(self, records: pa.Table) -> None:
-        """Replay the schema's history; offline, what it adds is part of the schema from now on."""
+        """Replay the schema history; offline, the tables that it adds become part of the schema."""
         self._history = read_history(records)
         if not self._connection:
             self.__dict__.pop("schemas", None)
 
     def learn_from_log(self) -> None:
-        """Replay the schema's history from all segments there are, as :meth:`learn` does from records."""
+        """Replay the schema history from all segments, as :meth:`learn` does from records."""
         found: list[pa.RecordBatch] = []
         offset, stop = None, capture.head(self._folder)
         while True:
-            plan = capture.plan_segments(self._folder, schema_alone(), offset, stop, ReadLimit())
+            plan = capture.plan_segments(self._folder, schema_tables_only(), offset, stop, ReadLimit())
             for part in plan.partitions:
                 found += read_segments(replace(part, damage=(), strict=False), keys=self._keys)
             if plan.at_head:
@@ -239,29 +238,29 @@ class CassandraSource:
         self.learn(pa.Table.from_batches(found, CHANGE_SCHEMA))
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
-        """Make records of the cluster's schema as it is now, if it was not seen so before."""
+        """Build records of the cluster's current schema, if it differs from the last record."""
         if self._connection and self._schema_rows is not None:
             yield from observed(self._schema_rows, self._history, time.time_ns() // 1000)
 
     def written_while_captured(self, table_id: str, changes: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Tell which changes of a table were written while it had ``cdc = true``.
+        """Return which changes of a table were written while it had ``cdc = true``.
 
-        Segments hold others too, which were kept for the sake of other tables. A mirror takes them, they are
-        the table's; as events nobody has asked for them.
+        Segments kept because of other tables contain further changes of the table. Mirrors include them;
+        events don't.
         """
         return self._history.captured(table_id, changes["origin"], changes["position"])
 
     def resumed_at(self, table: str) -> int:
-        """Return when ``cdc`` was switched on again for a table after it had been off, µs; 0 for never."""
+        """Return when ``cdc`` was last switched on again for a table, µs; 0 if it never was."""
         return self._history.resumed_at(self._schema(table).id)
 
     def schema_findings(self) -> list[str]:
-        """Tell of tables whose ``cdc`` is off."""
+        """List tables whose ``cdc`` is off, and whether the schema is outdated."""
         found = []
         if self._connection and self._schema_rows is None:
             found.append(
-                "the cluster doesn't answer: what lies in cdc_raw was read by the schema of an earlier run. "
-                "Snapshots and keys in doubt wait"
+                "the cluster doesn't respond: cdc_raw was read with the schema of an earlier run. "
+                "Snapshots and unresolved keys are pending"
             )
         for name in self.tables():
             schema = self._schema(name)
@@ -270,21 +269,21 @@ class CassandraSource:
             off = self._history.off_since(schema.id)
             since = f" since {datetime.fromtimestamp(off / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC" if off else ""
             found.append(
-                f"{name} has cdc = false{since}: its mirror follows no longer. Switch it on again, which "
+                f"{name} has cdc = false{since}: its mirror is no longer updated. Switch it on again, which "
                 "takes a new snapshot, or exclude the table"
             )
         return found
 
     def may_land(self, reason: str) -> bool:
-        """Tell so of mutations; bytes of a segment that are damaged stay what they are."""
+        """Return whether reading again may succeed: for mutations, but not for corrupt bytes."""
         return reason in MUTATION_CODES
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-        """Return the function that reads mutations again by all schemas that are known now."""
+        """Return the function that reads mutations again with all schemas known now."""
         return partial(retry_quarantined, tables=self._log_tables())
 
     def former_tables(self) -> list[TableSchema]:
-        """List the selected tables that had ``cdc = true`` and are gone, also those made anew since.
+        """List the selected tables that had ``cdc = true`` and were dropped, including re-created ones.
 
         Their changes in the log are captured under their names.
         """
@@ -292,17 +291,17 @@ class CassandraSource:
         return [
             table
             for table_id, table in self._history.by_id.items()
-            if table_id not in known and self._history.was_captured(table_id) and self._takes(table)
+            if table_id not in known and self._history.was_captured(table_id) and self._is_selected(table)
         ]
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
-        """Cut a table into token ranges; ``where`` is CQL that may follow ``AND``.
+        """Split a table into token ranges; ``where`` is CQL that may follow ``AND``.
 
         Raises:
-            ConfigurationError: There is no connection, or the cluster's partitioner has no such ranges.
-            SchemaUnknown: There is no such table.
+            ConfigurationError: There is no connection, or the cluster's partitioner is unsupported.
+            SchemaUnknown: The table doesn't exist.
         """
-        origin, position = self._place(table)
+        origin, position = self._snapshot_position(table)
         return plan_ranges(
             self._session,
             self._schema(table),
@@ -319,81 +318,83 @@ class CassandraSource:
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Read whole partitions again, by their keys, as snapshot changes."""
-        origin, position = self._place(table)
+        origin, position = self._snapshot_position(table)
         return self._snapshot_reader().read_keys(table, keys, origin, position)
 
     def state_payload(self, codec: Codec, state: bytes) -> bytes:
-        """Return the payload of a snapshot change that contributes just this cell row."""
+        """Return the payload of a snapshot change that contributes only this cell row."""
         assert isinstance(codec, CassandraCodec)
         return state_payload(codec.schema, state)
 
     def row_count(self, table: str) -> int | None:
-        """Return None: Cassandra can't count a table without reading it."""
+        """Return None: Cassandra can't count a table's rows without reading it."""
         del table
         return None
 
     def cluster_name(self) -> str:
-        """Return the cluster's name as it says itself; empty offline, or while it doesn't answer."""
+        """Return the cluster's name; empty offline, or while the cluster doesn't respond."""
         if not self._connection or self._schema_rows is None:
             return ""
         return str(self._session.cluster.metadata.cluster_name or "")
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if "_session" in self.__dict__:
             self._session.cluster.shutdown()
             del self.__dict__["_session"]
 
     @cached_property
     def schemas(self) -> Schemas:
-        """The schema at the first use after :meth:`head`: the cluster's, or that of the file and the log.
+        """The schema at the first use after :meth:`head`: from the cluster, or from the file and the log.
 
-        While the cluster doesn't answer it is that of the history, if this was learnt.
+        While the cluster doesn't respond, it is the schema of the history.
 
         Raises:
-            ConfigurationError: There is none, or the file is missing.
-            TransientError: The cluster doesn't answer, and there is no history.
+            ConfigurationError: There is no schema, or the file is missing.
+            TransientError: The cluster doesn't respond, and there is no history.
         """
         if self._connection:
             rows = self._schema_rows
             return with_history(Schemas(), self._history) if rows is None else schemas_from_rows(rows)
         if self.options.schema_file:
             return with_history(_read_schema_file(Path(self.options.schema_file)), self._history)
-        if not self._history.living:
+        if not self._history.existing:
             raise ConfigurationError(
-                "there is no schema",
+                "no schema found",
                 expected="a connection, or source.schema_file, or segments in which the tables are created",
-                remedy="give what DESCRIBE KEYSPACE ... WITH INTERNALS prints as --schema",
+                remedy="pass the output of DESCRIBE KEYSPACE ... WITH INTERNALS as --schema",
             )
         return with_history(Schemas(), self._history)
 
     @cached_property
     def _schema_rows(self) -> Mapping[str, Sequence[Row]] | None:
-        """What the cluster says of its schema; None if it doesn't answer and the history stands in."""
+        """The cluster's schema rows; None if it doesn't respond and the history replaces them."""
         try:
             with driver_errors("reading the schema"):
                 return read_rows(self._session)
         except TransientError as error:
-            if not self._history.living:
+            if not self._history.existing:
                 raise
-            log.warning("the schema is that of an earlier run: %s", error)
+            log.warning("using the schema of an earlier run: %s", error)
             return None
 
-    def _takes(self, table: TableSchema) -> bool:
-        """Tell whether the declaration wants a table; a view only if it is named there."""
+    def _is_selected(self, table: TableSchema) -> bool:
+        """Return whether the declaration selects a table; a view must be named."""
         return self._selects(table.full_name) and (not table.view or self._names(table.full_name))
 
     def _log_tables(self) -> LogTables:
         former = [t for table_id, t in self._history.by_id.items() if table_id not in self.schemas.by_id]
         captured = {table.id for table in self.former_tables()}
-        # What a counter is now only the cluster can tell.
+        # Current values of counters can only be read from the cluster.
         counters = bool(self._connection)
         return log_tables(self.schemas.tables.values(), self.tables(), former, captured, counters=counters)
 
     @cached_property
     def _session(self) -> Session:
         if not self._connection:
-            raise ConfigurationError("this needs a cluster", expected="source.conn_id", found="offline input")
+            raise ConfigurationError(
+                "this requires a cluster", expected="source.conn_id", found="offline input"
+            )
         return open_session(self._connection, timeout_seconds=self.options.advanced.request_timeout_seconds)
 
     @cached_property
@@ -403,13 +404,13 @@ class CassandraSource:
     @property
     def _folder(self) -> capture.LogFolder:
         if not self.options.cdc_raw:
-            raise ConfigurationError("no segments can be found", expected="option source.cdc_raw")
-        # A recording may hold segments alone; the index files of a live node are never all missing.
-        bare = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
+            raise ConfigurationError("no folder of segments is declared", expected="option source.cdc_raw")
+        # A recording may have only segments; the index files of a live node are never all missing.
+        no_indexes = not self._connection and not any(Path(self.options.cdc_raw).glob("**/*_cdc.idx"))
         return capture.LogFolder(
             self.options.cdc_raw,
             self.options.node,
-            beyond_index=bare or self.options.advanced.beyond_index,
+            beyond_index=no_indexes or self.options.advanced.beyond_index,
             recorded=self._recorded,
             trust_zero_checksum=self.options.advanced.trust_zero_checksum,
             strict=self.options.advanced.strict,
@@ -421,7 +422,7 @@ class CassandraSource:
             return self.schemas.tables[table]
         except KeyError:
             raise SchemaUnknown(
-                f"there is no table {table}", expected=", ".join(self.tables()) or "a table with cdc = true"
+                f"table {table} doesn't exist", expected=", ".join(self.tables()) or "a table with cdc = true"
             ) from None
 
     def _snapshot_reader(self) -> SnapshotReader:
@@ -431,57 +432,57 @@ class CassandraSource:
         return SnapshotReader(self._connection, reads, tables)
 
     def _drops_above(self, origin: str) -> int | None:
-        """Tell how much a node's cdc_raw may hold, if it drops segments when it is full; else None."""
+        """Return the capacity of a node's cdc_raw if the node deletes segments when it is full; else None."""
         if not self._connection:
             return None
         try:
-            with driver_errors("asking the nodes for their settings"):
+            with driver_errors("reading the nodes' settings"):
                 settings = node_settings(self._session)
                 address = host_ids(self._session).get(origin, "")
-            told = {node: own for node, own in settings.items() if own.blocks_writes is not None}
-            own = told.get(address) or next(iter(told.values()), None)
+            exposed = {node: own for node, own in settings.items() if own.blocks_writes is not None}
+            own = exposed.get(address) or next(iter(exposed.values()), None)
         except TransientError as error:
             raise TransientError(
-                f"segments of node {origin} are missing, and no node tells whether it drops any",
+                f"segments of node {origin} are missing, and no node responds with its cdc_block_writes",
                 found=str(error),
-                remedy="run again when the cluster answers",
+                remedy="retry when the cluster is reachable",
             ) from error
         return None if own is None or own.blocks_writes is not False else own.total_space_bytes or 0
 
-    def _ask_nodes(self) -> None:
+    def _query_nodes(self) -> None:
         if not self._connection:
             return
-        self._asked_at = time.monotonic()
+        self._queried_at = time.monotonic()
         try:
-            with driver_errors("asking the nodes what they truncated"):
+            with driver_errors("reading the nodes' truncations"):
                 nodes = node_states(self._session)
         except TransientError as error:
-            # Like a node that is down: what they would tell is still there when they are up again.
-            log.warning("no node tells what it truncated: %s", error)
+            # As for a node that is down: their records can be read when they are up again.
+            log.warning("the nodes' truncations can't be read: %s", error)
             nodes = []
-        # Of a cluster of several that are down but for one, it needn't be the one whose segments these are.
-        alone = len(nodes) == 1 == len(host_ids(self._session))
-        if alone and not self.options.node and ONLY_NODE in capture.earliest(self._folder):
+        # If other nodes of the cluster are down, the segments may be those of another node.
+        single = len(nodes) == 1 == len(host_ids(self._session))
+        if single and not self.options.node and ONLY_NODE in capture.earliest(self._folder):
             nodes = [replace(nodes[0], host_id=ONLY_NODE)]
         self._nodes = nodes
 
-    def _place(self, table: str) -> tuple[str, bytes]:
-        """Return feed and position of what is read now: truncations up to there are older than it."""
-        if time.monotonic() - self._asked_at > _NODES_FRESH_SECONDS:
-            self._ask_nodes()
+    def _snapshot_position(self, table: str) -> tuple[str, bytes]:
+        """Return feed and position of rows that are read now, which follow the truncations up to there."""
+        if time.monotonic() - self._queried_at > _NODES_FRESH_SECONDS:
+            self._query_nodes()
         if self._connection and not self._nodes:
             raise TransientError(
-                f"no node tells what it truncated of {table}, so what is read now has no place in the log",
-                remedy="run again when the cluster answers",
+                f"no node returns its truncations of {table}, so rows read now have no position in the log",
+                remedy="retry when the cluster is reachable",
             )
         return snapshot_place(self._nodes, self._schema(table).id)
 
     def _with_truncations(self, plan: Plan) -> Plan:
-        """Add what the nodes told of truncations and no batch before has."""
+        """Add truncations found on the nodes that no earlier batch has."""
         nodes = read_offset(plan.end)
         tables = {self._schema(name).id: name for name in self.tables()}
-        told = {(o, table): ms for o, node in nodes.items() for table, ms in node.truncated.items()}
-        records = list(truncation_rows(self._nodes, tables, told))
+        recorded = {(o, table): ms for o, node in nodes.items() for table, ms in node.truncated.items()}
+        records = list(truncation_rows(self._nodes, tables, recorded))
         for row in records:
             node = nodes.get(row["origin"], NodeOffset())
             truncated = {**node.truncated, row["source_table"]: row["committed_at"] // 1000}
@@ -490,12 +491,19 @@ class CassandraSource:
 
 
 def with_history(schemas: Schemas, history: SchemaHistory) -> Schemas:
-    """Add the tables that a recording's log shows and its schema doesn't.
+    """Add the tables of a recording's log that its schema lacks.
 
-    Of two tables of one name the one that was created later counts: a table's id tells when.
+    Of two tables with one name, the one that was created later is used, according to its id.
+
+    Args:
+        schemas: The recording's schemas.
+        history: The schema history of its log.
+
+    Returns:
+        The schemas with the added tables.
     """
     tables = dict(schemas.tables)
-    for name, table in history.living.items():
+    for name, table in history.existing.items():
         known = tables.get(name)
         if known is None or (table.id != known.id and created_at(table) > created_at(known)):
             tables[name] = table
@@ -503,7 +511,7 @@ def with_history(schemas: Schemas, history: SchemaHistory) -> Schemas:
 
 
 def created_at(table: TableSchema) -> int:
-    """Return when a table was created, by its id, in 100 ns since 1582; 0 for an id that doesn't tell."""
+    """Return when a table was created, by its id, in 100 ns since 1582; 0 if the id isn't time-based."""
     table_id = UUID(hex=table.id)
     return table_id.time if table_id.version == 1 else 0
 
@@ -515,11 +523,11 @@ def _read_schema_file(path: Path) -> Schemas:
         raise ConfigurationError(
             f"the schema file {path} can't be read", found=str(error.strerror)
         ) from error
-    if nameless := sorted(name for name, table in schemas.tables.items() if not table.id):
+    if without_id := sorted(name for name, table in schemas.tables.items() if not table.id):
         raise ConfigurationError(
-            f"the schema file {path} doesn't say the ids by which a commit log names its tables",
+            f"the schema file {path} lacks table ids, which commit logs refer to",
             expected="CREATE TABLE ... WITH ID = ...",
-            found=f"none for {', '.join(nameless)}",
-            remedy="write it with: cqlsh -e 'DESCRIBE SCHEMA WITH INTERNALS'",
+            found=f"none for {', '.join(without_id)}",
+            remedy="create it with: cqlsh -e 'DESCRIBE SCHEMA WITH INTERNALS'",
         )
     return schemas

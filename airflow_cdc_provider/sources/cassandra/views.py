@@ -1,9 +1,9 @@
-"""Materialized views: which can be captured, and how a snapshot finds their rows' liveness.
+"""Materialized views: which can be captured, and how a snapshot reads their rows' liveness.
 
-A view whose key has a column that isn't in its base's key shows a row as long as that column's cell in the
-base lives: the cell's write time and TTL are the row's liveness. A SELECT of the view shows neither, so such
-a view is read from its base, where both are to be had. Of a view whose key is its base's in another order a
-row lives as in any table, and it is read itself.
+A view whose key has a column that isn't in its base's key has a row as long as that column's cell in the base
+is live: the cell's write time and TTL are the row's liveness. A SELECT of the view can't return them, so such
+a view is read from its base. If a view's key is its base's in another order, its rows live as in any table,
+and the view itself is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_cdc_provider.sources.cql.types import cql_name, quote_name
 
 
 def require_capturable(view: TableSchema, *, captured: bool) -> None:
-    """Refuse a view that is selected by its name but can't be captured.
+    """Reject a view that is selected by its name but can't be captured.
 
     Args:
         view: The view.
@@ -29,24 +29,24 @@ def require_capturable(view: TableSchema, *, captured: bool) -> None:
             f"the materialized view {view.full_name} is named but doesn't have cdc = true",
             expected="cdc = true, as for tables",
             found="cdc = false",
-            remedy=f"ALTER MATERIALIZED VIEW {name} WITH cdc = true, or take it out of tables",
+            remedy=f"ALTER MATERIALIZED VIEW {name} WITH cdc = true, or remove it from tables",
         )
     if view.definition is None:
         raise ConfigurationError(
-            f"nothing tells the base of the materialized view {view.full_name}",
+            f"the base of the materialized view {view.full_name} is unknown",
             expected="its base in the schema",
-            remedy="give a connection, or a schema file with the CREATE TABLE of its base",
+            remedy="provide a connection, or a schema file with the CREATE TABLE of its base",
         )
-    if others := [c for c in other_conditions(view.definition) if view.lives_by]:
+    if others := [c for c in other_conditions(view.definition) if view.liveness_column]:
         raise ConfigurationError(
             f"the materialized view {view.full_name} can't be read from its base",
-            expected="a WHERE with nothing but IS NOT NULL and conditions on clustering columns of its base",
+            expected="a WHERE with only IS NOT NULL and conditions on clustering columns of its base",
             found=" AND ".join(others),
-            remedy=f"take it out of tables and capture {view.definition.base}",
+            remedy=f"remove it from tables and capture {view.definition.base}",
         )
 
 
 def other_conditions(definition: ViewDefinition) -> list[str]:
-    """List the conditions of a view that a reading of its base by ranges of tokens can't have beside them."""
+    """List the conditions of a view that can't be combined with token ranges when its base is read."""
     names = tuple(f"{quote_name(name)} " for name in definition.clustering)
     return [c for c in definition.conditions if not c.startswith(names)]

@@ -1,1 +1,1 @@
-"""What Cassandra and ScyllaDB share: CQL schemas, types and value kernels."""
+"""Shared by Cassandra and ScyllaDB: CQL schemas, types and value kernels."""

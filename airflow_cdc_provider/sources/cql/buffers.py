@@ -1,4 +1,4 @@
-"""Arrow binary arrays as the plain arrays that kernels take, and back."""
+"""Convert Arrow binary arrays to NumPy arrays for kernels, and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTHING.flags.writeable = False
 
 
 class BinaryParts(NamedTuple):
-    """A binary array taken apart: value ``i`` is ``data[offsets[i]:offsets[i + 1]]``."""
+    """The buffers of a binary array: value ``i`` is ``data[offsets[i]:offsets[i + 1]]``."""
 
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]
@@ -21,10 +21,13 @@ class BinaryParts(NamedTuple):
 
 
 def binary_parts(array: Any) -> BinaryParts:
-    """Take apart a binary array or chunked array without copying its bytes (chunks are joined first).
+    """Return the buffers of a binary array or chunked array without copying bytes (but chunks are combined).
 
     Args:
         array: Of type binary, large_binary, string or large_string.
+
+    Returns:
+        Its bytes, offsets and validity.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -34,14 +37,14 @@ def binary_parts(array: Any) -> BinaryParts:
         array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
     count = len(array)
-    places = (
+    value_offsets = (
         np.zeros(1, np.int64)
         if offsets is None or count == 0
         else np.frombuffer(offsets, np.int64, count + 1, 8 * array.offset)
     )
     content = _NOTHING if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
     content.flags.writeable = False
-    return BinaryParts(content, places, array.is_valid().to_numpy(zero_copy_only=False))
+    return BinaryParts(content, value_offsets, array.is_valid().to_numpy(zero_copy_only=False))
 
 
 def binary_array(
@@ -49,12 +52,15 @@ def binary_array(
     offsets: npt.NDArray[np.int64],
     valid: npt.NDArray[np.bool_] | None = None,
 ) -> Any:
-    """Build a binary array over bytes and offsets; 2 GiB at most.
+    """Build a binary array of bytes and offsets, of at most 2 GiB.
 
     Args:
-        data: The bytes; kept, not copied.
-        offsets: One more than values, beginning at 0.
+        data: The bytes; referenced, not copied.
+        offsets: One more than values, starting from 0.
         valid: False for nulls.
+
+    Returns:
+        The array.
     """
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]

@@ -1,10 +1,9 @@
-"""What the codecs of CQL databases share: ids of columns that outlive schemas, and how rows are shown.
+"""The base of CQL codecs: column ids that outlive schema changes, and projection of rows.
 
-Column ids in cell rows must outlive schema changes, so a mirror remembers them (:meth:`CqlCodec.remember`). A
-column that was dropped and added again, and every column of a table that was made anew, gets a new id: cells
-of the old one, wherever they are still stored, are shown no more. Ids are reserved (:meth:`CqlCodec.reserve`)
-before anything that names them is written, so that none is ever given to two columns, also if what wrote them
-was killed.
+Column ids in cell rows must outlive schema changes, so a mirror stores them (:meth:`CqlCodec.remember`). A
+column that was dropped and added again, and every column of a re-created table, gets a new id: stored cells
+of the old one are no longer projected. Ids are reserved (:meth:`CqlCodec.reserve`) before any data with them
+is written, so that no two columns ever get the same id, even if the writer is killed.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.project import Projection
 from airflow_cdc_provider.sources.cql.schema import TableSchema, number_columns
 
-Made = TypeVar("Made", bound="CqlCodec")
+Codec = TypeVar("Codec", bound="CqlCodec")
 
 MEMORY_FORMAT: Final = 1
 _RESERVED: Final = "reserved"
 _EPOCH_100NS: Final = 0x01B21DD213814000
-"""1970 in the time of UUIDs: 100 ns since 1582."""
+"""The Unix epoch in the time of UUIDs: 100 ns since 1582."""
 
 
 @dataclass
 class CqlCodec(ABC):
     """The codec of one table: see :class:`~airflow_cdc_provider.sources.base.Codec`. Picklable.
 
-    What it lacks is :meth:`decode`, which is each source's own.
+    Each source implements :meth:`decode`.
 
     Args:
         schema: The table, its columns numbered.
         rules: Tie rules of the read path (:data:`~airflow_cdc_provider.lake.reconcile.cells.RULES`).
         types: Choices of lake types.
         last_id: The greatest column id that the mirror's table ever had.
-        drift: What became of the columns since the mirror was last written.
+        drift: Changes of the columns since the mirror was last written.
     """
 
     schema: TableSchema
@@ -60,32 +59,32 @@ class CqlCodec(ABC):
     table: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take over the table's name."""
+        """Set the table's name."""
         self.table = self.schema.full_name
 
     @property
     def created_us(self) -> int:
-        """When the table was created, by its id, in us since 1970; 0 for an id that doesn't tell."""
+        """When the table was created, by its id, in us since 1970; 0 if the id isn't time-based."""
         table_id = UUID(hex=self.schema.id or "0" * 32)
         return (table_id.time - _EPOCH_100NS) // 10 if table_id.version == 1 else 0
 
     @property
     def column_ids(self) -> frozenset[int] | None:
-        """Ids of the static and regular columns; None if no column that ever had one is gone."""
+        """Ids of the static and regular columns; None if no column was ever dropped."""
         ids = frozenset(c.id for c in (*self.schema.static, *self.schema.regular))
         return ids if len(ids) < self.last_id else None
 
     @property
     def static_columns(self) -> StaticColumns:
-        """The static columns, of which a table may have none."""
+        """The static columns; a table may have none."""
         key = tuple(c.name for c in self.schema.partition_key)
         return StaticColumns(key, tuple(c.name for c in self.schema.static))
 
     @property
     def lived_by(self) -> tuple[str, ...] | None:
-        """The columns by whose cells a row may live as it did when the mirror was last written.
+        """The columns whose cells keep a row alive as when the mirror was last written.
 
-        None if that are all that there were: of no row the last cells have gone with a column.
+        None if no column was removed since, so no row lost its last cells with a column.
         """
         if self.drift.renewed or not self.drift.replaced:
             return None
@@ -100,15 +99,15 @@ class CqlCodec(ABC):
         return self._projection.schema
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show live rows as the mirror's columns."""
+        """Project live rows to the mirror's columns."""
         return self._projection.project(rows)
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Show live rows as ``SELECT JSON *`` does."""
+        """Return live rows as JSON, like ``SELECT JSON *``."""
         return rows_to_json(self.schema, rows)
 
     def remember(self) -> dict[str, Any]:
-        """Return the JSON from which :func:`recall_codec` gives columns the same ids again."""
+        """Return the JSON from which :func:`recall_codec` restores the column ids."""
         columns = (*self.schema.static, *self.schema.regular)
         return {
             "v": MEMORY_FORMAT,
@@ -119,18 +118,18 @@ class CqlCodec(ABC):
         }
 
     def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the memory that a mirror must keep before anything of this codec is written.
+        """Return the memory that a mirror must store before data of this codec is written.
 
-        It is what the mirror's rows were written by, and beside it, under ``reserved``, the columns as they
-        are now, and those of former reservations of this table that have gone since. So a later codec gives
-        the same ids to the same columns and to no others, and knows which columns the mirror may have been
-        fitted to without having got values for them.
+        It has the columns that the mirror's rows were written with, and under ``reserved`` the current
+        columns and those of earlier reservations of this table that were dropped since. So a later codec
+        gives the same ids to the same columns and to no others, and knows columns that may have been added to
+        the mirror's schema without any values.
 
         Args:
-            memory: The mirror's, from which this codec was recalled.
+            memory: The mirror's memory, from which this codec was recalled.
 
         Returns:
-            The memory, None if the given one will do.
+            The memory, None if the given one is sufficient.
         """
         mine = self.remember()
         if memory is not None and mine == {n: v for n, v in memory.items() if n != _RESERVED}:
@@ -147,29 +146,32 @@ class CqlCodec(ABC):
         return Projection(self.schema, self.types)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is compiled."""
+        """Omit compiled attributes."""
         return {f: getattr(self, f) for f in self.__dataclass_fields__}
 
 
 def recall_codec(
-    make: Callable[[TableSchema, str, LakeTypes, int, Drift], Made],
+    create: Callable[[TableSchema, str, LakeTypes, int, Drift], Codec],
     schema: TableSchema,
     memory: Mapping[str, Any] | None,
     rules: str,
     types: LakeTypes | None = None,
-) -> Made:
-    """Build a codec whose columns have the ids that a mirror remembers.
+) -> Codec:
+    """Build a codec whose columns have the ids that a mirror has stored.
 
     Args:
-        make: The source's codec.
-        schema: The table as it is now.
-        memory: What :meth:`CqlCodec.remember` gave, None for a new mirror.
+        create: The class of the source's codec.
+        schema: The table's current schema.
+        memory: The return value of :meth:`CqlCodec.remember`, None for a new mirror.
         rules: See :class:`CqlCodec`.
-        types: Likewise.
+        types: See :class:`CqlCodec`.
+
+    Returns:
+        The codec.
 
     Raises:
-        TransientError: The mirror remembers a later state of the table: to follow the schema would drop
-            columns that it doesn't know yet.
+        TransientError: The mirror has stored a later schema of the table: following ``schema`` would drop
+            columns that it lacks.
     """
     ids: dict[str, int] = {}
     last_id = 0
@@ -178,20 +180,20 @@ def recall_codec(
         last_id = int(memory["last_id"])
         reserved = memory.get(_RESERVED, {"table_id": memory["table_id"], "columns": {}})
         for part in (memory, reserved):
-            if _same_table(schema, part) and (column := _forgotten(schema, part["columns"])):
+            if _same_table(schema, part) and (column := _missing_column(schema, part["columns"])):
                 raise TransientError(
                     f"the schema of {schema.full_name} is older than that of its mirror",
                     expected=f"a column {column}, or when it was dropped",
                     found="neither",
-                    remedy="run again when the cluster answers, or its nodes agree on the schema",
+                    remedy="retry when the cluster is reachable and its nodes agree on the schema",
                 )
         merged = _kept(schema, memory)
         ids = {**_kept(schema, reserved), **merged}
         drift = _drift(schema, memory, merged, reserved["columns"])
-    # No column has the empty name: it keeps the ids of columns that are gone from being given again.
+    # No column has the empty name: this prevents reuse of dropped columns' ids.
     numbered = number_columns(schema, {**ids, "": last_id})
     last_id = max([last_id, *(c.id for c in numbered.columns)])
-    return make(numbered, rules, types or LakeTypes(), last_id, drift)
+    return create(numbered, rules, types or LakeTypes(), last_id, drift)
 
 
 def _same_table(schema: TableSchema, remembered: Mapping[str, Any]) -> bool:
@@ -199,7 +201,7 @@ def _same_table(schema: TableSchema, remembered: Mapping[str, Any]) -> bool:
 
 
 def _kept(schema: TableSchema, remembered: Mapping[str, Any]) -> dict[str, int]:
-    """Return the ids of the columns that are still the same ones."""
+    """Return the ids of the columns that are unchanged."""
     if not _same_table(schema, remembered):
         return {}
     return {
@@ -215,10 +217,10 @@ def _drift(
     kept: Mapping[str, int],
     reserved: Mapping[str, Any],
 ) -> Drift:
-    """Compare a table with what a mirror remembers of it; its key columns are the same by their places.
+    """Compare a table with a mirror's memory of it; key columns are matched by position.
 
-    A column of which only the id is reserved has no values yet, and may be another one than that to which the
-    mirror was fitted: it is replaced in any case.
+    A column whose id is only reserved has no values yet, and may differ from the one in the mirror's schema:
+    it always counts as replaced.
     """
     if not _same_table(schema, memory):
         own = {column.name for column in schema.columns}
@@ -229,10 +231,10 @@ def _drift(
     return Drift(keys=keys, replaced=frozenset(replaced), exact=True)
 
 
-def _forgotten(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> str:
-    """Return a column that a mirror knows of and the schema does not yet; empty for none.
+def _missing_column(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> str:
+    """Return a column that a mirror has stored and the schema lacks; empty for none.
 
-    Of a column that was dropped Cassandra keeps when, also if one of its name is added again.
+    Cassandra keeps the time at which a column was dropped, even if one of its name is added again.
     """
     present = {column.name for column in schema.columns}
     for name, (_, dropped_at) in remembered.items():
@@ -242,5 +244,5 @@ def _forgotten(schema: TableSchema, remembered: Mapping[str, Sequence[int]]) -> 
 
 
 def _dropped_at(schema: TableSchema, name: str) -> int:
-    gone = schema.dropped.get(name)
-    return gone.dropped_at_us if gone else 0
+    dropped = schema.dropped.get(name)
+    return dropped.dropped_at_us if dropped else 0

@@ -1,29 +1,29 @@
-"""Order-preserving bytes of CQL values: memcmp of two encodings agrees with Cassandra's comparators.
+"""Byte-comparable encoding of CQL values: memcmp of two encodings agrees with Cassandra's comparators.
 
-Used as the identity of a row inside its partition and as the bounds of range deletions. Equal values
-(``1.0`` and ``1.00``, all NaNs, tuples that differ in trailing nulls) get equal bytes, so the encoding is
-also the identity by which Cassandra merges rows. Rules follow ``AbstractType.compare`` of 4.0 to 5.0.
+It identifies a row inside its partition and encodes the bounds of range deletions. Equal values (``1.0`` and
+``1.00``, all NaNs, tuples that differ in trailing nulls) have equal bytes, so the encoding is also the
+identity by which Cassandra merges rows. Rules follow ``AbstractType.compare`` of 4.0 to 5.0.
 
-A value is a marker, then content that no other value's content is a prefix of::
+A value is a marker, then content that is not a prefix of any other value's content::
 
     marker       1 null   2 empty (zero bytes)   3 a value follows
     boolean      1 byte, 0 or 1
     integers     big-endian, sign bit flipped (tinyint, smallint, int, bigint, timestamp)
-    date, time   as they are
+    date, time   unchanged
     float        IEEE bits, all flipped if negative, else the sign flipped; one NaN, the greatest
     uuid         version, then for version 1 the time's fields from high to low, else the bytes
     timeuuid     the time's fields from high to low, then the other half with each byte's sign flipped
     varint       sign and length in a byte (0x80 + n, or 0x7F - n; n >= 127: four bytes more), then the bytes
     decimal      1 negative, 2 zero, 3 positive; then exponent (8 bytes, sign flipped), digits + 1, 0;
                  all after the first flipped if negative
-    others       bytes, 00 as 00 FF, ended by 00 00
-    list, set    each element as a value, ended by 00; a map's keys and values in turn likewise
-    tuple, UDT   each field as a value up to the last that isn't null, ended by 00
+    others       bytes, 00 as 00 FF, terminated by 00 00
+    list, set    each element as a value, terminated by 00; a map's keys and values alternate
+    tuple, UDT   each field as a value up to the last that isn't null, terminated by 00
     vector       each element as a value
 
-Clustering columns follow each other. A column in descending order has all its bits flipped, except that a
-null (which only compact tables have) always comes first. No marker of a column, flipped or not, is 00 or FF;
-so all rows under a prefix lie between the prefix and the prefix with :data:`AFTER` behind it.
+Clustering columns are concatenated. A column in descending order has all its bits flipped, except that a null
+(which only compact tables have) always sorts first. No marker of a column, flipped or not, is 00 or FF; so
+all rows with a prefix are between the prefix and the prefix followed by :data:`AFTER`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64, read_uvint
 
 AFTER: Final = 0xFF
-"""Behind a prefix: greater than every row that has the prefix."""
+"""Appended to a prefix: greater than every row with the prefix."""
 
 MALFORMED: Final = -1
-"""Result for bytes that are no value of their type."""
+"""Result for bytes that are not a valid value of their type."""
 
 _NULL = 1
 _EMPTY = 2
@@ -86,16 +86,16 @@ def encode_component(nodes, root, descending, data, start, length, scratch, out,
         nodes: Type program.
         root: The column's node.
         descending: Whether the column's order is DESC (0 or 1).
-        data: uint8 array that holds the value.
-        start: Where it begins.
+        data: uint8 array with the value.
+        start: Its offset.
         length: Its length, -1 for null.
-        scratch: For values of that length.
-        out: uint8 array to write to. What doesn't fit is counted but not written, as snprintf does: if the
+        scratch: Scratch arrays for values of that length.
+        out: uint8 array to write to. Bytes beyond its end are counted but not written, as in snprintf: if the
             result is greater than ``out.size``, repeat with a larger array.
-        position: Where to write.
+        position: Offset at which to write.
 
     Returns:
-        The place after what was (or would be) written, or :data:`MALFORMED`.
+        The offset after the bytes that were (or would be) written, or :data:`MALFORMED`.
     """
     if length < 0:
         return _put(out, position, _NULL)
@@ -111,16 +111,16 @@ def encode_clustering(nodes, roots, descending, count, data, start, end, scratch
         nodes: Type program.
         roots: Node of each clustering column.
         descending: Order of each.
-        count: How many columns to encode: fewer than all give a prefix.
+        count: Number of columns to encode; fewer than all encode a prefix.
         data: uint8 array.
-        start: Where the clustering begins.
-        end: Where it ends.
-        scratch: For values as long as all of it.
+        start: Offset of the clustering.
+        end: End of the clustering.
+        scratch: Scratch arrays for values of its whole length.
         out: As for :func:`encode_component`.
-        position: Likewise.
+        position: As for :func:`encode_component`.
 
     Returns:
-        Likewise.
+        As :func:`encode_component`.
     """
     at = start
     for column in range(count):
@@ -150,7 +150,7 @@ def encode_clustering(nodes, roots, descending, count, data, start, end, scratch
 @walker
 def encode_value(nodes, node, data, start, length, scratch, out, position, mask):  # type: ignore[no-untyped-def]
     """Encode a value of any type, each byte xor-ed with ``mask``; otherwise as :func:`encode_component`."""
-    # Open containers: op, first child, place, end, index of the next part, number of parts.
+    # Open containers: op, first child, offset, end, index of the next part, number of parts.
     # (Not recursion: Numba's cache of a function that calls itself crashes when it is loaded.)
     stack = scratch.stack
     depth = 0
@@ -214,7 +214,7 @@ def encode_value(nodes, node, data, start, length, scratch, out, position, mask)
 
 @walker
 def _open_container(nodes, node, data, start, end):  # type: ignore[no-untyped-def]
-    """Return the place of a container's first part, or -1 if malformed, and how many parts to encode."""
+    """Return the offset of a container's first part, -1 if malformed, and the number of parts to encode."""
     op = nodes[node, OP]
     if op == VECTOR:
         return start, np.int64(nodes[node, DIMENSIONS])
@@ -278,10 +278,19 @@ def _encode_scalar(op, data, start, length, scratch, out, position, mask):  # ty
 def comparable_bytes(
     programs: Programs, root: int, value: bytes | None, *, descending: bool = False
 ) -> bytes:
-    """Encode one value; for tests and rare calls, kernels do it in place.
+    """Encode one value; for tests and rare calls.
+
+    Args:
+        programs: Compiled types.
+        root: Number of the value's type.
+        value: The value, None for null.
+        descending: Whether the column's order is DESC.
+
+    Returns:
+        The encoding.
 
     Raises:
-        CorruptInput: The bytes are no value of the type.
+        CorruptInput: The bytes are not a valid value of the type.
     """
     data = np.frombuffer(value or b"\0", np.uint8)
     length = -1 if value is None else len(value)
@@ -291,7 +300,7 @@ def comparable_bytes(
     while True:
         end = encode_component(programs.nodes, node, int(descending), data, 0, length, scratch, out, 0)
         if end == MALFORMED:
-            raise CorruptInput("these bytes are no value of their type", found=(value or b"")[:40].hex())
+            raise CorruptInput("invalid value of a CQL type", found=(value or b"")[:40].hex())
         if end <= out.size:
             return bytes(out[:end])
         out = np.empty(end, np.uint8)

@@ -1,9 +1,9 @@
-"""Schemas from CQL text, as ``DESCRIBE KEYSPACE ... WITH INTERNALS`` prints it or as people write it.
+"""Parse schemas from CQL text, handwritten or from ``DESCRIBE KEYSPACE ... WITH INTERNALS``.
 
-Read are keyspaces, types, tables (with ID, cdc, clustering order, static and dropped columns), views, and
-the ALTER, RENAME and DROP statements that may follow. Indexes, functions, aggregates, triggers, roles and
-data statements concern no reader of changes and are passed over. The parser works on tokens, so quoted
-names, strings and comments may hold anything.
+It supports keyspaces, types, tables (with ID, cdc, clustering order, static and dropped columns), views, and
+subsequent ALTER, RENAME and DROP statements. Indexes, functions, aggregates, triggers, roles and data
+statements are irrelevant for reading changes and are skipped. The parser works on tokens, so quoted names,
+strings and comments may contain anything.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ _TOKEN = re.compile(
 
 
 def parse_cql(text: str) -> Schemas:
-    """Read the statements of a CQL file, in order.
+    """Parse the statements of a CQL file, in order.
 
     Args:
-        text: The file's text. Tables whose id is not given have an empty one.
+        text: The file's text. Tables without an ID in it have an empty one.
+
+    Returns:
+        The schemas after the last statement.
 
     Raises:
-        SchemaUnknown: A statement can't be read; the message shows where it begins.
+        SchemaUnknown: A statement can't be parsed; the message contains its start.
 
     Example:
         >>> parse_cql("CREATE TABLE k.t (a int PRIMARY KEY, b text) WITH cdc = true;").tables["k.t"].cdc
@@ -61,24 +64,24 @@ def parse_cql(text: str) -> Schemas:
 
 
 class _Statement:
-    """Tokens of one statement and a place among them."""
+    """Tokens of one statement and a position in them."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self.tokens = tokens
         self.position = 0
 
     def error(self, expected: str) -> SchemaUnknown:
-        begin = " ".join(text for _, text in self.tokens[:6])
+        start = " ".join(text for _, text in self.tokens[:6])
         found = " ".join(text for _, text in self.tokens[self.position : self.position + 4]) or "its end"
         return SchemaUnknown(
-            f"the statement that begins with {begin!r} can't be read",
+            f"can't parse the statement that starts with {start!r}",
             expected=expected,
             found=repr(found),
-            remedy="give the schema as DESCRIBE ... WITH INTERNALS prints it",
+            remedy="provide the output of DESCRIBE ... WITH INTERNALS",
         )
 
     def ahead(self, *words: str) -> bool:
-        """Tell whether these words or signs come next."""
+        """Return whether these words or signs come next."""
         following = self.tokens[self.position : self.position + len(words)]
         return len(following) == len(words) and all(
             kind in ("word", "sign") and text.lower() == word
@@ -134,7 +137,7 @@ class _Statement:
                 return " ".join(parts)
 
     def skip_to(self, *signs: str) -> None:
-        """Go to the next of these signs that stands in no parentheses, or to the end."""
+        """Skip to the next of these signs outside of parentheses, or to the end."""
         depth = 0
         while not self.ended:
             kind, text = self.tokens[self.position]
@@ -160,7 +163,7 @@ def _statements(text: str) -> Iterator[_Statement]:
 
 
 class _Reader:
-    """The schema that the statements read so far make."""
+    """The schema after the statements that were run so far."""
 
     def __init__(self) -> None:
         self.keyspaces: dict[str, Keyspace] = {}
@@ -198,7 +201,7 @@ class _Reader:
         def find(name: str) -> CqlType:
             full = name if "." in name else f"{keyspace}.{name}"
             if full not in self.types:
-                raise SchemaUnknown(f"there is no type {full}", expected="a CREATE TYPE before its use")
+                raise SchemaUnknown(f"type {full} doesn't exist", expected="a CREATE TYPE before its use")
             return self.types[full]
 
         return find
@@ -264,7 +267,7 @@ class _Reader:
         return Column(name, "static" if s.accept("static") else "regular", -1, cql_type)
 
     def with_options(self, s: _Statement, table: TableSchema) -> TableSchema:
-        """Read ``WITH ... AND ...`` as far as it matters."""
+        """Parse the relevant options of ``WITH ... AND ...``."""
         if not s.accept("with"):
             return table
         while not s.ended:
@@ -315,7 +318,7 @@ class _Reader:
     def table(self, s: _Statement) -> TableSchema:
         full = self.full_name(s)
         if full not in self.tables:
-            raise SchemaUnknown(f"there is no table {full}", expected="a CREATE TABLE before its use")
+            raise SchemaUnknown(f"table {full} doesn't exist", expected="a CREATE TABLE before its use")
         return self.tables[full]
 
     def alter_table(self, s: _Statement) -> None:

@@ -16,18 +16,18 @@ def write_digits(data, start, end, scratch):  # type: ignore[no-untyped-def]
 
     Args:
         data: Bytes.
-        start: Where the number begins.
-        end: Where it ends; at least one byte.
-        scratch: For numbers of that length; its ``digits`` get them.
+        start: Offset of the number.
+        end: End of the number; it has at least one byte.
+        scratch: Scratch arrays for numbers of that length; ``digits`` receives the digits.
 
     Returns:
-        How many digits were written; a zero is one digit.
+        The number of digits written; a zero is one digit.
     """
     digits, limbs = scratch.digits, scratch.limbs
     negative = data[start] >= 128
     length = end - start
     if length <= 8:
-        # The magnitude of the least 64-bit number is right too, as unsigned.
+        # This is also correct for the least 64-bit number, whose magnitude fits in 64 bits unsigned.
         value = np.int64(-1) if negative else np.int64(0)
         for i in range(length):
             value = (value << 8) | np.int64(data[start + i])

@@ -1,4 +1,4 @@
-"""Arrow types of CQL's scalars in events, where connectors agree; each says for itself where it differs."""
+"""Arrow types of CQL scalars in events that are common to all connectors; each overrides its differences."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""varint, decimal and duration taken apart: from the bytes that the database stores to typed Arrow columns.
+"""Decode varint, decimal and duration from the bytes that the database stores to typed Arrow columns.
 
 ======== ============================================== ========================================
 CQL      stored                                         here
 ======== ============================================== ========================================
-varint   big-endian two's complement number             the same in the fewest bytes, as Java's
-                                                        ``BigInteger.toByteArray`` gives them
+varint   big-endian two's complement number             the same in the fewest bytes, like Java's
+                                                        ``BigInteger.toByteArray``
 decimal  int32 scale, then such a number                scale (int32) and number
 duration three zig-zag vints: months, days, nanoseconds int32, int32, int64
 ======== ============================================== ========================================
@@ -29,15 +29,15 @@ _SCALE_BYTES: Final = 4
 
 
 def integers(column: pa.Array) -> pa.Array:
-    """Show varints (binary) as binary numbers of the fewest bytes."""
+    """Convert varints (binary) to binary numbers of the fewest bytes."""
     return _shortest(binary_parts(column), 0)
 
 
 def decimals(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Take decimals (binary) apart: scales (int32) and unscaled numbers (binary).
+    """Split decimals (binary) into scales (int32) and unscaled numbers (binary).
 
     Raises:
-        CorruptInput: A value ends within its scale, or right after it.
+        CorruptInput: A value has no bytes after its scale.
     """
     parts = binary_parts(column)
     count = len(parts.valid)
@@ -45,14 +45,14 @@ def decimals(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     lengths = parts.offsets[1:] - parts.offsets[:-1]
     broken = parts.valid & (lengths > 0) & (lengths <= _SCALE_BYTES)
     if broken.any():
-        raise CorruptInput(f"value {int(broken.argmax())} of a batch is no decimal")
+        raise CorruptInput(f"value {int(broken.argmax())} of a batch is not a decimal")
     valid = parts.valid & (lengths > 0)
     _read_scales(parts.data, parts.offsets, valid, scales)
     return pa.array(scales, mask=~valid), _shortest(parts, _SCALE_BYTES)
 
 
 def durations(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Take durations (binary) apart: months (int32), days (int32) and nanoseconds (int64).
+    """Split durations (binary) into months (int32), days (int32) and nanoseconds (int64).
 
     Raises:
         CorruptInput: A value isn't three vints.
@@ -62,13 +62,13 @@ def durations(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     numbers = np.zeros((3, len(valid)), np.int64)
     broken = _read_durations(parts.data, parts.offsets, valid, numbers)
     if broken >= 0:
-        raise CorruptInput(f"value {broken} of a batch is no duration")
+        raise CorruptInput(f"value {broken} of a batch is not a duration")
     months, days = (pa.array(numbers[i].astype(np.int32), mask=~valid) for i in range(2))
     return months, days, pa.array(numbers[2], mask=~valid)
 
 
 def _shortest(parts: BinaryParts, skipped: int) -> pa.Array:
-    """Copy numbers without the bytes before them and without leading bytes that only repeat the sign."""
+    """Copy numbers without a prefix of ``skipped`` bytes and without redundant sign bytes."""
     valid = parts.valid & (parts.offsets[1:] - parts.offsets[:-1] > skipped)
     starts = np.zeros(len(valid), np.int64)
     offsets = np.zeros(len(valid) + 1, np.int64)
@@ -79,9 +79,11 @@ def _shortest(parts: BinaryParts, skipped: int) -> pa.Array:
 
 
 @walker
-def _measure(data: Bytes, places: Bytes, valid: Bytes, skipped: Int, starts: Bytes, offsets: Bytes) -> None:
+def _measure(
+    data: Bytes, value_offsets: Bytes, valid: Bytes, skipped: Int, starts: Bytes, offsets: Bytes
+) -> None:
     for row in range(len(valid)):
-        start, end = places[row] + skipped, places[row + 1]
+        start, end = value_offsets[row] + skipped, value_offsets[row + 1]
         if valid[row]:
             while start + 1 < end and (
                 (data[start] == 0 and data[start + 1] < 128)
@@ -101,17 +103,17 @@ def _gather(data: Bytes, starts: Bytes, offsets: Bytes, out: Bytes) -> None:
 
 
 @walker
-def _read_scales(data: Bytes, places: Bytes, valid: Bytes, scales: Bytes) -> None:
+def _read_scales(data: Bytes, value_offsets: Bytes, valid: Bytes, scales: Bytes) -> None:
     for row in range(len(valid)):
         if valid[row]:
-            scales[row] = read_i32(data, places[row])
+            scales[row] = read_i32(data, value_offsets[row])
 
 
 @walker
-def _read_durations(data: Bytes, places: Bytes, valid: Bytes, numbers: Bytes) -> Int:
+def _read_durations(data: Bytes, value_offsets: Bytes, valid: Bytes, numbers: Bytes) -> Int:
     for row in range(len(valid)):
         if valid[row]:
-            at, end = places[row], places[row + 1]
+            at, end = value_offsets[row], value_offsets[row + 1]
             for part in range(3):
                 if at >= 0:
                     numbers[part, row], at = read_svint(data, at, end)

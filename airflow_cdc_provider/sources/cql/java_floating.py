@@ -1,9 +1,9 @@
-"""Floating-point numbers as Java 8 to 18 print them, which is what Cassandra's own JSON shows.
+"""Format floating-point numbers like Java 8 to 18, as in Cassandra's JSON.
 
-``Double.toString`` of these versions stops at the first digit from which on the rest is less than half the
-distance to the next number, but not always at the shortest text: it halves that distance for powers of two
-on both sides, wants two digits in the form with an exponent, and lets sums overflow in 64 bits. (Java 19
-prints the shortest.) Checked against Java 17 with some hundred thousand numbers.
+``Double.toString`` of these versions stops at the first digit after which the rest is less than half the
+distance to the next number, but doesn't always return the shortest text: it halves that distance for powers
+of two on both sides, requires two digits in exponential notation, and lets sums overflow in 64 bits. (Java 19
+returns the shortest.) Verified against Java 17 with several hundred thousand numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LONGEST_POWER = 27
 
 
 def java_floating(value: bytes) -> str | None:
-    """Print a float (4 bytes) or a double (8 bytes, big-endian); None for NaN and the infinities."""
+    """Format a float (4 bytes) or a double (8 bytes, big-endian); None for NaN and the infinities."""
     fraction_bits, bias = _BITS[len(value)]
     bits = int.from_bytes(value, "big")
     sign = "-" if bits >> (8 * len(value) - 1) else ""
@@ -29,7 +29,7 @@ def java_floating(value: bytes) -> str | None:
     elif not fraction:
         return sign + "0.0"
     digits, power = _digits(fraction, max(exponent, 1) - bias - fraction_bits)
-    return sign + _lay_out(digits, power)
+    return sign + _format(digits, power)
 
 
 def _digits(fraction: int, exponent: int) -> tuple[str, int]:
@@ -45,8 +45,8 @@ def _digits(fraction: int, exponent: int) -> tuple[str, int]:
 
     power = _estimated_power(odd, top)
     tens, fives = max(0, power), max(0, -power)
-    # value = b / s and half the distance to the next number = m / s; powers of two are cancelled as far
-    # as all three allow, because the sizes decide where sums overflow.
+    # value = b / s and half the distance to the next number = m / s; common powers of two are cancelled,
+    # because the sizes determine where sums overflow.
     b_twos = fives + fractional_bits + exponent + zeros
     s_twos = tens + fractional_bits
     m_twos = fives + fractional_bits + top - precision - (odd == 1)
@@ -62,7 +62,7 @@ def _digits(fraction: int, exponent: int) -> tuple[str, int]:
 
 
 def _generate(b: int, s: int, m: int, power: int, size: int) -> tuple[str, int]:
-    """Divide out digits until the rest is within ``m``; sums overflow in ``size`` bits, unless that is 0."""
+    """Generate digits until the rest is within ``m``; sums overflow in ``size`` bits, unless it is 0."""
     digits = ""
     first = True
     while True:
@@ -97,7 +97,7 @@ def _wrap(number: int, size: int) -> int:
 
 
 def _whole_digits(number: int, excess_bits: int) -> tuple[str, int]:
-    """Print a whole number of 63 bits, rounded to the digits that its precision justifies."""
+    """Format an integer of 63 bits, rounded to the digits that its precision justifies."""
     dropped = int(excess_bits * math.log10(2)) if excess_bits > 1 else 0
     text = str(number)
     if dropped:
@@ -117,7 +117,7 @@ def _size_of_five(power: int) -> int:
     return (5**power).bit_length() if power and power <= _LONGEST_POWER else 3 * power
 
 
-def _lay_out(digits: str, power: int) -> str:
+def _format(digits: str, power: int) -> str:
     digits = digits.rstrip("0") or "0"
     if power < -3 or power >= 7:
         return f"{digits[0]}.{digits[1:] or '0'}E{power}"

@@ -1,8 +1,8 @@
-"""``SELECT JSON *``: rows as the text that Cassandra itself prints, for people and for comparison.
+"""``SELECT JSON *``: rows in Cassandra's JSON format, for display and for comparison.
 
-Rules are those of ``AbstractType.toJSONString`` of Cassandra 5.0 with its quirks: map keys are always
-strings, NaN and infinities are null, an empty value of a type that has none is ``""``, years before our era
-lose their sign in timestamps.
+It follows ``AbstractType.toJSONString`` of Cassandra 5.0 including its quirks: map keys are always strings,
+NaN and infinities are null, an empty value of a type without empty values is ``""``, BC years in timestamps
+have no sign.
 """
 
 from __future__ import annotations
@@ -25,22 +25,29 @@ from airflow_cdc_provider.sources.cql.types import fixed_length
 
 
 def rows_to_json(table: TableSchema, rows: pa.RecordBatch) -> Iterator[str]:
-    """Show live rows (``LIVE_ROW_SCHEMA``), one text each.
+    """Format live rows (``LIVE_ROW_SCHEMA``).
+
+    Args:
+        table: The rows' table.
+        rows: The rows.
+
+    Yields:
+        The JSON text of each row.
 
     Raises:
-        CorruptInput: A key, a state or a value breaks its format.
+        CorruptInput: A key, a state or a value violates its format.
     """
     names = [(c.name, json_string(_column_name(c.name)), c.type) for c in table.columns]
     try:
         for values in native_rows(table, rows):
-            shown = (f"{name}: {value_to_json(cql_type, values[key])}" for key, name, cql_type in names)
-            yield "{" + ", ".join(shown) + "}"
+            fields = (f"{name}: {value_to_json(cql_type, values[key])}" for key, name, cql_type in names)
+            yield "{" + ", ".join(fields) + "}"
     except (ArithmeticError, LookupError, ValueError, struct.error) as error:
-        raise CorruptInput(f"a row of {table.full_name} can't be shown", found=str(error)) from error
+        raise CorruptInput(f"a row of {table.full_name} can't be decoded", found=str(error)) from error
 
 
 def value_to_json(cql_type: CqlType, value: Native) -> str:
-    """Show one native value."""
+    """Format one native value."""
     if value is None:
         return "null"
     name, inside = cql_type.name, cql_type.parameters
@@ -51,20 +58,20 @@ def value_to_json(cql_type: CqlType, value: Native) -> str:
     if name == "map":
         parts = _parts(value[4:])
         entries = zip(parts[::2], parts[1::2], strict=True)
-        shown = (
+        texts = (
             f"{_map_key(value_to_json(inside[0], k))}: {value_to_json(inside[1], v)}" for k, v in entries
         )
-        return "{" + ", ".join(shown) + "}"
+        return "{" + ", ".join(texts) + "}"
     if name == "vector":
         return "[" + ", ".join(value_to_json(inside[0], v) for v in _vector_parts(cql_type, value)) + "]"
     if name not in ("tuple", "udt"):
         return f'"0x{value.hex()}"'
     parts = _parts(value)[: len(inside)]
     parts += [None] * (len(inside) - len(parts))
-    texts = [value_to_json(t, v) for t, v in zip(inside, parts, strict=True)]
+    items = [value_to_json(t, v) for t, v in zip(inside, parts, strict=True)]
     if name == "tuple":
-        return "[" + ", ".join(texts) + "]"
-    fields = (f"{json_string(_column_name(f))}: {t}" for f, t in zip(cql_type.fields, texts, strict=True))
+        return "[" + ", ".join(items) + "]"
+    fields = (f"{json_string(_column_name(f))}: {t}" for f, t in zip(cql_type.fields, items, strict=True))
     return "{" + ", ".join(fields) + "}"
 
 
@@ -82,7 +89,7 @@ _ESCAPE_TABLE = str.maketrans(_ESCAPES)
 
 
 def json_string(text: str) -> str:
-    """Quote a text as Jackson does."""
+    """Quote a text like Jackson."""
     return '"' + text.translate(_ESCAPE_TABLE) + '"'
 
 

@@ -1,7 +1,7 @@
-"""The lake type of each CQL type: the one place that says it. docs/types-cassandra.md shows it as a table.
+"""The lake type of each CQL type, documented in docs/types-cassandra.md.
 
-Nothing is rounded: what no lake type holds exactly is text (varint, decimal, duration), or for those who make
-something else of it the database's own bytes.
+Nothing is rounded: types without an exact lake type are text (varint, decimal, duration), or the database's
+bytes for callers that convert them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ SCALARS: Final = {
 
 @dataclass(frozen=True)
 class LakeTypes:
-    """How values are shown where there is a choice.
+    """Choices of lake types.
 
     Args:
-        timestamps: ``timestamp``: microseconds, UTC; values beyond some 292,277 years from 1970 can't be
-            shown and fail the projection. ``milliseconds``: int64, every value of CQL.
-        native: Those of varint, decimal and duration that are shown as the bytes that the database stores
-            (:mod:`.exact_values` reads them) instead of as text.
+        timestamps: ``timestamp``: microseconds, UTC; values beyond some 292,277 years from 1970 are out of
+            range and fail the projection. ``milliseconds``: int64, every value of CQL.
+        native: Those of varint, decimal and duration to return as the bytes that the database stores
+            (:mod:`.exact_values` decodes them) instead of as text.
     """
 
     timestamps: Timestamps = "timestamp"
@@ -80,8 +80,8 @@ class LakeTypes:
 
 
 def is_lake_map(cql_type: CqlType) -> bool:
-    """Tell whether a map is one in the lake too: Spark refuses keys that hold a map."""
-    return not _holds_map(cql_type.parameters[0])
+    """Return whether a map is a map in the lake too: Spark rejects keys that contain a map."""
+    return not _contains_map(cql_type.parameters[0])
 
 
 def field_names(cql_type: CqlType) -> tuple[str, ...]:
@@ -89,5 +89,5 @@ def field_names(cql_type: CqlType) -> tuple[str, ...]:
     return cql_type.fields or tuple(f"field{i}" for i in range(1, len(cql_type.parameters) + 1))
 
 
-def _holds_map(cql_type: CqlType) -> bool:
-    return cql_type.name == "map" or any(_holds_map(p) for p in cql_type.parameters)
+def _contains_map(cql_type: CqlType) -> bool:
+    return cql_type.name == "map" or any(_contains_map(p) for p in cql_type.parameters)

@@ -1,12 +1,11 @@
-"""The kernel that walks live rows once and notes where each column's values are.
+"""The kernel that locates each column's values in live rows, in a single pass.
 
-Input are partition keys as Cassandra writes them (one column: its bytes; several: int16 length, bytes, a
-zero byte each) and cell rows (:mod:`airflow_cdc_provider.changes.cells`). Output is a place and a length for
-each row of each column; what the bytes there mean is up to :mod:`.scalars` and :mod:`.nested`, which then
-work on one column at a time.
+The input is partition keys in Cassandra's format (one column: its bytes; several: int16 length, bytes, a zero
+byte each) and cell rows (:mod:`airflow_cdc_provider.changes.cells`). The output is an offset and a length for
+each row of each column; :mod:`.scalars` and :mod:`.nested` then decode the bytes one column at a time.
 
-A column that a row has no live cell for has length -1. For a column with a cell per element the place is
-that of the first live cell's header, and the length reaches to the end of the last live one.
+A column without a live cell in a row has length -1. For a column with a cell per element, the offset is that
+of the first live cell's header, and the length extends to the end of the last live one.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from airflow_cdc_provider.sources.cql.buffers import BinaryParts
 
 OK: Final = 0
 BAD_KEY: Final = -1
-"""A partition key that doesn't have the components of its columns."""
+"""A partition key that lacks components of its columns."""
 BAD_ROW: Final = -2
-"""Bytes that are no cell row."""
+"""Bytes that are not a cell row."""
 
 
 class RowProgram(NamedTuple):
-    """A table compiled for the walk. Arrays of int32; columns are numbered as in the schema.
+    """A compiled table. Arrays of int32; columns are numbered as in the schema.
 
     ``partition``      the partition key's columns
     ``clustering``     the clustering columns
-    ``column_of_id``   column id -> column, -1 for ids that are shown no more
+    ``column_of_id``   column id -> column, -1 for ids of removed columns
     ``static``         per column, whether it is static
     ``multi_cell``     per column, whether it has a cell per element
     """
@@ -60,10 +59,10 @@ class LiveRows(NamedTuple):
     static: BinaryParts
 
 
-class Places(NamedTuple):
-    """Where values are: two int64 arrays, columns x rows, full of 0 and of -1 before the walk.
+class ValueSpans(NamedTuple):
+    """Offsets and lengths of values: two int64 arrays, columns x rows, initialized to 0 and -1.
 
-    Partition key columns are in the key, static ones in the static row, all others in the row.
+    Partition key columns are in the key, static columns in the static row, all others in the row.
     """
 
     starts: npt.NDArray[np.int64]
@@ -71,32 +70,37 @@ class Places(NamedTuple):
 
 
 @walker
-def locate_values(program: RowProgram, rows: LiveRows, places: Places) -> tuple[Int, Int]:
-    """Note where the values of all rows are.
+def locate_values(program: RowProgram, rows: LiveRows, spans: ValueSpans) -> tuple[Int, Int]:
+    """Locate the values of all rows.
+
+    Args:
+        program: The compiled table.
+        rows: Keys, rows and static rows.
+        spans: Receives the offsets and lengths.
 
     Returns:
-        :data:`OK`, :data:`BAD_KEY` or :data:`BAD_ROW`, and the row at which that occurred.
+        :data:`OK`, :data:`BAD_KEY` or :data:`BAD_ROW`, and the row of the failure.
     """
     key, state, static = rows.key, rows.state, rows.static
     for row in range(len(key.offsets) - 1):
-        status = _locate_key(program, key.data, key.offsets[row], key.offsets[row + 1], row, places)
+        status = _locate_key(program, key.data, key.offsets[row], key.offsets[row + 1], row, spans)
         if status == OK and state.valid[row]:
             begin, end = state.offsets[row], state.offsets[row + 1]
-            status = _locate_row(program, state.data, begin, end, np.int64(0), row, places)
+            status = _locate_row(program, state.data, begin, end, np.int64(0), row, spans)
         if status == OK and static.valid[row]:
             begin, end = static.offsets[row], static.offsets[row + 1]
-            status = _locate_row(program, static.data, begin, end, np.int64(1), row, places)
+            status = _locate_row(program, static.data, begin, end, np.int64(1), row, spans)
         if status != OK:
             return status, row
     return np.int64(OK), np.int64(-1)
 
 
 @walker
-def _locate_key(program: RowProgram, key: Bytes, begin: Int, end: Int, row: Int, places: Places) -> Int:
+def _locate_key(program: RowProgram, key: Bytes, begin: Int, end: Int, row: Int, spans: ValueSpans) -> Int:
     partition = program.partition
     if len(partition) == 1:
-        places.starts[partition[0], row] = begin
-        places.lengths[partition[0], row] = end - begin
+        spans.starts[partition[0], row] = begin
+        spans.lengths[partition[0], row] = end - begin
         return np.int64(OK)
     at = begin
     for column in partition:
@@ -105,17 +109,17 @@ def _locate_key(program: RowProgram, key: Bytes, begin: Int, end: Int, row: Int,
         length = (np.int64(key[at]) << 8) | np.int64(key[at + 1])
         if at + 3 + length > end:
             return np.int64(BAD_KEY)
-        places.starts[column, row] = at + 2
-        places.lengths[column, row] = length
+        spans.starts[column, row] = at + 2
+        spans.lengths[column, row] = length
         at += 3 + length
     return np.int64(OK)
 
 
 @walker
 def _locate_row(
-    program: RowProgram, state: Bytes, begin: Int, end: Int, static: Int, row: Int, places: Places
+    program: RowProgram, state: Bytes, begin: Int, end: Int, static: Int, row: Int, spans: ValueSpans
 ) -> Int:
-    """Note where clustering and live cells of a cell row are, or the live cells of a static one."""
+    """Locate clustering and live cells of a cell row, or the live cells of a static row."""
     if end - begin < ROW_HEADER_BYTES or state[begin] != FORMAT:
         return np.int64(BAD_ROW)
     at = begin + ROW_HEADER_BYTES
@@ -132,17 +136,17 @@ def _locate_row(
                 continue
             if length > cells_at - at:
                 return np.int64(BAD_ROW)
-            places.starts[column, row] = at
-            places.lengths[column, row] = length
+            spans.starts[column, row] = at
+            spans.lengths[column, row] = length
             at += length
-    return _locate_cells(program, state, cells_at, end, load_little32(state, begin + 44), static, row, places)
+    return _locate_cells(program, state, cells_at, end, load_little32(state, begin + 44), static, row, spans)
 
 
 @walker
 def _locate_cells(
-    program: RowProgram, state: Bytes, at: Int, end: Int, count: Int, static: Int, row: Int, places: Places
+    program: RowProgram, state: Bytes, at: Int, end: Int, count: Int, static: Int, row: Int, spans: ValueSpans
 ) -> Int:
-    starts, lengths = places.starts, places.lengths
+    starts, lengths = spans.starts, spans.lengths
     for _ in range(count):
         value_at = at + CELL_HEADER_BYTES
         if value_at > end:

@@ -1,6 +1,6 @@
-"""Live rows as native values, one Python object per value: for people and tests, not for data paths.
+"""Decode live rows to native values, one Python object per value: for display and tests, not for data paths.
 
-A value is the bytes that a SELECT returns for it (collections with a cell per element put together), or None.
+A value is the bytes that a SELECT returns for it (with multi-cell collections assembled), or None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Native = bytes | None
 
 
 def native_rows(table: TableSchema, rows: pa.RecordBatch) -> Iterator[Mapping[str, Native]]:
-    """Show live rows (``LIVE_ROW_SCHEMA``) as native values by column name, in the order of ``SELECT *``."""
+    """Yield live rows (``LIVE_ROW_SCHEMA``) as native values by column name, in the order of ``SELECT *``."""
     columns = (rows.column(name).to_pylist() for name in ("key", "state", "static_state"))
     for key, state, static_state in zip(*columns, strict=True):
         values: dict[str, Native] = dict.fromkeys(c.name for c in table.columns)
@@ -85,7 +85,7 @@ def _values(columns: tuple[Column, ...], state: bytes) -> dict[str, Native]:
 
 
 def _join(cql_type: CqlType, elements: list[tuple[bytes, bytes]]) -> bytes:
-    """Put the elements of a multi-cell column together as its frozen form."""
+    """Join the elements of a multi-cell column to its frozen form."""
     if cql_type.name == "udt":
         fields = {int.from_bytes(path, "big"): value for path, value in elements}
         return b"".join(_part(fields.get(i)) for i in range(len(cql_type.fields)))

@@ -1,13 +1,13 @@
-"""The kernels that take values of nested types apart: where the parts are, node by node of a type program.
+"""The kernels that locate the parts of nested values, for each node of a type program.
 
-A column's Arrow array mirrors its type program, so each node gets a list of places, one for each value that
-it has: for a scalar where the value is, for a list, set or map how many parts came before (the offset in the
-node under it), and a length that is negative for null. What the scalars mean is then up to :mod:`.scalars`.
+A column's Arrow array mirrors its type program, so each node gets a list of spans, one per value: for a
+scalar, the offset of the value; for a list, set or map, the number of preceding parts (the offset in its
+child node); and a length that is negative for null. Then :mod:`.scalars` decodes the scalars.
 
-A first pass counts, a second one over the same values writes: the lists' lengths must be known before.
+A first pass counts, a second pass over the same values writes, because the lists' lengths must be known.
 
-The elements of sets and maps come in the element type's own order, those of lists by their timeuuid, the
-fields of a UDT by their number.
+The elements of sets and maps are in the element type's order, those of lists in the order of their timeuuid,
+the fields of a UDT in the order of their number.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_uvin
 
 OK: Final = 0
 BAD_VALUE: Final = -1
-"""Bytes that are no value of their type."""
+"""Bytes that are not a valid value of their type."""
 NULL_KEY: Final = -2
-"""A map whose key is the empty value of a type that has no such value in the lake."""
+"""A map whose key is the empty value of a type without empty values in the lake."""
 NO_SPACE: Final = -3
 """The arrays for sorting are too small for a row's elements."""
 
@@ -61,13 +61,13 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Parts(NamedTuple):
-    """The lists of places, one after the other.
+    """The lists of spans, concatenated.
 
-    ``fill``      whether to write, not only to count
-    ``first``     per node, where its list begins in the following two
-    ``starts``    places
+    ``fill``      whether to write, or only to count
+    ``first``     per node, start of its list in the following two
+    ``starts``    offsets
     ``lengths``   lengths
-    ``counts``    per node, how many places it has so far
+    ``counts``    per node, number of spans so far
     """
 
     fill: bool
@@ -78,13 +78,13 @@ class Parts(NamedTuple):
 
 
 class Sorting(NamedTuple):
-    """Arrays in which a row's elements are put in order.
+    """Arrays for sorting a row's elements.
 
-    ``cells``     where the elements' cells begin
+    ``cells``     offsets of the elements' cells
     ``order``     scratch: numbers of cells, while they are sorted
     ``spare``     scratch: the same
-    ``offsets``   one more: where each cell's encoded path begins
-    ``encoded``   paths, so that memcmp has their type's order
+    ``offsets``   one more: offset of each cell's encoded path
+    ``encoded``   paths in byte-comparable form
     """
 
     cells: Numbers
@@ -94,19 +94,22 @@ class Sorting(NamedTuple):
     encoded: Bytes
 
 
-def new_sorting(most: int, room: int) -> Sorting:
-    """Make arrays to sort in.
+def new_sorting(most: int, path_bytes: int) -> Sorting:
+    """Allocate arrays for sorting.
 
     Args:
-        most: The greatest number of a row's elements.
-        room: Bytes for their encoded paths.
+        most: Maximum number of a row's elements.
+        path_bytes: Capacity for their encoded paths, in bytes.
+
+    Returns:
+        The arrays.
     """
     return Sorting(
         cells=np.empty(most, np.int64),
         order=np.empty(most, np.int64),
         spare=np.empty(most, np.int64),
         offsets=np.empty(most + 1, np.int64),
-        encoded=np.empty(room, np.uint8),
+        encoded=np.empty(path_bytes, np.uint8),
     )
 
 
@@ -120,16 +123,16 @@ def locate_parts(
     scratch: Scratch,
     parts: Parts,
 ) -> tuple[Int, Int]:
-    """Take the values of a column apart that has one cell a row.
+    """Locate the parts of a column's values, for a column with one cell per row.
 
     Args:
         nodes: Type program.
         root: The column's node.
-        data: Bytes that hold the values.
-        starts: Where each begins.
+        data: Bytes with the values.
+        starts: Offset of each value.
         lengths: Their lengths, -1 for null.
-        scratch: To work in.
-        parts: Gets the places of the root and all nodes under it.
+        scratch: Scratch arrays.
+        parts: Receives the spans of the root and its descendants.
 
     Returns:
         :data:`OK` or one of the errors, and the row at which it occurred.
@@ -153,24 +156,24 @@ def locate_elements(
     scratch: Scratch,
     parts: Parts,
 ) -> tuple[Int, Int]:
-    """Take the values of a column apart that has a cell per element.
+    """Locate the parts of a column's values, for a column with a cell per element.
 
     Args:
         nodes: Type program.
         root: The column's node.
-        order: Node of the type in whose order the paths are; ignored for a UDT.
+        order: Node of the type by which to sort paths; ignored for a UDT.
         state: Cell rows.
-        starts: Where the first live cell of each row begins.
-        lengths: Up to the end of the last live one, -1 for null.
-        sorting: To sort in; :data:`NO_SPACE` if ``encoded`` is too small.
-        scratch: To work in.
-        parts: Gets the places of the root and all nodes under it.
+        starts: Offset of the first live cell of each row.
+        lengths: Length up to the end of the last live cell, -1 for null.
+        sorting: Arrays for sorting; :data:`NO_SPACE` if ``encoded`` is too small.
+        scratch: Scratch arrays.
+        parts: Receives the spans of the root and its descendants.
 
     Returns:
         As :func:`locate_parts`.
     """
     shape = nodes[root, OP]
-    # Paths of these come in their type's order, as cells are sorted by the paths' bytes.
+    # Paths of these types are already in order, as cells are sorted by the paths' bytes.
     sort = shape != UDT and nodes[order, OP] not in (TEXT, BLOB, INET, DATE, TIME)
     for row in range(len(starts)):
         _append_container(nodes, root, lengths[row] >= 0, parts)
@@ -189,7 +192,7 @@ def locate_elements(
 
 @walker
 def is_null(nodes, node, length):  # type: ignore[no-untyped-def]
-    """Tell whether a value is shown as null: it is one, or it is empty and its type has no empty value."""
+    """Return whether a value is null in the lake: it is null, or empty and of a type without empty values."""
     return length < 0 or (length == 0 and nodes[node, OP] not in (TEXT, BLOB, CUSTOM))
 
 
@@ -217,8 +220,8 @@ def _locate(
     scratch: Scratch,
     parts: Parts,
 ) -> Int:
-    """Append one value, null if ``length`` is negative, to a node and all nodes under it."""
-    # Open containers: op, node of the first part, place, end, index of the next part, number of parts.
+    """Append one value, null if ``length`` is negative, to a node and its descendants."""
+    # Open containers: op, node of the first part, offset, end, index of the next part, number of parts.
     stack = scratch.stack
     depth = 0
     node = np.int64(node)
@@ -276,11 +279,11 @@ def _locate(
 def _open(
     nodes: npt.NDArray[np.int32], node: Int, data: Bytes, start: Int, length: Int
 ) -> tuple[Int, Int, Int]:
-    """Return the place of a container's first part, its end, and the number of parts (-1: malformed)."""
+    """Return the offset of a container's first part, its end, and the number of parts (-1: malformed)."""
     op = nodes[node, OP]
     end = start + length
     if op in (TUPLE, UDT):
-        # A null struct still gives each field a null.
+        # A null struct still has a null in each field.
         return start, end if length > 0 else start, np.int64(nodes[node, CHILDREN])
     if length <= 0:
         return start, start, np.int64(0)
@@ -296,7 +299,7 @@ def _open(
 
 @walker
 def _live_cells(state: Bytes, at: Int, end: Int, cells: Numbers) -> tuple[Int, Int]:
-    """List the live cells of one column; they must be of one column."""
+    """List the live cells of a range, which must be of one column."""
     column = load_little16(state, at) if at < end else np.int64(0)
     count = np.int64(0)
     while at < end:
@@ -312,13 +315,13 @@ def _live_cells(state: Bytes, at: Int, end: Int, cells: Numbers) -> tuple[Int, I
 
 @walker
 def _path(state: Bytes, cell: Int) -> tuple[Int, Int]:
-    """Return where a cell's path begins, and its length."""
+    """Return the offset of a cell's path, and its length."""
     return cell + CELL_HEADER_BYTES, load_little32(state, cell + 24)
 
 
 @walker
 def _value(state: Bytes, cell: Int) -> tuple[Int, Int]:
-    """Return where a cell's value begins, and its length."""
+    """Return the offset of a cell's value, and its length."""
     return cell + CELL_HEADER_BYTES + load_little32(state, cell + 24), load_little32(state, cell + 28)
 
 
@@ -349,7 +352,7 @@ def _locate_fields(
 
 @walker
 def _field_number(state: Bytes, cell: Int) -> Int:
-    """Return the field that a UDT's cell is for; a path of a wrong length is for none."""
+    """Return the field number of a UDT's cell; that of no field if the path has the wrong length."""
     at, length = _path(state, cell)
     return (np.int64(state[at]) << 8) | np.int64(state[at + 1]) if length == 2 else np.int64(1 << 20)
 
@@ -388,7 +391,7 @@ def _locate_entries(
 def _sort(
     nodes: npt.NDArray[np.int32], node: Int, state: Bytes, count: Int, sorting: Sorting, scratch: Scratch
 ) -> Int:
-    """Sort cells by their path in the order of a type."""
+    """Sort cells by path in the order of a type."""
     cells, offsets, encoded = sorting.cells, sorting.offsets, sorting.encoded
     order, other = sorting.order, sorting.spare
     offsets[0] = 0
@@ -402,21 +405,21 @@ def _sort(
         offsets[number + 1] = end
         order[number] = number
 
-    # A merge sort, bottom up: elements are often in order already, and then it only compares neighbours.
+    # A bottom-up merge sort: elements are often in order already, and then it only compares neighbors.
     width = 1
     while width < count:
         for low in range(0, count, 2 * width):
             middle = min(low + width, count)
             high = min(low + 2 * width, count)
             left, right = low, middle
-            for place in range(low, high):
+            for index in range(low, high):
                 if right >= high or (
                     left < middle and not _less(encoded, offsets, order[right], order[left])
                 ):
-                    other[place] = order[left]
+                    other[index] = order[left]
                     left += 1
                 else:
-                    other[place] = order[right]
+                    other[index] = order[right]
                     right += 1
         order, other = other, order
         width *= 2

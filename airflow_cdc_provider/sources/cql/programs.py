@@ -1,13 +1,13 @@
-"""Type programs: CQL types compiled to small integer tables that kernels walk.
+"""Type programs: CQL types compiled to small integer tables for kernels.
 
 A program is an int32 array of nodes, one row each; a table's columns share one program and each has a root::
 
     column  0   1             2            3         4
             op  fixed length  first child  children  dimensions
 
-``fixed length`` is -1 for values led by a length; the children of a node stand side by side, in order
-(element; key and value; fields); ``dimensions`` is the length of a vector. Kernels take the constants of this
-module as they are, so a new op needs nothing but a branch.
+``fixed length`` is -1 for values with a length prefix; the children of a node are adjacent, in order
+(element; key and value; fields); ``dimensions`` is the length of a vector. Kernels use the constants of this
+module, so a new op only needs a branch in them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ DIMENSIONS: Final = 4
 NODE_COLUMNS: Final = 5
 
 MAX_DEPTH: Final = 32
-"""How deep types may be nested: the size of kernels' stacks."""
+"""Maximum nesting depth of types: the size of kernels' stacks."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Programs:
 
     Args:
         nodes: int32, one row per node.
-        roots: int32, the root node of each type given.
+        roots: int32, the root node of each type.
     """
 
     nodes: npt.NDArray[np.int32]
@@ -111,29 +111,35 @@ class Programs:
 def compile_types(types: Iterable[CqlType]) -> Programs:
     """Compile types, in order.
 
+    Args:
+        types: The types.
+
+    Returns:
+        The program.
+
     Raises:
         ConfigurationError: A type is nested deeper than :data:`MAX_DEPTH`.
     """
-    wanted = list(types)
-    for cql_type in wanted:
+    roots = list(types)
+    for cql_type in roots:
         if _depth(cql_type) > MAX_DEPTH:
-            raise ConfigurationError("a type is nested too deep", expected=f"at most {MAX_DEPTH} levels")
-    rows: list[list[int]] = [_node(t) for t in wanted]
-    waiting = list(enumerate(wanted))
-    for index, cql_type in waiting:
+            raise ConfigurationError("a type is nested too deeply", expected=f"at most {MAX_DEPTH} levels")
+    rows: list[list[int]] = [_node(t) for t in roots]
+    pending = list(enumerate(roots))
+    for index, cql_type in pending:
         children = cql_type.parameters
         if children:
             rows[index][FIRST_CHILD] = len(rows)
             rows[index][CHILDREN] = len(children)
-            waiting.extend(enumerate(children, len(rows)))
+            pending.extend(enumerate(children, len(rows)))
             rows.extend(_node(c) for c in children)
     nodes = np.array(rows, np.int32).reshape(len(rows), NODE_COLUMNS)
-    return Programs(nodes, np.arange(len(wanted), dtype=np.int32))
+    return Programs(nodes, np.arange(len(roots), dtype=np.int32))
 
 
 @dataclass(frozen=True)
 class ClusteringProgram:
-    """What makes a clustering comparable: see :mod:`airflow_cdc_provider.sources.cql.comparable`.
+    """A program for encoding clusterings: see :mod:`airflow_cdc_provider.sources.cql.comparable`.
 
     Args:
         nodes: The program.

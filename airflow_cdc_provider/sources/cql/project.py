@@ -1,7 +1,7 @@
-"""Live rows as the typed Arrow columns of a mirror.
+"""Project live rows to the typed Arrow columns of a mirror.
 
-One pass over the rows notes where each column's values are (:mod:`.live_rows`). Then each column is made for
-itself (:mod:`.value_columns`). Lake types are those of :mod:`.lake_types`.
+One pass over the rows locates each column's values (:mod:`.live_rows`). Then the columns are built one by one
+(:mod:`.value_columns`), with the types of :mod:`.lake_types`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from airflow_cdc_provider.sources.cql.live_rows import (
     BAD_KEY,
     OK,
     LiveRows,
-    Places,
     RowProgram,
+    ValueSpans,
     locate_values,
 )
 from airflow_cdc_provider.sources.cql.schema import TableSchema
@@ -31,7 +31,7 @@ from airflow_cdc_provider.sources.cql.value_columns import ValueColumns
 
 @dataclass(frozen=True)
 class Projection:
-    """Shows live rows of one table as the mirror's columns. Picklable.
+    """Projects live rows of one table to the mirror's columns. Picklable.
 
     Args:
         table: The table, its columns numbered.
@@ -47,32 +47,32 @@ class Projection:
         return self.types.schema(self.table)
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Show rows.
+        """Project rows.
 
         Args:
             rows: Batch of ``LIVE_ROW_SCHEMA`` (columns ``key``, ``state`` and ``static_state`` are read).
 
         Returns:
-            Batch of :attr:`schema`, one row each, in the same order.
+            Batch of :attr:`schema` with the rows in the same order.
 
         Raises:
-            CorruptInput: A key or state breaks its format.
-            ConfigurationError: A value can't be shown exactly in its lake type.
+            CorruptInput: A key or state violates its format.
+            ConfigurationError: A value can't be represented exactly in its lake type.
         """
         key, state, static = (binary_parts(rows.column(n)) for n in ("key", "state", "static_state"))
         shape = (len(self.table.columns), rows.num_rows)
-        places = Places(np.zeros(shape, np.int64), np.full(shape, -1, np.int64))
-        status, row = locate_values(self._program, LiveRows(key, state, static), places)
+        spans = ValueSpans(np.zeros(shape, np.int64), np.full(shape, -1, np.int64))
+        status, row = locate_values(self._program, LiveRows(key, state, static), spans)
         if status != OK:
-            problem = "its key doesn't fit its columns" if status == BAD_KEY else "its state is no cell row"
-            raise CorruptInput(f"row {row} of a batch of {self.table.full_name} can't be shown: {problem}")
+            problem = "its key lacks columns" if status == BAD_KEY else "its state is not a cell row"
+            raise CorruptInput(f"row {row} of a batch of {self.table.full_name} can't be decoded: {problem}")
         sources = {"partition_key": key, "static": static}
         arrays = [
             self._values.array(
                 number,
                 sources.get(column.kind, state).data,
-                places.starts[number],
-                places.lengths[number],
+                spans.starts[number],
+                spans.lengths[number],
                 f"{self.table.full_name}, column {column.name},",
             )
             for number, column in enumerate(self.table.columns)
@@ -98,9 +98,9 @@ class Projection:
         )
 
     def _numbers(self, kind: str) -> npt.NDArray[np.int32]:
-        """Number the columns of a kind as the schema does."""
+        """Return the numbers in the schema of the columns of a kind."""
         return np.array([n for n, c in enumerate(self.table.columns) if c.kind == kind], np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is compiled."""
+        """Omit compiled attributes."""
         return {"table": self.table, "types": self.types}

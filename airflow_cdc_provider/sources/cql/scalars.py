@@ -1,7 +1,7 @@
-"""Values of one scalar type, wherever they are, as an Arrow array: a kernel call a column.
+"""Decode values of one scalar type to an Arrow array, with one kernel call per column.
 
-A value is ``data[start : start + length]``, null if the length is negative. An empty value is null too unless
-its type is one of text or bytes. What a lake shows of each type is in :mod:`.lake_types`.
+A value is ``data[start : start + length]``, null if the length is negative. An empty value is null too,
+except for types of text or bytes. The lake types are in :mod:`.lake_types`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from airflow_cdc_provider.sources.cql.text import write_text
 from airflow_cdc_provider.sources.cql.wire import read_i32, read_i64, read_signed
 
 _MOST_BYTES: Final = (1 << 31) - 1
-"""Of an Arrow array with 32-bit offsets."""
+"""Maximum bytes of an Arrow array with 32-bit offsets."""
 
 _WIDTHS: Final = {
     **dict.fromkeys((BOOLEAN, TINYINT), 1),
@@ -47,7 +47,7 @@ _WIDTHS: Final = {
 }
 _MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
 _TEXT_BYTES: Final = 36
-"""Of a uuid, the longest of what is shown as text most often."""
+"""Bytes of a uuid, the longest of the common values that become text."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -55,19 +55,22 @@ Numbers = npt.NDArray[np.int64]
 def scalar_array(
     op: int, lake_type: pa.DataType, data: Bytes, starts: Numbers, lengths: Numbers, where: str
 ) -> pa.Array:
-    """Show values as an Arrow array.
+    """Decode values to an Arrow array.
 
     Args:
         op: Op of their CQL type (:mod:`.programs`).
-        lake_type: What they are shown as.
-        data: Bytes that hold them.
-        starts: Where each begins.
+        lake_type: Type of the array.
+        data: Bytes with the values.
+        starts: Offset of each value.
         lengths: Their lengths, -1 for null.
-        where: Names the column in errors.
+        where: The column, for errors.
+
+    Returns:
+        The array.
 
     Raises:
-        CorruptInput: Bytes that are no value of the type.
-        ConfigurationError: A value can't be shown exactly, or the array would be larger than 2 GiB.
+        CorruptInput: Bytes are not a valid value of the type.
+        ConfigurationError: A value can't be represented exactly, or the array would exceed 2 GiB.
     """
     if op in (TEXT, BLOB, CUSTOM):
         return _array(lake_type, lengths >= 0, *_copied(data, starts, lengths, where))
@@ -84,7 +87,7 @@ def scalar_array(
 
 
 def bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    """Pack flags as Arrow's validity, None if all are set."""
+    """Pack flags to Arrow's validity bitmap, None if all are set."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -94,21 +97,21 @@ def _array(lake_type: pa.DataType, valid: npt.NDArray[np.bool_], *buffers: npt.N
 
 def _check(malformed: int, where: str) -> None:
     if malformed >= 0:
-        raise CorruptInput(f"{where} can't be shown: value {malformed} of a batch breaks its format")
+        raise CorruptInput(f"{where} can't be decoded: value {malformed} of a batch violates its format")
 
 
 def check_size(size: int, where: str) -> None:
-    """Refuse an array that 32-bit offsets can't hold."""
+    """Reject an array that exceeds 32-bit offsets."""
     if size > _MOST_BYTES:
         raise ConfigurationError(
-            f"{where} is too large to be shown in one batch",
+            f"{where} is too large for one batch",
             expected="less than 2 GiB in a column",
             remedy="use smaller batches (spark.sql.execution.arrow.maxRecordsPerBatch)",
         )
 
 
 def _numbers(op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str) -> npt.NDArray[Any]:
-    """Read values of fixed size as what Arrow holds of them."""
+    """Decode values of fixed size to Arrow's representation."""
     width = _WIDTHS[op]
     if width == 8:
         longs = np.empty(len(starts), np.int64)
@@ -117,7 +120,7 @@ def _numbers(op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str
     words = np.empty(len(starts), np.int32)
     if width == 4:
         _check(_read_words(data, starts, lengths, words), where)
-        # A date is unsigned, with 1970 in the middle.
+        # A date is unsigned, with 1970 at the center.
         return words ^ np.int32(-(1 << 31)) if op == DATE else words
     _check(_read_small(data, starts, lengths, np.int64(width), words), where)
     return np.packbits(words != 0, bitorder="little") if op == BOOLEAN else words
@@ -126,7 +129,7 @@ def _numbers(op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str
 def _microseconds(milliseconds: Numbers, where: str) -> Numbers:
     if ((milliseconds > _MAX_MILLISECONDS) | (milliseconds < -_MAX_MILLISECONDS)).any():
         raise ConfigurationError(
-            f"{where} has a timestamp that the lake's type can't hold",
+            f"{where} has a timestamp out of range of the lake's type",
             expected="at most 292,277 years before or after 1970",
             remedy="set source.advanced.timestamps to milliseconds and rebuild the mirror",
         )
@@ -136,7 +139,7 @@ def _microseconds(milliseconds: Numbers, where: str) -> Numbers:
 def _copied(
     data: Bytes, starts: Numbers, lengths: Numbers, where: str
 ) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Return offsets and bytes of values that are shown as they are."""
+    """Return offsets and bytes of values that are copied verbatim."""
     size = int(np.maximum(lengths, 0).sum())
     check_size(size, where)
     offsets, out = np.empty(len(starts) + 1, np.int32), np.empty(size, np.uint8)
@@ -147,7 +150,7 @@ def _copied(
 def _texts(
     op: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str
 ) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Return offsets and bytes of values that are shown as text made for them."""
+    """Return offsets and bytes of values that are formatted as text."""
     offsets = np.zeros(len(starts) + 1, np.int64)
     out = np.empty(_TEXT_BYTES * len(starts), np.uint8)
     scratch = new_scratch(int(lengths.max(initial=0)))
@@ -164,7 +167,7 @@ def _texts(
 
 @walker
 def _read_words(data: Bytes, starts: Numbers, lengths: Numbers, out: npt.NDArray[np.int32]) -> Int:
-    """Read big-endian 32-bit numbers; return the first value that is none, or -1."""
+    """Read big-endian 32-bit numbers; return the index of the first malformed value, or -1."""
     for i in range(len(starts)):
         if lengths[i] == 4:
             out[i] = read_i32(data, starts[i])
@@ -177,7 +180,7 @@ def _read_words(data: Bytes, starts: Numbers, lengths: Numbers, out: npt.NDArray
 
 @walker
 def _read_longs(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) -> Int:
-    """Read big-endian 64-bit numbers; return as :func:`_read_words` does."""
+    """Read big-endian 64-bit numbers; returns as :func:`_read_words`."""
     for i in range(len(starts)):
         if lengths[i] == 8:
             out[i] = read_i64(data, starts[i])
@@ -192,7 +195,7 @@ def _read_longs(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) ->
 def _read_small(
     data: Bytes, starts: Numbers, lengths: Numbers, width: Int, out: npt.NDArray[np.int32]
 ) -> Int:
-    """Read numbers of one or two bytes; return as :func:`_read_words` does."""
+    """Read numbers of one or two bytes; returns as :func:`_read_words`."""
     for i in range(len(starts)):
         if lengths[i] == width:
             out[i] = read_signed(data, starts[i], width)
@@ -205,7 +208,7 @@ def _read_small(
 
 @walker
 def _read_counters(data: Bytes, starts: Numbers, lengths: Numbers, out: Numbers) -> Int:
-    """Add up counters: plain numbers, or contexts of shards; return as :func:`_read_words` does."""
+    """Add up counters: plain numbers, or contexts of shards; returns as :func:`_read_words`."""
     for i in range(len(starts)):
         at, end = starts[i], starts[i] + lengths[i]
         out[i] = 0
@@ -248,11 +251,11 @@ def _write_texts(
     offsets: Numbers,
     out: Bytes,
 ) -> Int:
-    """Write values as text, from number ``first`` on until all are done or ``out`` is full.
+    """Format values as text, from number ``first`` until all are done or ``out`` is full.
 
     Returns:
-        Number of the first value that is not done, its end already in ``offsets``; for one that breaks its
-        format, -1 less its number.
+        Number of the first value that is not done, its end already in ``offsets``; for a malformed value, -1
+        minus its number.
     """
     at = offsets[first]
     for i in range(first, len(starts)):

@@ -1,7 +1,7 @@
-"""CQL table schemas: what a reader of native bytes must know of a table.
+"""CQL table schemas for decoding native bytes.
 
-Built from ``system_schema`` rows, from ``DESCRIBE ... WITH INTERNALS`` text, or from the log itself; see
-:mod:`airflow_cdc_provider.sources.cql.describe` and its sisters.
+They are built from ``system_schema`` rows (:mod:`.system_schema`), from ``DESCRIBE ... WITH INTERNALS`` text
+(:mod:`.describe`), or from the log itself.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class CqlType:
     """One CQL type.
 
     Args:
-        name: CQL's own name: ``int``, ``text`` (also for varchar), ``list``, ``set``, ``map``, ``tuple``,
+        name: CQL name: ``int``, ``text`` (also for varchar), ``list``, ``set``, ``map``, ``tuple``,
             ``udt``, ``vector`` ...; ``custom`` for a Java class, ``empty`` for EmptyType.
-        parameters: Types inside: element; key and value; fields.
-        frozen: Whether a collection or UDT is frozen (inside another type it always is, in effect).
+        parameters: Nested types: element; key and value; fields.
+        frozen: Whether a collection or UDT is frozen (nested in another type it always is, in effect).
         fields: Field names of a UDT.
         udt: ``keyspace.name`` of a UDT; the Java class of a custom type.
         dimensions: Length of a vector.
@@ -48,9 +48,9 @@ class Column:
     """One column.
 
     Args:
-        name: As CQL shows it without quotes.
-        kind: Its place in the table.
-        position: Among the key columns of its kind, else -1.
+        name: Its name without quotes.
+        kind: Its kind.
+        position: Position among the key columns of its kind, else -1.
         type: Its type.
         descending: Clustering order DESC.
         id: Number in cell rows; unique among static and regular columns of a table, kept when schemas change.
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class DroppedColumn:
-    """A column that is gone: cells of it with a write time up to ``dropped_at_us`` don't count."""
+    """A dropped column: its cells with a write time up to ``dropped_at_us`` are ignored."""
 
     name: str
     kind: ColumnKind
@@ -76,21 +76,21 @@ class DroppedColumn:
 
 @dataclass(frozen=True)
 class ViewDefinition:
-    """How a materialized view is made of its base.
+    """The definition of a materialized view.
 
     Args:
         base: ``keyspace.table`` of the base.
         partition_key: Names of the base's partition key columns.
         clustering: Names of its clustering columns.
-        lives_by: The column of the view's key that isn't in the base's, empty for none. A row of the view has
-            that column's write time and TTL as its liveness, and lives by it alone.
-        conditions: What its WHERE asks beside ``IS NOT NULL``, each as CQL; not known from a DESCRIBE.
+        liveness_column: The column of the view's key that isn't in the base's, empty for none. A row of the
+            view has that column's write time and TTL as its liveness, and exists by it alone.
+        conditions: Conditions of its WHERE except ``IS NOT NULL``, each as CQL; unknown from a DESCRIBE.
     """
 
     base: str
     partition_key: tuple[str, ...]
     clustering: tuple[str, ...]
-    lives_by: str = ""
+    liveness_column: str = ""
     conditions: tuple[str, ...] = ()
 
 
@@ -107,7 +107,7 @@ class TableSchema:
         cdc: Whether the table has ``cdc = true``.
         view: Whether it is a materialized view.
         counter: Whether it is a counter table.
-        definition: Of a materialized view, if its base is known.
+        definition: Definition of a materialized view, if its base is known.
     """
 
     keyspace: str
@@ -121,9 +121,9 @@ class TableSchema:
     definition: ViewDefinition | None = None
 
     @property
-    def lives_by(self) -> str:
-        """The column by which rows of a view live (:class:`ViewDefinition`); empty for none, as in tables."""
-        return self.definition.lives_by if self.definition else ""
+    def liveness_column(self) -> str:
+        """The liveness column of a view (:class:`ViewDefinition`); empty for none, as in tables."""
+        return self.definition.liveness_column if self.definition else ""
 
     @property
     def full_name(self) -> str:
@@ -158,7 +158,7 @@ def define_view(
     columns: Iterable[Column],
     conditions: Sequence[str] = (),
 ) -> ViewDefinition | None:
-    """Tell how a view is made of its base.
+    """Build the definition of a view.
 
     Args:
         base: ``keyspace.table`` of the base.
@@ -175,16 +175,19 @@ def define_view(
     known = {*partition_key, *clustering}
     added = [c.name for c in columns if c.kind in KEY_KINDS and c.name not in known]
     # Cassandra allows one.
-    lives_by = added[0] if added else ""
-    return ViewDefinition(base, tuple(partition_key), tuple(clustering), lives_by, tuple(conditions))
+    liveness_column = added[0] if added else ""
+    return ViewDefinition(base, tuple(partition_key), tuple(clustering), liveness_column, tuple(conditions))
 
 
 def number_columns(schema: TableSchema, memory: Mapping[str, int] | None = None) -> TableSchema:
-    """Give static and regular columns their ids: those remembered keep theirs, new ones follow.
+    """Assign ids to static and regular columns: known columns keep theirs, new ones get the next.
 
     Args:
         schema: A schema, numbered or not.
         memory: Column name -> id from an earlier version of the table.
+
+    Returns:
+        The schema with ids.
     """
     ids = dict(memory or {})
     columns = []
@@ -203,7 +206,7 @@ class Keyspace:
 
     Args:
         name: Its name.
-        durable_writes: Without them its writes never reach the commit log.
+        durable_writes: If false, its writes are not in the commit log.
         replication: Options of its strategy.
     """
 
@@ -214,10 +217,10 @@ class Keyspace:
 
 @dataclass(frozen=True)
 class Schemas:
-    """All that is known of a cluster's schema at one moment.
+    """A cluster's schema at a point in time.
 
     Args:
-        keyspaces: By name.
+        keyspaces: Keyspaces by name.
         types: User-defined types by ``keyspace.name``, not frozen.
         tables: Tables and views by ``keyspace.table``.
     """
@@ -233,11 +236,11 @@ class Schemas:
 
 
 def order_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Put columns in the order of a TableSchema, which is that of ``SELECT *``.
+    """Sort columns in the order of a TableSchema, which is that of ``SELECT *``.
 
-    Cassandra keeps static and regular columns sorted, those with a cell per element last, cuts the list
-    before the first of these and merges the halves by name. As its three comparisons treat bytes above 127
-    differently, such names stand where one wouldn't look for them.
+    Cassandra keeps static and regular columns sorted, those with a cell per element last, splits the list
+    before the first of these and merges the halves by name. Its three comparisons treat bytes above 127
+    differently, so the position of such names is unexpected.
     """
     given = list(columns)
     ordered = [
@@ -247,8 +250,8 @@ def order_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
     ]
     for kind in ("static", "regular"):
         stored = sorted((c for c in given if c.kind == kind), key=_stored_order)
-        cut = [_stored_order(c) >= _FIRST_MULTI_CELL for c in stored].count(False)
-        simple, multi_cell = deque(stored[:cut]), deque(stored[cut:])
+        simple_count = [_stored_order(c) >= _FIRST_MULTI_CELL for c in stored].count(False)
+        simple, multi_cell = deque(stored[:simple_count]), deque(stored[simple_count:])
         while simple and multi_cell:
             first = simple if _signed(simple[0]) < _signed(multi_cell[0]) else multi_cell
             ordered.append(first.popleft())
@@ -257,27 +260,27 @@ def order_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
 
 
 def order_as_driver(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Put columns in the order of DataStax's Java driver: regular before static, by name as Java compares it.
+    """Sort columns in the order of DataStax's Java driver: regular before static, by name in Java's order.
 
-    Events made of its metadata have this order.
+    Events that are built from the driver's metadata have this order.
     """
     return tuple(sorted(columns, key=lambda c: (c.kind == "static", c.name.encode("utf-16-be"))))
 
 
 def _stored_order(column: Column) -> tuple[bool, int, bytes]:
-    """Return what sorts columns of one kind as Cassandra's ``ColumnMetadata`` does.
+    """Return a sort key with the order of Cassandra's ``ColumnMetadata`` for columns of one kind.
 
-    It makes the first six bytes of the name a number with the highest bit turned over, as for a comparison
-    with sign, but compares without sign: names that begin outside ASCII come first.
+    It converts the first six bytes of the name to a number and flips the highest bit, as for a signed
+    comparison, but compares unsigned: names that start with a non-ASCII character sort first.
     """
     name = column.name.encode()
     return column.type.multi_cell, int.from_bytes(name[:6].ljust(6, b"\0"), "big") ^ 1 << 47, name
 
 
 _FIRST_MULTI_CELL = (True, 1 << 47, b"")
-"""Where Cassandra looks for the first column with a cell per element: at an empty name."""
+"""Sort key at which Cassandra searches the first column with a cell per element: that of an empty name."""
 
 
 def _signed(column: Column) -> bytes:
-    """Return what sorts names as Java's ``ByteBuffer.compareTo`` does: bytes above 127 are negative."""
+    """Return a sort key with the order of Java's ``ByteBuffer.compareTo``: bytes above 127 are negative."""
     return bytes(byte ^ 0x80 for byte in column.name.encode())

@@ -1,4 +1,4 @@
-"""Arrays that kernels work in, made by whoever calls them: a walker can't make its own."""
+"""Scratch arrays of kernels, which their callers allocate, because a walker can't."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ STACK_COLUMNS = 6
 
 
 class Scratch(NamedTuple):
-    """What is in them means nothing between calls.
+    """Scratch arrays; their contents are undefined between calls.
 
-    ``stack``    a line per open container of a nested value
+    ``stack``    a row per open container of a nested value
     ``digits``   decimal digits of a varint or decimal
     ``limbs``    the same number, 32 bits each
     """
@@ -26,10 +26,13 @@ class Scratch(NamedTuple):
 
 
 def new_scratch(longest: int) -> Scratch:
-    """Make arrays to work in.
+    """Allocate scratch arrays.
 
     Args:
-        longest: Length in bytes of the longest value that a kernel will see.
+        longest: Length in bytes of the longest value.
+
+    Returns:
+        The arrays.
     """
     return Scratch(
         stack=np.empty((MAX_DEPTH, STACK_COLUMNS), np.int64),

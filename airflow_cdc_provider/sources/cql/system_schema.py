@@ -1,8 +1,7 @@
-"""Schemas from the rows of ``system_schema``: over CQL, from a file of JSON rows, or from the log itself.
+"""Build schemas from the rows of ``system_schema``: over CQL, from a file of JSON rows, or from the log.
 
-Rows are mappings of column name to value as ``SELECT JSON`` shows them. Three columns may come in other
-forms as well: ``dropped_time`` as text or as microseconds since 1970, ``id`` as text or UUID, lists as any
-sequence.
+Rows are mappings of column name to value as returned by ``SELECT JSON``. Some columns may have other forms:
+``dropped_time`` as text or as microseconds since 1970, ``id`` as text or UUID, lists as any sequence.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from airflow_cdc_provider.sources.cql.types import freeze, parse_type
 Row = Mapping[str, Any]
 
 TABLES: Final = ("keyspaces", "tables", "columns", "types", "dropped_columns", "views")
-"""The tables of ``system_schema`` that a reader needs."""
+"""The tables of ``system_schema`` that are read."""
 
 SYSTEM_KEYSPACES: Final = frozenset(
     {
@@ -59,10 +58,13 @@ def schemas_from_rows(rows: Mapping[str, Iterable[Row]]) -> Schemas:
     """Build schemas from the rows of each table of ``system_schema``.
 
     Args:
-        rows: Table name (of :data:`TABLES`) -> rows; a table that is not there counts as empty.
+        rows: Table name (of :data:`TABLES`) -> rows; a missing table counts as empty.
+
+    Returns:
+        The schemas.
 
     Raises:
-        SchemaUnknown: A table's type can't be read.
+        SchemaUnknown: A table's type can't be parsed.
     """
     keyspaces = {r["keyspace_name"]: _keyspace(r) for r in rows.get("keyspaces", ())}
     types = _types(rows.get("types", ()))
@@ -82,20 +84,20 @@ def schemas_from_rows(rows: Mapping[str, Iterable[Row]]) -> Schemas:
 def read_rows(session: Any, keyspaces: Sequence[str] | None = None) -> dict[str, list[Row]]:
     """Read the rows of ``system_schema`` over CQL.
 
-    They are read as JSON: the driver's own types fail on some of them (``dropped_time`` beyond year 9999).
+    They are read as JSON: the driver can't decode some values (``dropped_time`` beyond year 9999).
 
     Args:
         session: A session of the Python driver.
-        keyspaces: Only these; default: all but the system's own.
+        keyspaces: Only these; default: all except system keyspaces.
 
     Returns:
         Table name (of :data:`TABLES`) -> rows.
     """
-    wanted = None if keyspaces is None else set(keyspaces)
+    names = None if keyspaces is None else set(keyspaces)
 
     def selected(row: Row) -> bool:
         name = row["keyspace_name"]
-        return name not in SYSTEM_KEYSPACES if wanted is None else name in wanted
+        return name not in SYSTEM_KEYSPACES if names is None else name in names
 
     rows = {}
     for table in TABLES:
@@ -124,15 +126,15 @@ def _keyspace(row: Row) -> Keyspace:
 
 
 def _types(rows: Iterable[Row]) -> dict[str, CqlType]:
-    """Resolve types that use each other, in whatever order they come; leave out what can't be resolved."""
-    waiting = {f"{r['keyspace_name']}.{r['type_name']}": r for r in rows}
+    """Resolve types that use each other, in any order; omit those that can't be resolved."""
+    by_name = {f"{r['keyspace_name']}.{r['type_name']}": r for r in rows}
     types: dict[str, CqlType] = {}
 
     def resolve(full: str, path: tuple[str, ...] = ()) -> CqlType:
         if full not in types:
-            row = waiting.get(full)
+            row = by_name.get(full)
             if row is None or full in path:
-                raise SchemaUnknown(f"there is no type {full}", expected="a row of system_schema.types")
+                raise SchemaUnknown(f"type {full} doesn't exist", expected="a row of system_schema.types")
             lookup = _lookup(row["keyspace_name"], lambda name: resolve(name, (*path, full)))
             texts = row.get("field_types") or ()
             if not all(texts):
@@ -141,8 +143,8 @@ def _types(rows: Iterable[Row]) -> dict[str, CqlType]:
             types[full] = CqlType("udt", inside, fields=tuple(row.get("field_names") or ()), udt=full)
         return types[full]
 
-    for name in waiting:
-        with suppress(SchemaUnknown):  # raised again for a table that uses it; the others need not know
+    for name in by_name:
+        with suppress(SchemaUnknown):  # raised again for a table that uses it
             resolve(name)
     return types
 
@@ -162,18 +164,18 @@ def _table(
 ) -> TableSchema:
     def find(full: str) -> CqlType:
         if full not in types:
-            raise SchemaUnknown(f"there is no type {full}", expected="a row of system_schema.types")
+            raise SchemaUnknown(f"type {full} doesn't exist", expected="a row of system_schema.types")
         return types[full]
 
     lookup = _lookup(name[0], find)
     built = order_columns(_column(c, lookup) for c in columns)
-    gone = {d["column_name"]: _dropped(d, lookup) for d in dropped}
+    dropped_columns = {d["column_name"]: _dropped(d, lookup) for d in dropped}
     return TableSchema(
         keyspace=name[0],
         name=name[1],
         id=str(row.get("id") or "").replace("-", "").lower(),
         columns=built,
-        dropped=gone,
+        dropped=dropped_columns,
         cdc=bool(row.get("cdc")),
         view=view,
         counter="counter" in (row.get("flags") or ()) or any(c.type.name == "counter" for c in built),
@@ -195,19 +197,19 @@ def _definition(
 
 
 def _conditions(where: str) -> list[str]:
-    """Take a view's WHERE apart at each AND outside of texts and quoted names; leave out ``IS NOT NULL``."""
+    """Split a view's WHERE at each AND outside of texts and quoted names; omit ``IS NOT NULL``."""
     parts = re.split(r"""\s+AND\s+(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""", where.strip(), flags=re.IGNORECASE)
     return [part for part in parts if part and not re.search(r"\sIS\s+NOT\s+NULL$", part, re.IGNORECASE)]
 
 
 def _column(row: Row, lookup: Callable[[str], CqlType]) -> Column:
-    kind = _given(row, "kind")
+    kind = _required(row, "kind")
     position = row.get("position")
     return Column(
         name=row["column_name"],
         kind=kind if kind in ("partition_key", "clustering", "static") else "regular",
         position=int(position) if kind in ("partition_key", "clustering") and position is not None else -1,
-        type=parse_type(_given(row, "type"), lookup),
+        type=parse_type(_required(row, "type"), lookup),
         descending=str(row.get("clustering_order", "")).lower() == "desc",
     )
 
@@ -217,20 +219,20 @@ def _dropped(row: Row, lookup: Callable[[str], CqlType]) -> DroppedColumn:
     return DroppedColumn(
         name=row["column_name"],
         kind="static" if row.get("kind") == "static" else "regular",
-        type=parse_type(_given(row, "type"), lookup),
-        dropped_at_us=_microseconds(_given(row, "dropped_time")),
+        type=parse_type(_required(row, "type"), lookup),
+        dropped_at_us=_microseconds(_required(row, "dropped_time")),
     )
 
 
-def _given(row: Row, name: str) -> Any:
-    """Return a value without which a column can't be read: a log may show a part of its row."""
+def _required(row: Row, name: str) -> Any:
+    """Return a required value of a column, whose row may be incomplete in a log."""
     if row.get(name) is None:
-        raise SchemaUnknown(f"nothing tells the {name} of column {row['column_name']}")
+        raise SchemaUnknown(f"the {name} of column {row['column_name']} is unknown")
     return row[name]
 
 
 def _microseconds(value: int | str) -> int:
-    """Read a drop time; text is a CQL timestamp, exact to the millisecond, of any year."""
+    """Parse a drop time; text is a CQL timestamp with milliseconds, of any year."""
     if isinstance(value, int):
         return value
     date, _, time = value.rstrip("Z").partition(" ")

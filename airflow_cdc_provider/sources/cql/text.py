@@ -1,12 +1,11 @@
-"""Values that a lake shows as text, written by kernels exactly as Cassandra itself prints them.
+"""Kernels that format values as text, exactly like Cassandra.
 
-uuid: 8-4-4-4-12 hex digits. inet: ``InetAddress.getHostAddress`` (IPv6 without abbreviation; an IPv6 address
-that maps an IPv4 one is shown as that). varint: decimal digits. decimal: ``BigDecimal.toString``, from which
-scale and unscaled value can be told. duration: CQL's form, such as ``-1y2mo3d4h5m6s7ms8us9ns``; the zero
-duration is empty.
+uuid: 8-4-4-4-12 hex digits. inet: ``InetAddress.getHostAddress`` (IPv6 without abbreviation; IPv4-mapped IPv6
+addresses as IPv4). varint: decimal digits. decimal: ``BigDecimal.toString``, which preserves scale and
+unscaled value. duration: CQL's format, such as ``-1y2mo3d4h5m6s7ms8us9ns``; the zero duration is empty.
 
-Each function takes the value's bytes and an output array with a place, and returns the place after the text.
-What doesn't fit is counted but not written, so a pass over an empty array gives lengths.
+Each function takes the value's bytes and an output array with an offset, and returns the offset after the
+text. Bytes beyond the array's end are counted but not written, so a pass over an empty array returns lengths.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from airflow_cdc_provider.sources.cql.programs import DECIMAL, DURATION, INET, V
 from airflow_cdc_provider.sources.cql.wire import read_i32, read_svint
 
 MALFORMED: Final = -1
-"""Result for bytes that are no value of their type."""
+"""Result for bytes that are not a valid value of their type."""
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _YEAR_UNITS = np.frombuffer(b"y\0mo", np.uint8)
@@ -36,14 +35,14 @@ def write_text(op, data, start, end, scratch, out, position):  # type: ignore[no
     Args:
         op: One of VARINT, DECIMAL, DURATION, INET and the three kinds of UUID.
         data: uint8 array.
-        start: Where the value begins.
-        end: Where it ends.
-        scratch: For values of that length.
+        start: Offset of the value.
+        end: End of the value.
+        scratch: Scratch arrays for values of that length.
         out: uint8 array to write to.
-        position: Where to write.
+        position: Offset at which to write.
 
     Returns:
-        The place after the text, or :data:`MALFORMED`.
+        The offset after the text, or :data:`MALFORMED`.
     """
     if op == VARINT:
         return _write_number(data, start, end, scratch, out, position)
@@ -112,7 +111,7 @@ def _write_inet(data, start, end, out, position):  # type: ignore[no-untyped-def
 
 @walker
 def _write_unsigned(value, out, position):  # type: ignore[no-untyped-def]
-    """Write a number that isn't negative."""
+    """Write a non-negative number."""
     power = np.int64(1)
     while value // power >= 10:
         power *= 10
@@ -188,7 +187,7 @@ def _write_duration(data, start, end, out, position):  # type: ignore[no-untyped
     if days != 0:
         position = _write_unsigned(abs(days), out, position)
         position = _put(out, position, 0x64)
-    # The least number has no positive twin; Java's Math.abs leaves it, and then prints no unit at all.
+    # abs of the least number is negative, as with Java's Math.abs; then no unit is written.
     rest = abs(nanoseconds)
     for unit in range(6):
         divisor = _TIME_DIVISORS[unit]

@@ -1,7 +1,7 @@
-"""CQL types: from text (CQL, or a Java class name) to :class:`CqlType`, and back.
+"""Parse CQL types from text (CQL, or a Java class name) to :class:`CqlType`, and format them.
 
-Inside another type everything is frozen in effect, so the parser marks it so; two sources that spell the same
-type differently (``list<frozen<set<int>>>``, a Java class) give equal types.
+Nested types are always frozen in effect, so the parser marks them as frozen; different spellings of the same
+type (``list<frozen<set<int>>>``, a Java class) yield equal types.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ FIXED_LENGTHS: Final = {
     "timeuuid": 16,
     "empty": 0,
 }
-"""Types whose values stand bare in simple cells and clusterings (``AbstractType.valueLengthIfFixed``). The
-others are led by their length, even those whose size never changes, such as smallint and date."""
+"""Types whose values have no length prefix in simple cells and clusterings
+(``AbstractType.valueLengthIfFixed``). All others have one, even those of constant size, such as smallint and
+date."""
 
 _SCALARS = """
     ascii bigint blob boolean counter date decimal double duration empty float inet int smallint text time
@@ -65,24 +66,27 @@ _JAVA_SCALARS: Final = {
 _JAVA_NESTED: Final = {"ListType": "list", "SetType": "set", "MapType": "map", "TupleType": "tuple"}
 
 UdtLookup = Callable[[str], CqlType]
-"""Gives a user-defined type by its name, with or without ``keyspace.``; raises SchemaUnknown."""
+"""Returns a user-defined type by its name, with or without ``keyspace.``; raises SchemaUnknown."""
 
 
 def no_udts(name: str) -> CqlType:
-    """Refuse every user-defined type: the lookup of schemas that have none."""
-    raise SchemaUnknown(f"there is no type {name}", expected="a CQL type or a type created before")
+    """Reject every user-defined type: the lookup of schemas without any."""
+    raise SchemaUnknown(f"type {name} doesn't exist", expected="a CQL type or a type created before")
 
 
 def parse_type(text: str, udt: UdtLookup = no_udts) -> CqlType:
-    """Parse a type as CQL and ``system_schema`` write it.
+    """Parse a type in the format of CQL and ``system_schema``.
 
     Args:
-        text: For example ``map<text, frozen<list<int>>>``, ``"My Type"``, ``vector<float, 3>``, or a Java
-            class in quotes as custom types have it.
-        udt: Gives user-defined types by name.
+        text: For example ``map<text, frozen<list<int>>>``, ``"My Type"``, ``vector<float, 3>``, or a quoted
+            Java class for a custom type.
+        udt: Returns user-defined types by name.
+
+    Returns:
+        The type.
 
     Raises:
-        SchemaUnknown: The text is no type, or names one that is not known.
+        SchemaUnknown: The text is not a type, or contains an unknown one.
     """
     parser = _CqlParser(text, udt)
     parsed = parser.type()
@@ -93,7 +97,13 @@ def parse_type(text: str, udt: UdtLookup = no_udts) -> CqlType:
 def parse_java_type(text: str) -> CqlType:
     """Parse a Java class name with its parameters, such as ``org...ReversedType(org...Int32Type)``.
 
-    A class that is not Cassandra's own gives a ``custom`` type.
+    A class that is not one of Cassandra's becomes a ``custom`` type.
+
+    Args:
+        text: The class name.
+
+    Returns:
+        The type.
 
     Raises:
         SchemaUnknown: The text is not well-formed.
@@ -105,12 +115,12 @@ def parse_java_type(text: str) -> CqlType:
 
 
 def freeze(cql_type: CqlType) -> CqlType:
-    """Return the type as it is inside another one."""
+    """Return the type as nested in another type."""
     return replace(cql_type, frozen=True) if cql_type.name in _FREEZABLE else cql_type
 
 
 def fixed_length(cql_type: CqlType) -> int:
-    """Return the length of values that stand bare, or -1 for those led by a length."""
+    """Return the length of values without a length prefix, or -1 for values with one."""
     if cql_type.name == "vector":
         element = fixed_length(cql_type.parameters[0])
         return element * cql_type.dimensions if element >= 0 else -1
@@ -120,7 +130,7 @@ def fixed_length(cql_type: CqlType) -> int:
 
 
 def to_cql(cql_type: CqlType) -> str:
-    """Write a type as CQL does; user-defined types by name without keyspace."""
+    """Format a type as CQL; user-defined types by name without keyspace."""
     inside = ", ".join(to_cql(p) for p in cql_type.parameters)
     match cql_type.name:
         case "custom":
@@ -137,14 +147,14 @@ def to_cql(cql_type: CqlType) -> str:
 
 
 def quote_name(name: str) -> str:
-    """Write an identifier, in quotes unless it is plain lower case."""
+    """Format an identifier, in quotes unless it is plain lower case."""
     if re.fullmatch(r"[a-z][a-z0-9_]*", name) and name not in RESERVED:
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 def cql_name(full_name: str) -> str:
-    """Write ``keyspace.table`` as CQL does, each part quoted where it must be."""
+    """Format ``keyspace.table`` as CQL, each part quoted if necessary."""
     return ".".join(map(quote_name, full_name.split(".", 1)))
 
 
@@ -155,7 +165,7 @@ _RESERVED = """
     table to token truncate unlogged unset update use using view where with
 """
 RESERVED: Final = frozenset(_RESERVED.split())
-"""Words that name nothing without quotes."""
+"""Words that require quotes as names."""
 
 
 class _Parser:
@@ -175,7 +185,7 @@ class _Parser:
         self.position = 0
 
     def error(self) -> SchemaUnknown:
-        return SchemaUnknown(f"{self.text!r} is no type that this version can read")
+        return SchemaUnknown(f"{self.text!r} is not a supported type")
 
     def peek(self) -> str:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
@@ -211,7 +221,7 @@ class _CqlParser(_Parser):
         if name == "varchar":
             name = "text"
         if self.peek() == "<":
-            return self.parameterised(name)
+            return self.parameterized(name)
         if name in SCALARS:
             return CqlType(name)
         return self.udt(name)
@@ -223,7 +233,7 @@ class _CqlParser(_Parser):
             name = f"{name}.{_unquote(self.take())}"
         return name
 
-    def parameterised(self, name: str) -> CqlType:
+    def parameterized(self, name: str) -> CqlType:
         self.take("<")
         inside = [self.type()]
         dimensions = 0
@@ -286,7 +296,7 @@ class _JavaParser(_Parser):
         return CqlType("udt", tuple(types), fields=tuple(fields), udt=f"{keyspace}.{name}")
 
     def raw_parameters(self) -> str:
-        """Take what stands in parentheses after a class of others, as it is."""
+        """Return the parenthesized text after a third-party class, verbatim."""
         if self.peek() != "(":
             return ""
         words, depth = [], 0

@@ -1,7 +1,7 @@
-"""Values of any CQL type, wherever they lie in a buffer, as Arrow arrays of their lake types.
+"""Decode values of any CQL type, at any offsets of a buffer, to Arrow arrays of their lake types.
 
-Scalars are made by a kernel for their type (:mod:`.scalars`), nested values by taking them apart down to
-scalars (:mod:`.nested`), which are made by the same kernels.
+Scalars are decoded by a kernel for their type (:mod:`.scalars`); nested values are split into scalars
+(:mod:`.nested`), which are decoded by the same kernels.
 """
 
 from __future__ import annotations
@@ -47,29 +47,32 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """Shows values of some types. Picklable.
+    """Decodes values of a list of types. Picklable.
 
     Args:
-        types: The types. Values of multi-cell ones are cell rows, of others what the native protocol sends.
-        lake: Choices of lake types.
+        types: The types. Values of multi-cell types are cell rows, others are in the native protocol's
+        format. lake: Choices of lake types.
     """
 
     types: tuple[CqlType, ...]
     lake: LakeTypes = field(default_factory=LakeTypes)
 
     def array(self, number: int, data: Bytes, starts: Numbers, lengths: Numbers, where: str) -> pa.Array:
-        """Show values as an Arrow array.
+        """Decode values to an Arrow array.
 
         Args:
-            number: Which of the types they are of.
-            data: Bytes that hold them.
-            starts: Where each begins.
+            number: Number of their type.
+            data: Bytes with the values.
+            starts: Offset of each value.
             lengths: Their lengths, -1 for null.
-            where: Names the column in errors.
+            where: The column, for errors.
+
+        Returns:
+            The array.
 
         Raises:
-            CorruptInput: Bytes that are no value of the type.
-            ConfigurationError: A value can't be shown exactly, or the array would be larger than 2 GiB.
+            CorruptInput: Bytes are not a valid value of the type.
+            ConfigurationError: A value can't be represented exactly, or the array would exceed 2 GiB.
         """
         cql_type = self.types[number]
         op = int(self._compiled.nodes[number, OP])
@@ -79,34 +82,34 @@ class ValueColumns:
 
     @cached_property
     def _compiled(self) -> Programs:
-        """The types and that of the paths of lists, as they are shown; then the same as stored.
+        """The types and that of list paths, first as decoded, then as stored.
 
-        Elements are sorted by the order of what is stored.
+        Elements are sorted by the order of their stored type.
         """
         programs = compile_types([*self.types, CqlType("timeuuid")])
-        shown, stored = programs.nodes.copy(), programs.nodes.copy()
+        decoded, stored = programs.nodes.copy(), programs.nodes.copy()
         stored[:, FIRST_CHILD] += len(stored)
-        ops = shown[:, OP]
+        ops = decoded[:, OP]
         if self.lake.timestamps == "milliseconds":
-            # A time is 64 bits shown as they are, which is what milliseconds need.
+            # A time is 64 bits without conversion, like milliseconds.
             ops[ops == OPS["timestamp"]] = OPS["time"]
         ops[np.isin(ops, [OPS[name] for name in self.lake.native])] = OPS["blob"]
-        return Programs(np.concatenate([shown, stored]), programs.roots)
+        return Programs(np.concatenate([decoded, stored]), programs.roots)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is compiled."""
+        """Omit compiled attributes."""
         return {"types": self.types, "lake": self.lake}
 
 
 class _NestedColumn:
-    """Makes the array of a column of a nested type.
+    """Decodes a column of a nested type.
 
     Args:
-        programs: The table's types as a projection compiles them.
+        programs: The table's compiled types.
         root: The column's node.
         cql_type: Its type.
         types: Choices of lake types.
-        where: Names the column in errors.
+        where: The column, for errors.
     """
 
     def __init__(
@@ -121,21 +124,19 @@ class _NestedColumn:
         self.where = where
 
     def array(self, data: Bytes, starts: Numbers, lengths: Numbers) -> pa.Array:
-        """Show values as an Arrow array."""
-        nothing = np.empty(0, np.int64)
+        """Decode values to an Arrow array."""
+        empty = np.empty(0, np.int64)
         first = np.zeros(len(self.nodes), np.int64)
-        counting = Parts(False, first, nothing, nothing, np.zeros(len(self.nodes), np.int64))
-        self._take_apart(data, starts, lengths, counting)
+        counting = Parts(False, first, empty, empty, np.zeros(len(self.nodes), np.int64))
+        self._locate(data, starts, lengths, counting)
         check_size(int(counting.counts.max()), self.where)
         first[1:] = np.cumsum(counting.counts)[:-1]
-        places = int(counting.counts.sum())
-        parts = Parts(
-            True, first, np.empty(places, np.int64), np.empty(places, np.int64), np.zeros_like(first)
-        )
-        self._take_apart(data, starts, lengths, parts)
+        spans = int(counting.counts.sum())
+        parts = Parts(True, first, np.empty(spans, np.int64), np.empty(spans, np.int64), np.zeros_like(first))
+        self._locate(data, starts, lengths, parts)
         return self._node(self.root, self.type, data, parts)
 
-    def _take_apart(self, data: Bytes, starts: Numbers, lengths: Numbers, parts: Parts) -> None:
+    def _locate(self, data: Bytes, starts: Numbers, lengths: Numbers, parts: Parts) -> None:
         longest = int(lengths.max(initial=0))
         scratch = new_scratch(longest)
         if not self.type.multi_cell:
@@ -144,26 +145,26 @@ class _NestedColumn:
             most = longest // CELL_HEADER_BYTES
             elements = int(self.nodes[self.root, FIRST_CHILD]) + self.stored
             order = self.paths if self.type.name == "list" else elements
-            status, room = NO_SPACE, 2 * longest + 64
+            status, path_bytes = NO_SPACE, 2 * longest + 64
             while status == NO_SPACE:
                 parts.counts[:] = 0
-                sorting = new_sorting(most, room)
+                sorting = new_sorting(most, path_bytes)
                 status, row = locate_elements(
                     self.nodes, self.root, order, data, starts, lengths, sorting, scratch, parts
                 )
-                room *= 2
+                path_bytes *= 2
         if status == NULL_KEY:
             raise ConfigurationError(
-                f"{self.where} has a map with an empty key of a type that has no empty value",
+                f"{self.where} has a map with an empty key of a type without empty values",
                 found=f"row {row} of a batch",
-                expected="keys that are values of their type",
+                expected="keys that are not empty",
                 remedy="delete the entry in the database, or exclude the table",
             )
         if status != OK:
-            raise CorruptInput(f"{self.where} can't be shown: row {row} of a batch breaks its format")
+            raise CorruptInput(f"{self.where} can't be decoded: row {row} of a batch breaks its format")
 
     def _node(self, node: int, cql_type: CqlType, data: Bytes, parts: Parts) -> pa.Array:
-        """Make the array of a node and all under it."""
+        """Build the array of a node and its descendants."""
         op, count = int(self.nodes[node, OP]), int(parts.counts[node])
         here = slice(int(parts.first[node]), int(parts.first[node]) + count)
         starts, lengths = parts.starts[here], parts.lengths[here]

@@ -1,7 +1,6 @@
-"""Big-endian numbers and variable-length integers in byte arrays. Callers check bounds before they read.
+"""Read big-endian numbers and variable-length integers in byte arrays. Callers check bounds first.
 
-Bytes are spelled out and offsets said not to be negative for the reason in
-:mod:`airflow_cdc_provider.changes.byte_kernels`.
+For unrolled bytes and masked offsets see :mod:`airflow_cdc_provider.changes.byte_kernels`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
     """Read an unsigned variable-length integer (``VIntCoding``).
 
     Returns:
-        The value, its 64 bits as int64, and the place after it; -1 as the place if the bytes end too early.
+        The value, its 64 bits as int64, and the offset after it; offset -1 if the bytes are truncated.
     """
     if at >= end:
         return np.int64(0), np.int64(-1)
@@ -76,7 +75,7 @@ def read_uvint(data, at, end):  # type: ignore[no-untyped-def]
 
 @walker
 def read_svint(data, at, end):  # type: ignore[no-untyped-def]
-    """Read a zig-zag variable-length integer; returns as :func:`read_uvint` does."""
+    """Read a zig-zag variable-length integer; returns as :func:`read_uvint`."""
     value, after = read_uvint(data, at, end)
     low = value & 1
     half = (value >> 1) & 0x7FFFFFFFFFFFFFFF
@@ -85,10 +84,10 @@ def read_svint(data, at, end):  # type: ignore[no-untyped-def]
 
 @walker
 def next_part(data, at, end):  # type: ignore[no-untyped-def]
-    """Step over one part of a frozen value: int32 length, then its bytes.
+    """Locate one part of a frozen value: int32 length, then its bytes.
 
     Returns:
-        Where its bytes begin, its length (-1: null), and the place after it; -1 as the place if the bytes are
+        The offset of its bytes, its length (-1: null), and the offset after it, -1 if the bytes are
         malformed.
     """
     if at + 4 > end:

@@ -45,7 +45,7 @@ class Secured:
             **more,
         }
 
-    def ask(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> tuple[bool, str]:
+    def check_connection(self, monkeypatch: pytest.MonkeyPatch, extra: Mapping[str, Any]) -> tuple[bool, str]:
         """Test the connection by the hook, as the button of Airflow's form does."""
         values = {"conn_type": "cdc_cassandra", "host": self.host, "port": self.port, "extra": dict(extra)}
         monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(values))
@@ -76,7 +76,7 @@ def test_debeziums_settings_file_opens_a_connection(
         "cipherSuites": AES_256,
     }
     file.write_text("".join(f"{name}={value}\n" for name, value in secured.java(**more).items()))
-    good, text = secured.ask(monkeypatch, {"tls": True, "tls_config_file": str(file)})
+    good, text = secured.check_connection(monkeypatch, {"tls": True, "tls_config_file": str(file)})
     assert good, text
     with CassandraCdcHook("secured") as session:
         pool = next(iter(session._pools.values()))
@@ -90,9 +90,9 @@ def test_debeziums_settings_file_opens_a_connection(
 def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    good, text = secured.ask(monkeypatch, secured.java(kind))
+    good, text = secured.check_connection(monkeypatch, secured.java(kind))
     assert good, text
-    good, text = secured.ask(
+    good, text = secured.check_connection(
         monkeypatch, {**secured.java(kind), "trustStore.location": secured.store("nodes.jceks")}
     )
     assert good, text
@@ -102,38 +102,38 @@ def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
 def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, own, nodes = pem_files(secured.folder, tmp_path)
     pem = {"tls": True, "tls_ca_file": nodes, "tls_certificate_file": own, "tls_key_file": key}
-    good, text = secured.ask(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
+    good, text = secured.check_connection(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
     assert good, text
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS doesn't fit|got no answer"),
-        ({"trustStore.location": "clients.jks"}, "failed: TLS doesn't fit"),
+        ({"keyStore.location": "", "keyStore.password": ""}, "failed: TLS error|got no response"),
+        ({"trustStore.location": "clients.jks"}, "failed: TLS error"),
         (
             {"keyStore.password": "s3cr3t-other"},
             r"keyStore .* can't be opened: expected its password, as keyStore\.password",
         ),
         ({"trustStore.location": "nowhere.jks"}, "trustStore .* can't be read: found No such file"),
-        ({"cipherSuites": "TLS_NO_SUCH_WITH_SUITE"}, "OpenSSL doesn't know: NO-SUCH-SUITE"),
-        ({"cipherSuites": "TLS_AES_256_GCM_SHA384"}, "Python can't choose among them"),
-        ({"keyStore.type": "BKS"}, "keyStore.type is wrong: expected one of JKS, PKCS12, JCEKS"),
+        ({"cipherSuites": "TLS_NO_SUCH_WITH_SUITE"}, "unknown to OpenSSL: NO-SUCH-SUITE"),
+        ({"cipherSuites": "TLS_AES_256_GCM_SHA384"}, "Python can't restrict them"),
+        ({"keyStore.type": "BKS"}, "invalid value for keyStore.type: expected one of JKS, PKCS12, JCEKS"),
     ],
 )
 @pytest.mark.covers("CAS-DEPLOY-06")
-def test_what_does_not_fit_is_reported_without_a_secret(
+def test_tls_errors_are_reported_without_a_secret(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], message: str
 ) -> None:
     changed = {n: secured.store(v) if v and n.endswith("location") else v for n, v in change.items()}
-    good, text = secured.ask(monkeypatch, {**secured.java(), **changed})
+    good, text = secured.check_connection(monkeypatch, {**secured.java(), **changed})
     assert not good
     assert re.search(message, text), text
     assert WORD not in text
     assert "s3cr3t" not in text
 
 
-def test_any_bit_of_a_keystore_that_is_changed_is_reported(secured: Secured, tmp_path: Path) -> None:
+def test_any_changed_bit_of_a_keystore_is_detected(secured: Secured, tmp_path: Path) -> None:
     data = (secured.folder / "client.jks").read_bytes()
     for place in range(0, len(data), 97):
         damaged = tmp_path / "damaged.jks"
@@ -143,7 +143,7 @@ def test_any_bit_of_a_keystore_that_is_changed_is_reported(secured: Secured, tmp
 
 
 @pytest.mark.covers("CAS-DEPLOY-06")
-def test_a_settings_file_may_be_as_lax_as_java_takes_it(
+def test_a_settings_file_may_be_as_lax_as_java_allows(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trust store without its password, types in small letters, Latin-1, and Java's suite that is none."""
@@ -159,5 +159,5 @@ def test_a_settings_file_may_be_as_lax_as_java_takes_it(
     }
     file = tmp_path / "ssl.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "latin-1")
-    good, text = secured.ask(monkeypatch, {"tls_config_file": str(file)})
+    good, text = secured.check_connection(monkeypatch, {"tls_config_file": str(file)})
     assert good, text

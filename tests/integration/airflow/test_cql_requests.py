@@ -24,7 +24,7 @@ EACH = 50
 
 
 @pytest.mark.covers("CAS-METRIC-12")
-def test_the_hook_reports_number_and_time_of_its_requests(
+def test_the_hook_returns_number_and_latency_of_its_requests(
     cassandra_server: CassandraServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"conn_type": "cdc_cassandra", "host": cassandra_server.host, "port": cassandra_server.port}
@@ -34,7 +34,7 @@ def test_the_hook_reports_number_and_time_of_its_requests(
 
     with hook as session:
 
-        def ask(_: int) -> list[float]:
+        def request(_: int) -> list[float]:
             seconds = []
             for _ in range(EACH):
                 began = time.perf_counter()
@@ -43,7 +43,7 @@ def test_the_hook_reports_number_and_time_of_its_requests(
             return seconds
 
         with ThreadPoolExecutor(THREADS) as pool:
-            seen = sorted(one for part in pool.map(ask, range(THREADS)) for one in part)
+            seen = sorted(one for part in pool.map(request, range(THREADS)) for one in part)
         numbers = hook.request_numbers()
         for _ in range(3):
             with pytest.raises(Exception, match="nowhere"):
@@ -54,7 +54,7 @@ def test_the_hook_reports_number_and_time_of_its_requests(
     assert numbers.p50_seconds is not None
     assert numbers.p99_seconds is not None
     assert numbers.max_seconds is not None
-    # Each is part of what its caller waited; a bucket is at most 9 % too high.
+    # Each latency is part of its caller's wait; a bucket is at most 9 % too high.
     assert 0 < numbers.mean_seconds <= sum(seen) / len(seen)
     assert numbers.p50_seconds <= seen[len(seen) // 2] * 1.1
     assert 0 < numbers.p50_seconds <= numbers.p99_seconds <= numbers.max_seconds <= seen[-1]

@@ -68,9 +68,7 @@ def test_debeziums_driver_file_and_extras_reach_sessions_and_jobs(
         source.close()
 
     file.write_text(f"{file.read_text()}\nadvanced.netty.size = {WORD}")
-    with pytest.raises(
-        ConfigurationError, match=r"setting advanced\.netty\.size in .* can't be followed"
-    ) as no:
+    with pytest.raises(ConfigurationError, match=r"unsupported setting advanced\.netty\.size in ") as no:
         hook_for(connector, "from_file").get_conn()
     good, text = hook_for(connector, "from_file").test_connection()
     assert not good

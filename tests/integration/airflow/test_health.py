@@ -71,7 +71,7 @@ def test_reader_and_session_are_reported_after_a_run_and_without_a_cluster(
 
     nobody = {"conn_type": "cdc_cassandra", "host": "127.0.0.1", "port": 9, "password": "s3cr3t-word"}
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(nobody))
-    with pytest.raises(TransientError, match=r"connecting to 127\.0\.0\.1 got no answer"):
+    with pytest.raises(TransientError, match=r"connecting to 127\.0\.0\.1 got no response"):
         look(small_shop, context)
     report = context.xcom["return_value"]
     assert (report["reader"]["ok"], report["session"]["ok"]) == (True, False)

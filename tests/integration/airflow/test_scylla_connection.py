@@ -228,10 +228,10 @@ def test_each_of_the_connectors_properties_of_tls_has_its_effect(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"scylla.ssl.enabled": "false"}, "got no answer"),
+        ({"scylla.ssl.enabled": "false"}, "got no response"),
         ({"scylla.ssl.enabled": "yes"}, "expected true or false"),
-        ({"scylla.ssl.keystore.path": "", "scylla.ssl.keystore.password": ""}, "failed: TLS|got no answer"),
-        ({"scylla.ssl.truststore.path": "clients.jks"}, "failed: TLS doesn't fit"),
+        ({"scylla.ssl.keystore.path": "", "scylla.ssl.keystore.password": ""}, "failed: TLS|got no response"),
+        ({"scylla.ssl.truststore.path": "clients.jks"}, "failed: TLS error"),
         ({"scylla.ssl.keystore.password": "s3cr3t-other"}, "can't be opened"),
     ],
 )
@@ -253,11 +253,11 @@ def test_a_rejected_login_is_reported_without_the_password(
 ) -> None:
     good, text = secured.check(monkeypatch, secured.keystores(), **values)
     assert not good
-    assert "the login was refused" in text
+    assert "the login was rejected" in text
     assert "s3cr3t" not in text
     source = source_of(secured, secured.hook(monkeypatch, secured.keystores(), **values))
     assert [f.level for f in source.check()] == ["error"]
-    with pytest.raises(ConfigurationError, match="the login was refused"):
+    with pytest.raises(ConfigurationError, match="the login was rejected"):
         source.head()
 
 

@@ -1,4 +1,4 @@
-"""Two Cassandra nodes, each a feed of its own: the mirror equals what both hold together."""
+"""Two Cassandra nodes, each a separate feed: the mirror equals the merge of both."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _live_through(
 
 
 @pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03", "CAS-ANL-01", "DSX-CON-02")
-def test_mirrors_equal_what_two_nodes_hold_together(
+def test_mirrors_equal_the_merge_of_two_nodes(
     spark: SparkSession, run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
 ) -> None:
     _live_through(spark, run_stage, pair, keyspaces, random.Random(1), count=120)
@@ -204,14 +204,14 @@ def test_mirrors_equal_what_two_nodes_hold_together(
 
 @pytest.mark.long
 @pytest.mark.covers("CAS-LIM-02", "CAS-LIM-03")
-def test_mirrors_equal_what_two_nodes_hold_whatever_happens_in_between(
+def test_mirrors_equal_the_merge_of_two_nodes_with_any_events_in_between(
     spark: SparkSession, run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
 ) -> None:
     for seed in range(100, 106):
         _live_through(spark, run_stage, pair, keyspaces, random.Random(seed), count=400)
 
 
-def test_snapshot_after_a_truncate_counts_though_no_segment_tells_of_it(
+def test_snapshot_after_a_truncate_counts_though_no_segment_contains_it(
     spark: SparkSession, run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
 ) -> None:
     table, mirror = f"{keyspaces[0]}.plain", f"{keyspaces[0]}.{keyspaces[0]}_plain"
@@ -241,7 +241,7 @@ def test_snapshot_after_a_truncate_counts_though_no_segment_tells_of_it(
 
 
 @pytest.mark.covers("DSX-CON-04", "DSX-AGT-05")
-def test_copies_of_a_second_replica_are_counted_and_so_are_the_segments_of_each_node(
+def test_duplicates_of_a_second_replica_and_the_segments_of_each_node_are_counted(
     run_stage: RunStage, pair: Pair, keyspaces: tuple[str, str]
 ) -> None:
     one, two = (f"{keyspace}.plain" for keyspace in keyspaces)

@@ -45,7 +45,7 @@ def test_executors_read_encrypted_segments_with_the_drivers_key(
     monkeypatch.setenv("CDC_TEST_KEYSTORE_WORD", "cassandra")
     result = run_stage("capture", declaration, {})
 
-    wanted = [u for u in full.updates() if u["table"].startswith("wide") or u["table"] == "big"]
+    selected = [u for u in full.updates() if u["table"].startswith("wide") or u["table"] == "big"]
     kinds = spark.table(f"lake.{name}.{name}_changes").where("kind = 'change'").groupBy("source_table")
-    assert sum(row["count"] for row in kinds.count().collect()) == len(wanted) > 50
+    assert sum(row["count"] for row in kinds.count().collect()) == len(selected) > 50
     assert result.ok

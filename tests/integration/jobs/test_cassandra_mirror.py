@@ -54,12 +54,12 @@ def test_mirrors_equal_tables_after_random_statements_read_from_the_log_alone(sh
         outcome = shop.stage("sync")
         assert outcome.changes > 300
         assert not any(t.undecodable or t.snapshot_rows or t.doubtful for t in outcome.tables)
-        assert not any("read again" in t.note for t in outcome.tables), "nothing is asked of the tables"
+        assert not any("read again" in t.note for t in outcome.tables), "no table is queried"
         assert assert_mirrors_equal(shop) > 10
     assert shop.stage("verify").ok
 
 
-def test_growing_segment_is_read_up_to_what_is_durable(shop: Shop) -> None:
+def test_growing_segment_is_read_up_to_its_durable_position(shop: Shop) -> None:
     shop.declare(snapshot={"mode": "never"})
     for seed in range(10, 14):
         write(shop, seed, count=60)
@@ -135,7 +135,7 @@ def test_snapshot_and_log_together_equal_the_table(shop: Shop) -> None:
 
 @pytest.mark.covers("CAS-FAULT-05", "CAS-SNAP-08")
 @pytest.mark.long
-def test_a_sync_that_ends_at_any_boundary_is_made_good_by_the_next(
+def test_a_sync_that_ends_at_any_boundary_is_completed_by_the_next(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_RANGES_PER_CORE", "_MOST_RANGES_PER_CORE"):
@@ -179,7 +179,7 @@ def test_a_sync_that_ends_at_any_boundary_is_made_good_by_the_next(
 
 
 @pytest.mark.covers("CAS-FAULT-01")
-def test_a_wrong_address_is_named_and_the_next_run_goes_on(shop: Shop) -> None:
+def test_a_wrong_address_is_reported_and_the_next_run_resumes(shop: Shop) -> None:
     shop.declare(tables=[rf"{shop.keyspace}\.plain"])
     shop.run("INSERT INTO plain (id, a) VALUES (1, 'before')")
     settle(shop)
@@ -207,12 +207,12 @@ def _kill_and_recover(shop: Shop, application: Application, kills: int) -> None:
     outcome = application.wait(application.start("sync", shop.declaration, shop.connection))
     assert outcome.ok, outcome.error
     assert_mirrors_equal(shop)
-    places = shop.changes().select("source_table", "origin", "position")
-    assert places.distinct().count() == places.count() > 100, "what was committed is not captured again"
+    positions = shop.changes().select("source_table", "origin", "position")
+    assert positions.distinct().count() == positions.count() > 100, "what was committed is not captured again"
 
 
 @pytest.mark.covers("CAS-FAULT-04", "CAS-FAULT-05", "DSX-AGT-01", "CAS-SNAP-08")
-def test_killed_sync_is_made_good_by_the_next_run(shop: Shop, application: Application) -> None:
+def test_killed_sync_is_completed_by_the_next_run(shop: Shop, application: Application) -> None:
     _kill_and_recover(shop, application, kills=2)
 
 

@@ -1,4 +1,4 @@
-"""Materialized views: counted and passed over, unless they are named; then mirrored like tables."""
+"""Materialized views: counted and skipped, unless they are named; then mirrored like tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 def declare(shop: Shop, **more: Any) -> None:
-    """Name all views beside the pattern of the keyspace."""
+    """Name all views in addition to the pattern of the keyspace."""
     names = [rf"{shop.keyspace}\.{name}" for name in VIEWS]
     shop.declare(tables=[rf"{shop.keyspace}\..*", *names], **more)
 
@@ -30,17 +30,20 @@ def assert_mirrors_equal_views(shop: Shop) -> int:
         keys = [column.name for column in (*view.partition_key, *view.clustering_key)]
         frame = shop.mirror(name).drop(MIRROR_COLUMN)
         found = {tuple(row[k] for k in keys): row for row in frame.collect()}
-        shown = {
+        selected_rows = {
             tuple(getattr(row, k) for k in keys): row
             for row in shop.session.execute(f"SELECT * FROM {shop.table_name(name)}", timeout=60)
         }
         assert frame.count() == len(found), f"{name} holds a row twice"
-        lacks, excess = sorted(shown.keys() - found.keys()), sorted(found.keys() - shown.keys())
+        lacks, excess = (
+            sorted(selected_rows.keys() - found.keys()),
+            sorted(found.keys() - selected_rows.keys()),
+        )
         assert not (lacks or excess), f"{name} lacks {lacks} and has {excess} too many"
-        for key, row in shown.items():
+        for key, row in selected_rows.items():
             for column in row._fields:
                 assert same(getattr(row, column), found[key][column]), (name, key, column, row, found[key])
-        count += len(shown)
+        count += len(selected_rows)
     return count
 
 
@@ -56,14 +59,14 @@ def test_mirrors_equal_named_views_after_random_updates_of_their_base_read_from_
     create(shop.session, shop.keyspace)
     declare(shop, snapshot={"mode": "never"})
     rng = random.Random(1)
-    shown = 0
+    selected_rows = 0
     for _ in range(2):
         write(shop.session, shop.keyspace, rng, 200)
         settle(shop)
         outcome = shop.stage("sync")
         assert not any(t.error or t.undecodable or t.snapshot_rows for t in outcome.tables)
-        shown += assert_mirrors_equal_views(shop)
-    assert shown > 20
+        selected_rows += assert_mirrors_equal_views(shop)
+    assert selected_rows > 20
     assert {t.table for t in outcome.tables} == {shop.table_name(name) for name in ("base", *VIEWS)}
     assert shop.stage("verify").ok
 
@@ -74,7 +77,7 @@ def test_mirrors_equal_named_views_that_begin_with_a_snapshot(shop: Shop, tmp_pa
     rng = random.Random(2)
     write(shop.session, shop.keyspace, rng, 150)
     settle(shop)
-    # A landing folder that begins empty: nothing is known of what was written so far.
+    # A landing folder that starts empty: it has none of the earlier writes.
     late = tmp_path / "late"
     late.mkdir()
     declare(shop, source={"cdc_raw": str(late)})

@@ -51,7 +51,7 @@ class Topic:
         return result, {} if table.note == "equal" else json.loads(table.note)
 
 
-def told_differences(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def reported_differences(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     lines = [one.getMessage() for one in caplog.records if " differs: " in one.getMessage()]
     caplog.clear()
     return [json.loads(line.partition(" differs: ")[2]) for line in lines]
@@ -103,26 +103,26 @@ def test_a_topic_of_cells_equals_its_mirror_until_its_records_are_wrong(
     topic = Topic(shop, kafka_server, "orders")
     result, note = topic.compare()
     assert result.ok, (result.error, note)
-    # a: 0, 1, 2, 9 and statics; b: 8; c: statics, for a range of it was deleted after its rows were told.
+    # a: 0, 1, 2, 9 and static columns; b: 8; c: static columns, a range was deleted after its rows' events.
     assert counts(note) == (7, 0, 0, 0)
     assert (note["not_compared"], note["columns_not_compared"]) == (4, ["tags"])
     caplog.clear()
 
-    wrong, gone, extra = (topic.key(shop="a", n=n) for n in (0, 1, 3))
+    wrong, deleted, extra = (topic.key(shop="a", n=n) for n in (0, 1, 3))
     static = topic.key(shop="c", n=None)
     topic.forge("u", wrong, {"amount": cell(7.25), "note": cell(None)})
-    topic.forge("d", gone, {"amount": cell(None)})
+    topic.forge("d", deleted, {"amount": cell(None)})
     topic.forge("u", extra, {"note": cell("back")})
     topic.forge("u", static, {"owner": cell("secret")})
     with caplog.at_level(logging.WARNING):
         result, note = topic.compare()
     assert (result.ok, result.error_code) == (False, "DIFFERENT")
     assert counts(note) == (4, 1, 1, 2)
-    found = told_differences(caplog)
+    found = reported_differences(caplog)
     assert sorted(found, key=repr) == sorted(
         [
             {"key": extra, "only": "topic"},
-            {"key": gone, "only": "mirror"},
+            {"key": deleted, "only": "mirror"},
             {"key": wrong, "columns": ["amount"]},
             {"key": static, "columns": ["owner"]},
         ],
@@ -150,13 +150,13 @@ def test_a_topic_of_whole_rows_equals_its_mirror_until_its_records_are_wrong(
     topic = Topic(shop, kafka_server, "orders")
     result, note = topic.compare()
     assert (result.ok, note) == (True, {}), result.error
-    wrong, gone, extra = (topic.key(shop="a", n=n) for n in (0, 1, 3))
-    send(kafka_server, topic.name, (wrong, '{"tags":["x"]}'), (gone, None), (extra, '{"tags":[]}'))
+    wrong, deleted, extra = (topic.key(shop="a", n=n) for n in (0, 1, 3))
+    send(kafka_server, topic.name, (wrong, '{"tags":["x"]}'), (deleted, None), (extra, '{"tags":[]}'))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         result, note = topic.compare()
     assert counts(note) == (2, 1, 1, 1)
-    found = told_differences(caplog)
+    found = reported_differences(caplog)
     assert {"key": wrong, "columns": ["tags"]} in found
     assert len(found) == 3
 
@@ -210,13 +210,13 @@ def test_a_topic_of_scylla_equals_its_mirror_until_its_records_are_wrong(
     topic = Topic(shop, kafka_server, "item")
     result, note = topic.compare()
     assert (result.ok, note) == (True, {}), result.error
-    wrong, gone, extra = (topic.key(shop=7, sku=n) for n in (0, 1, 3))
-    told = {"value": 5} if form == "legacy" else 5
-    topic.forge("u", wrong, {"shop": 7, "sku": 0, "qty": told})
-    topic.forge("d", gone, None)
-    topic.forge("c", extra, {"shop": 7, "sku": 3, "qty": told})
+    wrong, deleted, extra = (topic.key(shop=7, sku=n) for n in (0, 1, 3))
+    quantity = {"value": 5} if form == "legacy" else 5
+    topic.forge("u", wrong, {"shop": 7, "sku": 0, "qty": quantity})
+    topic.forge("d", deleted, None)
+    topic.forge("c", extra, {"shop": 7, "sku": 3, "qty": quantity})
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         result, note = topic.compare()
     assert counts(note) == (2, 1, 1, 1)
-    assert {"key": wrong, "columns": ["qty"]} in told_differences(caplog)
+    assert {"key": wrong, "columns": ["qty"]} in reported_differences(caplog)

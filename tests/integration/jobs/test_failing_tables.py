@@ -39,7 +39,7 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     assert tables[named].error_code == "CONFIGURATION"
     assert "has a column _cdc_note: expected no name that begins with _cdc" in tables[named].error
     assert "exclude the table, or rename the column" in tables[named].error
-    assert "timestamp that the lake's type can't hold" in tables[far].error
+    assert "timestamp out of range of the lake's type" in tables[far].error
     assert "set source.advanced.timestamps to milliseconds" in tables[far].error
     for table in (far, named):
         assert f"{table}: {tables[table].error.partition('] ')[2]}" in outcome.error

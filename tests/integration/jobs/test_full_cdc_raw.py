@@ -84,7 +84,7 @@ def test_segments_that_a_node_drops_to_make_room_are_told_by_capture_and_by_the_
 
     node.write(2 * (CAP_MIB << 20) // 40_000)
 
-    with pytest.raises(PositionLost, match="is gone before it was read to its end"):
+    with pytest.raises(PositionLost, match="was deleted before it was read completely"):
         run_stage("sync", direct, connection)
     assert node.transfer(landing).lost == 1
     assert list((landing / "errors" / node.server.host_id).glob("*.reason.json"))

@@ -199,7 +199,7 @@ def test_what_is_wrong_with_a_keystore_is_reported(
     for wrong, reported in (
         ({"ssl.keystore.password": "other"}, "can't be opened"),
         ({"ssl.truststore": str(tmp_path / "none.p12")}, "can't be read"),
-        ({"ssl.keystore": str(garbage)}, "is no keystore"),
+        ({"ssl.keystore": str(garbage)}, "is not a keystore"),
         ({"ssl.keystore": str(stores / "trust.p12")}, "no private key"),
         ({"ssl.truststore.type": "BKS"}, "keytool -importkeystore"),
         ({"tlsCAFile": str(stores / "ca.pem")}, "are both set"),

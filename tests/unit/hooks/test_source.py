@@ -58,8 +58,8 @@ def test_a_session_is_asked_as_often_as_wanted_and_its_errors_show_no_secret(
     hook.answer = OSError("db1 refused s3cr3t-word")
     with pytest.raises(TransientError, match=r"shop doesn't answer: found OSError: db1 refused \*\*\*"):
         hook.session_state(1)
-    hook.answer = ConfigurationError("the login was refused")
-    with pytest.raises(ConfigurationError, match="the login was refused"):
+    hook.answer = ConfigurationError("the login was rejected")
+    with pytest.raises(ConfigurationError, match="the login was rejected"):
         hook.session_state(1)
 
 

@@ -1,4 +1,4 @@
-"""Which tables the operator that switches cdc asks for."""
+"""The tables that the operator that switches cdc selects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.unit.airflow_context import TaskContext
 
 
 class Hook:
-    """Stands in for a cluster: notes the patterns that it is asked for."""
+    """A fake cluster that records the requested patterns."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, ...]] = []
+        self.requested: list[tuple[str, ...]] = []
 
     def matching_tables(self, patterns: tuple[str, ...], exclude: tuple[str, ...]) -> list[str]:
         del exclude
-        self.asked.append(patterns)
+        self.requested.append(patterns)
         return ["shop.orders"]
 
     def switch_cdc(self, tables: list[str], *, enabled: bool) -> Any:
@@ -32,7 +32,7 @@ class Hook:
 
 
 @pytest.mark.parametrize(
-    ("own", "connectors", "asked"),
+    ("own", "connectors", "requested"),
     [
         ([".*"], None, (".*",)),
         ("", [r"shop\..*"], (r"shop\..*",)),
@@ -43,7 +43,7 @@ class Hook:
     ids=["all, by the operator", "the connector's", "the operator's", "none", "all, by the connector"],
 )
 def test_cdc_of_all_tables_is_switched_only_where_the_operator_says_so(
-    monkeypatch: pytest.MonkeyPatch, own: Any, connectors: Any, asked: tuple[str, ...] | None
+    monkeypatch: pytest.MonkeyPatch, own: Any, connectors: Any, requested: tuple[str, ...] | None
 ) -> None:
     hook = Hook()
     monkeypatch.setattr(cassandra, "cassandra_hook", lambda connector, conn_id: hook)
@@ -51,10 +51,10 @@ def test_cdc_of_all_tables_is_switched_only_where_the_operator_says_so(
     if connectors:
         declaration["tables"] = connectors
     operator = cassandra.CassandraTableCdcOperator(task_id="on", connector=declaration, tables=own)
-    if asked is None:
-        with pytest.raises(AirflowFailException, match="selects all tables"):
+    if requested is None:
+        with pytest.raises(AirflowFailException, match="names no tables"):
             operator.execute(TaskContext())
-        assert hook.asked == []
+        assert hook.requested == []
     else:
         assert operator.execute(TaskContext())["changed"] == ["shop.orders"]
-        assert hook.asked == [asked]
+        assert hook.requested == [requested]

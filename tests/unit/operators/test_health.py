@@ -146,18 +146,18 @@ def test_before_any_run_nothing_is_known(work_folder: Path, hook: Hook) -> None:
 def test_a_source_that_does_not_answer_fails_and_the_reader_is_reported(
     work_folder: Path, hook: Hook
 ) -> None:
-    hook.error = TransientError("connecting to db1 got no answer")
+    hook.error = TransientError("connecting to db1 got no response")
     context = after_a_run()
-    with pytest.raises(TransientError, match="connecting to db1 got no answer"):
+    with pytest.raises(TransientError, match="connecting to db1 got no response"):
         look(context)
     report = context.xcom["return_value"]
     assert (report["reader"]["ok"], report["session"]["ok"]) == (True, False)
-    assert "no answer" in report["session"]["error"]
+    assert "no response" in report["session"]["error"]
 
 
 def test_several_problems_are_one_error_of_the_gravest_kind(work_folder: Path, hook: Hook) -> None:
-    hook.error = ConfigurationError("the login was refused")
-    with pytest.raises(AirflowFailException, match=r"unhealthy.*too old.*the login was refused"):
+    hook.error = ConfigurationError("the login was rejected")
+    with pytest.raises(AirflowFailException, match=r"unhealthy.*too old.*the login was rejected"):
         look(max_commit_age_seconds=1)
 
 

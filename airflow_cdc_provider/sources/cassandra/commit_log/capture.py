@@ -1,11 +1,12 @@
-"""Planning of reads: what is in cdc_raw, how far it was read, and the next bounded batch (reference §15).
+"""Plan reads: list cdc_raw, compute the lag, and select the next bounded batch (reference §15).
 
-A growing segment is read up to the position that its index calls durable, a closed one to its natural end. A
-batch is cut at section boundaries, which every reader can find again, so the same plan always yields the same
+A growing segment is read up to the position that its index marks as durable, a closed one to its end. Batches
+are split at section boundaries, which every reader finds again, so the same plan always yields the same
 changes.
 
-What cannot be seen: a segment that came and went between two looks. The server deletes none while
-``cdc_block_writes`` is true; whoever else cleans cdc_raw must delete only what the stored offset calls done.
+A segment that is created and deleted between two runs can't be detected. The server deletes none while
+``cdc_block_writes`` is true; anything else that cleans cdc_raw must delete only segments that the stored
+offset lists as done.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.offsets import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
-    Damage,
+    CorruptRange,
     Section,
     section_decoder,
     walk_sections,
@@ -49,20 +50,19 @@ _SLICE_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LogFolder:
-    """Where segments are, and how to take them.
+    """A folder of segments, and how to read them.
 
     Args:
         path: ``cdc_raw`` of one node, or a folder with one folder per node, named by its host id.
         node: Host id of the node, if its segments lie directly in the folder.
-        beyond_index: Read growing segments past what their index calls durable, and those that have none:
-            sooner, but a crash of the node can take back what was read.
-        recorded: Nobody writes here any more, it is a recording: segments with a broken index are read to the
-            end of their data.
-        trust_zero_checksum: Go on past a sync marker whose checksum was not written, in plain segments;
-            entries have checksums of their own. Cassandra's property is
-            ``cassandra.commitlog.allow_ignore_sync_crc``.
-        strict: Fail on the first byte that can't be read instead of setting it apart.
-        keys: What opens encrypted segments.
+        beyond_index: Read growing segments past their index's durable position, and segments without an
+            index: lower latency, but a crash of the node can revoke changes that were read.
+        recorded: The folder is a recording that no node writes to: segments with a broken index are read to
+            the end of their data.
+        trust_zero_checksum: Accept sync markers with an unwritten checksum in uncompressed segments; each
+            entry has its own checksum. Cassandra's property is ``cassandra.commitlog.allow_ignore_sync_crc``.
+        strict: Fail on the first unreadable byte instead of quarantining it.
+        keys: Keys of encrypted segments.
     """
 
     path: str
@@ -76,16 +76,16 @@ class LogFolder:
 
 @dataclass(frozen=True)
 class SegmentSlice:
-    """A stretch of one segment: one partition of a plan. Picklable; always yields the same changes.
+    """A slice of one segment: one partition of a plan. Picklable; always yields the same changes.
 
     Args:
         path: The segment.
         origin: The node's host id.
         descriptor: The segment's header.
-        sections: What to read.
-        after: Entries that end at or before this logical position were read already.
-        damage: What planning found broken; it comes out with this slice.
-        tables: What is known of tables.
+        sections: The sections to read.
+        after: Entries that end at or before this logical position were already read.
+        damage: Corrupt ranges that planning found; this slice emits them.
+        tables: The known tables.
         strict: See :class:`LogFolder`.
     """
 
@@ -94,33 +94,33 @@ class SegmentSlice:
     descriptor: Descriptor
     sections: tuple[Section, ...]
     after: int
-    damage: tuple[Damage, ...]
+    damage: tuple[CorruptRange, ...]
     tables: LogTables
     strict: bool = False
 
 
 def head(folder: LogFolder) -> Offset:
-    """Return the place up to which all nodes' logs are durable now.
+    """Return the position up to which every node's log is durable now.
 
     Raises:
-        ConfigurationError: There is no such folder, or a segment is of a kind that can't be read.
+        ConfigurationError: The folder doesn't exist, or a segment has an unsupported format.
     """
     return write_offset({origin: _node_head(folder, files) for origin, files in _list(folder).items()})
 
 
 def earliest(folder: LogFolder) -> Offset:
-    """Return the offset that comes before all segments there are."""
+    """Return the offset before the first segment of every node."""
     return write_offset(dict.fromkeys(_list(folder), NodeOffset()))
 
 
 def lag(folder: LogFolder, offset: Offset | None) -> Lag:
-    """Tell what is there and not yet read.
+    """Return how much data is present and not yet read.
 
-    ``seconds`` is how long ago the oldest index with unread data was last written: the oldest unread change
-    is at least that old. ``bytes`` counts a closed segment up to the end that its index names. ``details``
-    tell of each node how much is unread, how many segments are done with and still there (``kept``), and the
-    newest segment that was read (``file``) and up to where (``position``, logical), as far as it is still
-    there.
+    ``seconds`` is the time since the oldest index with unread data was last written: the oldest unread change
+    is at least that old. ``bytes`` counts a closed segment up to the end in its index. ``details`` has, for
+    each node, the unread bytes and segments, the number of segments that were read and still exist
+    (``kept``), and the newest segment that was read and still exists (``file``) with its logical
+    ``position``.
     """
     nodes = read_offset(offset)
     total, oldest = 0, None
@@ -128,13 +128,13 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
     for origin, files in _list(folder).items():
         node = nodes.get(origin, NodeOffset())
         unread, segments, kept = 0, 0, 0
-        reached: dict[str, Any] = {}
+        newest_read: dict[str, Any] = {}
         for file in files:
             position = node.position(file.segment)
             if position:
                 end = file.index.end if file.index else file.size_bytes
                 name = Path(file.path).name.removesuffix(".gz")
-                reached = {"file": name, "position": min(position, end)}
+                newest_read = {"file": name, "position": min(position, end)}
             if position == WHOLE:
                 kept += 1
                 continue
@@ -148,10 +148,10 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
             if file.index_changed_at:
                 oldest = min(oldest or file.index_changed_at, file.index_changed_at)
         total += unread
-        details[origin] = {"segments": segments, "bytes": unread, "kept": kept, **reached}
+        details[origin] = {"segments": segments, "bytes": unread, "kept": kept, **newest_read}
     seconds = 0.0 if total == 0 else max(time.time() - oldest, 0.0) if oldest else None
     remarks = [
-        f"node {origin} has no folder in {folder.path} any more: mount it, or bring its segments; if the "
+        f"node {origin} no longer has a folder in {folder.path}: mount it, or transfer its segments; if the "
         "node has left the cluster: airflow cdc offsets forget"
         for origin, node in sorted(nodes.items())
         if _was_read(node) and not (folder.node or _has_folder(folder, origin))
@@ -168,10 +168,10 @@ def _has_folder(folder: LogFolder, origin: str) -> bool:
 
 
 def validate_offset(offset: Offset) -> None:
-    """Refuse an offset of another form.
+    """Reject a malformed offset.
 
     Raises:
-        ConfigurationError: With what is expected.
+        ConfigurationError: The offset is not a valid commit log offset.
     """
     read_offset(offset)
 
@@ -179,22 +179,22 @@ def validate_offset(offset: Offset) -> None:
 def plan_segments(
     folder: LogFolder, tables: LogTables, start: Offset | None, head: Offset, limit: ReadLimit
 ) -> Plan:
-    """Cut the next batch.
+    """Plan the next batch.
 
     Args:
-        folder: Where segments are.
-        tables: What is known of tables; it travels with the partitions.
-        start: The stored offset, None to begin with the first segment there is.
+        folder: The folder of segments.
+        tables: The known tables; each partition carries them.
+        start: The stored offset, None to start from the first segment present.
         head: Where to stop, from :func:`head`.
-        limit: The batch's size; ``bytes`` counts plain bytes of sections. Nodes share it. ``changes`` can't
-            be told before reading.
+        limit: The batch's size; ``bytes`` counts decompressed bytes of sections and is split between nodes.
+            ``changes`` is ignored, because their number is unknown before reading.
 
     Returns:
         The plan; its partitions are :class:`SegmentSlice`.
 
     Raises:
-        PositionLost: A segment that was read in part, or that ``head`` saw, is gone.
-        ConfigurationError: A segment is of a kind that can't be read, or an offset of another form.
+        PositionLost: A segment that was read in part, or that ``head`` includes, is missing.
+        ConfigurationError: A segment has an unsupported format, or an offset is malformed.
     """
     listed = _list(folder)
     begin, stop = read_offset(start), read_offset(head)
@@ -217,7 +217,7 @@ def plan_segments(
 
 
 class _NodeBatch:
-    """One node's part of a batch while it is cut."""
+    """One node's part of a batch while it is planned."""
 
     def __init__(
         self, folder: LogFolder, tables: LogTables, offset: NodeOffset, head: NodeOffset, share_bytes: int
@@ -232,21 +232,21 @@ class _NodeBatch:
 
     def check_present(self, origin: str, files: Sequence[SegmentFile]) -> None:
         present = {file.segment for file in files}
-        wanted = {segment for segment, position in self.offset.open.items() if position > 0}
-        wanted |= set(self.head.open)
-        wanted |= {segment for first, last in self.head.done for segment in range(first, last + 1)}
-        gone = sorted(s for s in wanted - present if self.offset.position(s) < self.head_position(s))
-        if gone:
+        required = {segment for segment, position in self.offset.open.items() if position > 0}
+        required |= set(self.head.open)
+        required |= {segment for first, last in self.head.done for segment in range(first, last + 1)}
+        missing = sorted(s for s in required - present if self.offset.position(s) < self.head_position(s))
+        if missing:
             raise PositionLost(
-                f"segment {gone[0]} of node {origin} is gone before it was read to its end",
-                expected=f"it in {self.folder.path}",
+                f"segment {missing[0]} of node {origin} was deleted before it was read completely",
+                expected=f"the segment in {self.folder.path}",
                 found=f"{len(present)} other segments",
                 remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set; "
                 "if the node has left the cluster: airflow cdc offsets forget",
             )
 
     def head_position(self, segment: int) -> int:
-        """Return how far a segment is to be read; one that the offset calls open was growing when seen."""
+        """Return how far to read a segment; one that is open in the offset was growing at planning time."""
         position = self.head.position(segment)
         return WHOLE if segment in self.offset.open and position == 0 else position
 
@@ -279,7 +279,7 @@ class _NodeBatch:
         if len(taken) < len(pending):
             self.at_head = False
         self._count(taken=1, read=len(taken) == len(pending))
-        pieces = list(_cut(taken, once=file.path.endswith(".gz"))) or ([()] if damage else [])
+        pieces = list(_split(taken, once=file.path.endswith(".gz"))) or ([()] if damage else [])
         for number, piece in enumerate(pieces, start=1):
             yield SegmentSlice(
                 path=file.path,
@@ -301,8 +301,8 @@ class _NodeBatch:
         self.segments = replace(self.segments, **counted)
 
 
-def _cut(sections: Sequence[Section], *, once: bool) -> Iterator[Sequence[Section]]:
-    """Cut sections into slices of some size; all in one if the file must be unpacked as a whole each time."""
+def _split(sections: Sequence[Section], *, once: bool) -> Iterator[Sequence[Section]]:
+    """Split sections into slices; a single one if each read must decompress the whole file."""
     piece: list[Section] = []
     size = 0
     for section in sections:
@@ -342,18 +342,18 @@ def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
 
 
 def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
-    """Read a segment's header and follow its chain, as far as it is durable."""
+    """Read a segment's header and walk its sections, as far as they are durable."""
     unknown = Descriptor(file.version, file.segment)
     with SegmentBytes(file.path) as source:
         beginning = source.read(0, _LONGEST_HEADER)
         if not file.complete and not any(beginning[:20]):
-            return unknown, Chain((), (), 0)  # made a moment ago
+            return unknown, Chain((), (), 0)  # just created, the header is not written yet
         try:
             descriptor = read_descriptor(beginning, file.path)
         except CorruptInput:
-            return unknown, Chain((), [Damage(0, source.length, HEADER_UNREADABLE, beginning)], 0)
+            return unknown, Chain((), [CorruptRange(0, source.length, HEADER_UNREADABLE, beginning)], 0)
         if descriptor.segment != file.segment:
-            return unknown, Chain((), [Damage(0, source.length, HEADER_MISMATCH, beginning)], 0)
+            return unknown, Chain((), [CorruptRange(0, source.length, HEADER_MISMATCH, beginning)], 0)
         section_decoder(descriptor, file.path, folder.keys)
         chain = walk_sections(
             source, descriptor, complete=file.complete, trust_zero_checksum=folder.trust_zero_checksum
@@ -365,8 +365,8 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
         if not file.complete:
             durable = [s for s in chain.sections if _beyond_index(folder, file) or s.end <= file.index.end]
             return descriptor, chain._replace(sections=durable)
-        # After a crash the server writes the file's length there.
+        # After a crash the server writes the file's length to the index.
         if chain.end < file.index.end != source.length:
-            lost = Damage(chain.end, file.index.end - chain.end, ENDS_EARLY)
+            lost = CorruptRange(chain.end, file.index.end - chain.end, ENDS_EARLY)
             chain = chain._replace(damage=[*chain.damage, lost])
         return descriptor, chain

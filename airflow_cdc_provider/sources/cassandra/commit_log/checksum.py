@@ -1,7 +1,7 @@
-"""CRC-32 (IEEE, as zlib's) inside kernels, sixteen bytes at a time.
+"""CRC-32 (IEEE, as in zlib) for kernels, sixteen bytes at a time.
 
-``zlib.crc32`` is as fast, but needs a Python object per entry. Here the CRC of byte ``i`` of a group of
-sixteen followed by the rest as zeros is looked up in table ``15 - i``, and the sixteen results are xor-ed.
+``zlib.crc32`` is as fast, but needs a Python object per entry. This is the slicing-by-16 algorithm: table
+``15 - i`` has the CRC of byte ``i`` of a group followed by zeros, and the sixteen results are xor-ed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _word(data: Bytes, at: Int) -> Int:
 
 @walker
 def crc32(data: Bytes, at: Int, length: Int, start: Int) -> Int:
-    """Return the CRC-32 of bytes, carried on from ``start`` (0 for none), as int64 without sign."""
+    """Return the CRC-32 of bytes, continued from ``start`` (0 for none), as a non-negative int64."""
     crc = np.uint32(start) ^ np.uint32(0xFFFFFFFF)
     low = np.uint32(0xFF)
     end = at + length

@@ -1,10 +1,10 @@
-"""Compressors of sections: what makes plain bytes of a compressed body (reference §3.2).
+"""Decompress the bodies of compressed sections (reference §3.2).
 
-They go by the simple names of Cassandra's classes. A new one needs nothing but one more line.
+Decoders are registered by the simple names of Cassandra's compressor classes.
 
-Arrow's codecs return as many bytes as were asked for, and what memory holds where a block has fewer. So each
-block's own length is read first: what comes out is the block's alone, and no length that is merely claimed is
-allocated.
+Arrow's codecs return as many bytes as requested, with uninitialized memory where a block has fewer. So the
+length in the block itself is read and compared first: only the block's bytes are returned, and a wrong length
+in a section header never causes an allocation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from airflow_cdc_provider.changes.byte_kernels import Bytes, Int
 from airflow_cdc_provider.changes.kernels import walker
 
 SectionDecoder = Callable[[bytes, int], bytes]
-"""Makes plain bytes of a section's body (without the length that leads it), given their length."""
+"""Decompresses a section's body (without the leading length), given its decompressed length."""
 
 UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, zlib.error)
-"""What a decoder raises for bytes that aren't what they should be."""
+"""Exceptions that decoders raise for invalid bytes."""
 
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
 def lz4(body: bytes, length: int) -> bytes:
-    """Unpack Cassandra's form of LZ4: the plain length, little-endian, then a raw block."""
+    """Decompress Cassandra's LZ4 format: the decompressed length, little-endian, then a raw block."""
     if int.from_bytes(body[:4], "little") != length:
         raise ValueError("the two lengths of the block differ")
     if not length:
@@ -39,17 +39,17 @@ def lz4(body: bytes, length: int) -> bytes:
 
 
 def snappy(body: bytes, length: int) -> bytes:
-    """Unpack a raw Snappy block, which begins with its plain length: 7 bits a byte, the lowest first."""
+    """Decompress a raw Snappy block, which starts with its decompressed length as a varint."""
     held = 0
-    for place, byte in enumerate(body[:5]):
-        held |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(body[:5]):
+        held |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             break
     return _unpack("snappy", body, length, held)
 
 
 def zstd(body: bytes, length: int) -> bytes:
-    """Unpack a Zstandard frame; one that doesn't tell its plain length as a stream, until it ends."""
+    """Decompress a Zstandard frame; as a stream if its header has no decompressed length."""
     held = _zstd_length(body)
     if held < 0:
         with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
@@ -59,14 +59,14 @@ def zstd(body: bytes, length: int) -> bytes:
 
 def _unpack(codec: str, block: bytes, length: int, held: int) -> bytes:
     if held != length:
-        raise ValueError(f"a block of {held} bytes where {length} should be")
+        raise ValueError(f"expected a block of {length} bytes, got {held}")
     return bytes(pa.Codec(codec).decompress(block, length, asbytes=True))
 
 
 def _zstd_length(body: bytes) -> int:
-    """Read the plain length in a frame's header (RFC 8878, 3.1.1.1), -1 for none."""
+    """Read the decompressed length in a frame's header (RFC 8878, 3.1.1.1), -1 if it has none."""
     if body[:4] != _ZSTD_MAGIC or len(body) < 5:
-        raise ValueError("no Zstandard frame")
+        raise ValueError("not a Zstandard frame")
     descriptor = body[4]
     alone = descriptor >> 5 & 1
     size = (alone, 2, 4, 8)[descriptor >> 6]
@@ -76,14 +76,15 @@ def _zstd_length(body: bytes) -> int:
 
 @walker
 def _lz4_length(block: Bytes) -> Int:
-    """Add up what the sequences of a raw LZ4 block unpack to; -1 if they don't end with it.
+    """Add up the decompressed lengths of a raw LZ4 block's sequences; -1 if they don't end with the block.
 
     A sequence::
 
         u4 count of literals, u4 length of the match - 4 | [more of the count] | literals | u16 offset |
         [more of the length]
 
-    15 goes on in bytes of 255 up to one that isn't. The last sequence ends after its literals.
+    A count of 15 continues in bytes of 255, up to a byte below 255. The last sequence ends after its
+    literals.
     """
     end = len(block)
     at = np.int64(0)
@@ -108,7 +109,7 @@ def _lz4_length(block: Bytes) -> Int:
 
 @walker
 def _lz4_number(block: Bytes, at: Int, end: Int, first: Int) -> tuple[Int, Int]:
-    """Read what may go on after four bits: the number, and the place after it or -1."""
+    """Read a number of four bits or more: return it, and the offset after it or -1."""
     number = np.int64(first)
     more = number == 15
     while more:

@@ -1,15 +1,15 @@
-"""Encrypted segments: the keys, and what makes plain bytes of their sections (reference §3.3).
+"""Decrypt the sections of encrypted segments, with keys from a keystore (reference §3.3).
 
-Every block of a section is encrypted for itself, with the key that the header names and the header's IV::
+Each block of a section is encrypted separately, with the key that the header names and the header's IV::
 
     0    u32  length E of the cipher text
-    4    u32  length of what it holds
+    4    u32  length of the plain text
     8    E    AES/CBC, PKCS#5 padding; decrypted:
-                0  u32  length of the block's plain bytes
-                4       LZ4 form of :mod:`.compression`, whatever ``commitlog_compression`` says
+                0  u32  length of the block's decompressed bytes
+                4       LZ4 format of :mod:`.compression`, whatever ``commitlog_compression`` is
 
-The driver opens the keystore; keys travel to executors inside the function that reads, as a snapshot's
-connection does: they need neither keystore nor password. No text made here shows a key or a password.
+The driver opens the keystore. Executors receive the keys inside the pickled read function, like a snapshot's
+connection, and need neither keystore nor password. No error or log line contains a key or a password.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _SECTIONS_TRIED: Final = 16
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of a keystore. Picklable; its text shows none of them.
+    """Keys of a keystore. Picklable; its repr doesn't contain them.
 
     Args:
-        keystore: Where they are from.
-        opened: A key's bytes by its alias.
-        closed: Aliases of keys that the password didn't open.
-        alias: The key of segments that name one which the keystore doesn't have; empty for none.
+        keystore: Path of the keystore.
+        opened: The keys' bytes by alias.
+        closed: Aliases of keys that the password didn't decrypt.
+        alias: The key for segments whose alias is missing from the keystore; empty for none.
     """
 
     keystore: str
@@ -56,27 +56,28 @@ class Keys:
         """Return the key of a segment that names it ``alias``.
 
         Raises:
-            ConfigurationError: The keystore doesn't have it, or it couldn't be opened.
+            ConfigurationError: The keystore lacks the key, or it couldn't be decrypted.
         """
-        wanted = alias.lower()  # as JCEKS keeps them
-        if wanted not in (*self.opened, *self.closed) and self.alias:
-            wanted = self.alias
-        if wanted not in self.opened:
-            raise _no_key(self, alias, f"segment {path} needs key {alias}, which can't be had")
-        return self.opened[wanted]
+        key_alias = alias.lower()  # as JCEKS stores them
+        if key_alias not in (*self.opened, *self.closed) and self.alias:
+            key_alias = self.alias
+        if key_alias not in self.opened:
+            raise _no_key(self, alias, f"segment {path} needs key {alias}, which is not available")
+        return self.opened[key_alias]
 
 
 def open_keys(options: CassandraEncryption, connection: Mapping[str, Any]) -> Keys | None:
     """Open the declared keystore; None if none is declared.
 
     Args:
-        options: The declaration's part; passwords may be references (:mod:`airflow_cdc_provider.secrets`).
+        options: The declaration's ``encryption``; passwords may be references
+            (:mod:`airflow_cdc_provider.secrets`).
         connection: The Airflow connection's values: its extra has the passwords that the declaration leaves
             out.
 
     Raises:
-        ConfigurationError: A password is missing or wrong, the file is no keystore, or ``key_alias`` isn't in
-            it.
+        ConfigurationError: A password is missing or wrong, the file is not a keystore, or it lacks
+            ``key_alias``.
     """
     if not options.keystore:
         return None
@@ -89,16 +90,16 @@ def open_keys(options: CassandraEncryption, connection: Mapping[str, Any]) -> Ke
         raise ConfigurationError(
             f"the password of keystore {options.keystore} is missing",
             expected="option source.encryption.keystore_password",
-            remedy="give it there, or as keystore_password in the extra of the Airflow connection",
+            remedy="set it there, or as keystore_password in the extra of the Airflow connection",
         )
     found = read_secret_keys(options.keystore, passwords[0], passwords[1] or passwords[0])
     keys = Keys(options.keystore, found.opened, found.closed, options.key_alias.lower())
     if keys.alias and keys.alias not in keys.opened:
         raise _no_key(
-            keys, keys.alias, f"key {options.key_alias} of source.encryption.key_alias can't be had"
+            keys, keys.alias, f"key {options.key_alias} of source.encryption.key_alias is not available"
         )
     if not keys.opened:
-        raise _no_key(keys, (*found.closed, "")[0], f"keystore {options.keystore} gives no key")
+        raise _no_key(keys, (*found.closed, "")[0], f"keystore {options.keystore} has no usable key")
     return keys
 
 
@@ -107,22 +108,22 @@ def _no_key(keys: Keys, alias: str, message: str) -> ConfigurationError:
         return ConfigurationError(
             message,
             expected="the key's password as source.encryption.key_password",
-            found=f"another one: it doesn't open key {alias} of {keys.keystore}",
+            found=f"a password that doesn't decrypt key {alias} of {keys.keystore}",
         )
     known = ", ".join(sorted((*keys.opened, *keys.closed))) or "none"
     return ConfigurationError(
         message,
         expected=f"a key of {keys.keystore}",
-        found=f"these there: {known}",
-        remedy="set source.encryption.key_alias, or give the keystore that the nodes use",
+        found=f"keys {known}",
+        remedy="set source.encryption.key_alias, or provide the keystore that the nodes use",
     )
 
 
 def section_decrypter(descriptor: Descriptor, path: str, keys: Keys | None) -> SectionDecoder:
-    """Return what makes plain bytes of an encrypted segment's sections.
+    """Return the decoder of an encrypted segment's sections.
 
     Raises:
-        ConfigurationError: The key or the cipher isn't there.
+        ConfigurationError: The key is missing, or the cipher is unsupported.
     """
     cipher = _cipher(descriptor, path, keys)
 
@@ -134,7 +135,7 @@ def section_decrypter(descriptor: Descriptor, path: str, keys: Keys | None) -> S
             plain = _unpad(_decrypt(cipher, cipher_text), held)
             block = int.from_bytes(plain[:4], "big")
             if not 0 < block <= length:
-                raise ValueError("a block of another length than its section has left")
+                raise ValueError("the block's length exceeds the rest of its section")
             blocks.append(lz4(plain[4:], block))
             length -= block
             at = end
@@ -144,10 +145,10 @@ def section_decrypter(descriptor: Descriptor, path: str, keys: Keys | None) -> S
 
 
 def check_key(source: SegmentBytes, descriptor: Descriptor, starts: Sequence[int], keys: Keys | None) -> None:
-    """Make sure that an encrypted segment's key is the one that it was written with.
+    """Verify that an encrypted segment's key is the one that it was written with.
 
-    A block's first 16 bytes hold its plain length twice, in both byte orders. So a key that doesn't fit can
-    be told from a damaged block: it fits none of them.
+    A block's first 16 bytes have its decompressed length twice, in both byte orders. This distinguishes a
+    wrong key, which matches no block, from a corrupt block.
 
     Args:
         source: The segment.
@@ -156,7 +157,7 @@ def check_key(source: SegmentBytes, descriptor: Descriptor, starts: Sequence[int
         keys: The keys.
 
     Raises:
-        ConfigurationError: The key isn't there, or doesn't fit.
+        ConfigurationError: The key is missing, or is not the one that the segment was written with.
     """
     cipher = _cipher(descriptor, source.path, keys)
     tried = 0
@@ -172,8 +173,8 @@ def check_key(source: SegmentBytes, descriptor: Descriptor, starts: Sequence[int
         raise ConfigurationError(
             f"segment {source.path} can't be decrypted",
             expected=f"key {_alias(descriptor)} as it was when the segment was written",
-            found=f"another key under that name in {keys.keystore}",
-            remedy="give the keystore of the node that wrote it as source.encryption.keystore",
+            found=f"another key with that alias in {keys.keystore}",
+            remedy="set source.encryption.keystore to the keystore of the node that wrote it",
         )
 
 
@@ -191,8 +192,8 @@ def _cipher(descriptor: Descriptor, path: str, keys: Keys | None) -> Cipher[Any]
             f"segment {path} is encrypted with key {_alias(descriptor)}",
             expected="option source.encryption with the keystore that holds it",
             found="none",
-            remedy="set keystore and keystore_password there, as the nodes' "
-            "transparent_data_encryption_options have them",
+            remedy="set its keystore and keystore_password to those of the nodes' "
+            "transparent_data_encryption_options",
         )
     key = keys.find(_alias(descriptor), path)
     try:
@@ -214,17 +215,17 @@ def _decrypt(cipher: Cipher[Any], cipher_text: bytes) -> bytes:
 
 
 def _block(body: bytes, at: int) -> tuple[int, int, bytes]:
-    """Return where a block ends, the length of what it holds, and its cipher text."""
+    """Return a block's end, the length of its plain text, and its cipher text."""
     begin = at + _BLOCK_HEADER_BYTES
     length = int.from_bytes(body[at : at + 4], "big")
     held = int.from_bytes(body[at + 4 : begin], "big")
     if not 0 < length <= len(body) - begin or length % _AES_BLOCK_BYTES:
-        raise ValueError("a block that reaches beyond its section")
+        raise ValueError("the block exceeds its section")
     return begin + length, held, body[begin : begin + length]
 
 
 def _unpad(plain: bytes, held: int) -> bytes:
     padding = len(plain) - held
     if not 1 <= padding <= _AES_BLOCK_BYTES or plain[held:] != bytes([padding]) * padding:
-        raise ValueError("a block whose padding is wrong")
+        raise ValueError("the block's padding is invalid")
     return plain[:held]

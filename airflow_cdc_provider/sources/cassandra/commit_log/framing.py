@@ -1,16 +1,16 @@
-"""Entries of a section: found, checked and located by one kernel (reference §4).
+"""Find, check and locate the entries of sections in one kernel (reference §4).
 
 An entry, big-endian::
 
     0      u32  size S
     4      u32  CRC-32 of the size's four bytes
     8      S    a mutation
-    8+S    u32  the same CRC-32, carried on over the mutation
+    8+S    u32  the same CRC-32, continued over the mutation
 
-What is broken is located and passed over as Cassandra's own reader does when it is told to go on: a wrong
-size or size checksum, or an entry that reaches beyond its section, costs the rest of the section, because
-nothing tells where the next entry begins; a wrong checksum of the whole costs that entry. Unlike Cassandra's,
-this reader goes on with the next section after a size of zero, and calls it damage if anything but zeros
+Corrupt ranges are located and skipped as Cassandra's reader does when it is configured to ignore errors: an
+invalid size or size checksum, or an entry that exceeds its section, skips the rest of the section, because
+the start of the next entry is unknown; an invalid checksum of the entry skips that entry. Unlike Cassandra's,
+this reader continues with the next section after a size of zero, and reports damage if anything but zeros
 follows.
 """
 
@@ -37,23 +37,23 @@ _OVERHEAD_BYTES: Final = 12
 _LEAST_SIZE: Final = 10
 
 START: Final = 0
-"""Columns of ``entries``: where the mutation begins in the plain bytes, and its length."""
+"""Columns of ``entries``: offset of the mutation in the plain bytes, and its length."""
 LENGTH: Final = 1
 END: Final = 2
 """Column of ``entries``: logical position of the entry's end."""
 
 DAMAGE_AT: Final = 0
-"""Column of ``damage``: where it begins in the plain bytes; then its length, logical position and reason."""
+"""Column of ``damage``: its offset in the plain bytes; then its length, logical position and reason."""
 DAMAGE_LENGTH: Final = 1
 DAMAGE_POSITION: Final = 2
 DAMAGE_REASON: Final = 3
 
 
 class Entries(NamedTuple):
-    """What a stretch of plain bytes holds.
+    """The entries and the corrupt ranges of plain bytes.
 
-    ``entries``  int64, a line per sound entry
-    ``damage``   int64, a line per stretch that can't be read
+    ``entries``  int64, a row per valid entry
+    ``damage``   int64, a row per unreadable range
     """
 
     entries: NDArray[np.int64]
@@ -66,10 +66,13 @@ def find_entries(
     """Find all entries of some sections.
 
     Args:
-        plain: Bytes of the sections, decompressed.
-        starts: Where each section begins in them.
-        ends: Where each ends.
+        plain: Decompressed bytes of the sections.
+        starts: Offset of each section in them.
+        ends: End offset of each section.
         positions: Logical position of each section's first byte.
+
+    Returns:
+        The entries and corrupt ranges.
     """
     most = int((ends - starts).sum()) // (_LEAST_SIZE + _OVERHEAD_BYTES) + len(starts)
     entries = np.empty((most, 3), np.int64)
@@ -130,7 +133,7 @@ def _find(
 
 @walker
 def _anything(plain: Bytes, at: Int, end: Int) -> bool:
-    """Tell whether there is any byte but zero."""
+    """Return whether any byte is not zero."""
     for i in range(at, end):  # noqa: SIM110  # Numba compiles no generators in any()
         if plain[i] != 0:
             return True

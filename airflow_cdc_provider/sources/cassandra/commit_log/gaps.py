@@ -1,16 +1,18 @@
-"""Segments that are lost unread: a node with ``cdc_block_writes: false`` drops the oldest when it needs room.
+"""Detect segments that were deleted unread.
 
-Segment ids alone don't tell: a node counts all its segments, and only those with changes of captured tables
-stay in ``cdc_raw``. Three things do:
+A node with ``cdc_block_writes: false`` deletes the oldest segments when cdc_raw is full. Segment ids alone
+are not sufficient: a node numbers all its segments, and only those with changes of captured tables stay in
+``cdc_raw``. There are three signs of a gap:
 
-* A segment that was read in part is gone while later ones of its node are there.
-* A transfer saw that the node dropped one before its end was brought, and left a note in the errors folder.
-* In the node's own folder: nothing that was read is left, ids are missing before the first that is there,
-  and one is known to be lost, or there is no room for two segments more, on a node that drops. It drops the
-  oldest first and only to make room, so without all of that nothing unread was dropped. What is missing may
-  still have held no change: then the new snapshot was not needed.
+* A segment that was read in part is missing while later segments of its node are present.
+* A transfer found that the node deleted a segment before its end was transferred, and recorded it in the
+  errors folder.
+* In the node's own folder: no segment that was read is left, ids are missing before the first segment
+  present, and either a loss is known, or the folder of a node that deletes segments has no space for two
+  more. The node deletes the oldest first and only to free space, so otherwise nothing unread was deleted. The
+  missing segments may have held no change: then the new snapshot was not needed.
 
-A node none of whose segments is there is no gap: its folder may just not be mounted.
+A node without any segment is not a gap: its folder may just not be mounted.
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ from airflow_cdc_provider.transfer.space import default_total_bytes
 from airflow_cdc_provider.transfer.stores import FolderStore
 
 DropsAbove = Callable[[str], int | None]
-"""Tells of a node that drops segments above how many bytes in cdc_raw, 0 for the default; of others None."""
+"""Returns the bytes in cdc_raw above which a node deletes segments, 0 for the default; None if it doesn't."""
 
 
 def find_gaps(folder: LogFolder, offset: Offset | None, drops_above: DropsAbove) -> tuple[list[str], Offset]:
-    """Find what is lost between an offset and what is there.
+    """Find segments that were deleted unread after an offset.
 
     Args:
-        folder: Where segments are.
-        offset: The stored offset; None, before the first batch, has no gap: the snapshots to come have what
-            was lost before.
-        drops_above: Asked only where a node's own folder looks as if segments had been dropped.
+        folder: The folder of segments.
+        offset: The stored offset; None, before the first batch, has no gap: the initial snapshots contain the
+            changes lost before.
+        drops_above: Called only if a node's own folder looks as if segments had been deleted.
 
     Returns:
-        A text per gap, and the offset that takes what is lost for read.
+        A text per gap, and the offset with the lost segments marked as read.
     """
     listed = list_segments(folder.path, folder.node)
     if offset is None:
@@ -59,13 +61,13 @@ def find_gaps(folder: LogFolder, offset: Offset | None, drops_above: DropsAbove)
     for origin, stored in read_offset(offset).items():
         node = stored
         files = listed.get(origin, [])
-        begun = sorted(_begun_and_gone(node, files))
-        if begun and folder.beyond_index and drops_above(origin) is None:
-            # Read without an index file, it may have held no captured change, and then the node removes it.
-            node, begun = reduce(_after, begun, node), []
-        lost = sorted({*begun, *_noted(folder, origin, node)})
+        deleted = sorted(_deleted_in_part(node, files))
+        if deleted and folder.beyond_index and drops_above(origin) is None:
+            # Segments read without an index may have held no captured change: the node removes those.
+            node, deleted = reduce(_after, deleted, node), []
+        lost = sorted({*deleted, *_noted(folder, origin, node)})
         after = reduce(_after, lost, node)
-        found += [f"segment {one} of node {origin} is gone before it was read to its end" for one in lost]
+        found += [f"segment {one} of node {origin} was deleted before it was read completely" for one in lost]
         missing = None if _is_landing(folder, origin) else _missing(after, files)
         if missing:
             cap = None if lost else drops_above(origin)
@@ -73,7 +75,7 @@ def find_gaps(folder: LogFolder, offset: Offset | None, drops_above: DropsAbove)
                 first, last = missing
                 after = after.advance(last, WHOLE)
                 found.append(
-                    f"segments {first} to {last} of node {origin} are gone unread, if they held changes"
+                    f"segments {first} to {last} of node {origin} were deleted unread, if they held changes"
                 )
         nodes[origin] = after
     return found, write_offset(nodes)
@@ -83,7 +85,7 @@ def _after(node: NodeOffset, segment: int) -> NodeOffset:
     return node.advance(segment, WHOLE)
 
 
-def _begun_and_gone(node: NodeOffset, files: Sequence[SegmentFile]) -> Iterator[int]:
+def _deleted_in_part(node: NodeOffset, files: Sequence[SegmentFile]) -> Iterator[int]:
     present = {file.segment for file in files}
     newest = max(present, default=0)
     return (s for s, position in node.open.items() if position > 0 and s not in present and s < newest)
@@ -99,7 +101,7 @@ def _noted(folder: LogFolder, origin: str, node: NodeOffset) -> Iterator[int]:
 
 
 def _missing(node: NodeOffset, files: Sequence[SegmentFile]) -> tuple[int, int] | None:
-    """Return the first and last id that are missing before the first segment there is."""
+    """Return the first and last id that are missing before the first segment present."""
     read = max([node.floor, *node.open, *(last for _, last in node.done)])
     first = min((file.segment for file in files), default=0)
     return (read + 1, first - 1) if read and first > read + 1 else None

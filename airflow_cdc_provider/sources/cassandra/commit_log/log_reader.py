@@ -1,18 +1,19 @@
-"""Reading one slice of a segment: bytes in, ``CHANGE_SCHEMA`` batches out.
+"""Read one slice of a segment into batches of ``CHANGE_SCHEMA``.
 
-Most entries hold one update, which becomes a change without any schema: its bytes are copied as they are.
-Only a mutation of several updates must be walked to find where each ends. What comes out, by table:
+Most entries have one update, which becomes a change without any schema: its bytes are copied verbatim. Only
+a mutation of several updates must be parsed to find the end of each. Records, by table:
 
 * selected: a change per update;
-* former (dropped, perhaps made anew under another id): likewise, under its name;
+* former (dropped, perhaps re-created under another id): likewise, under its name;
 * ``system.local``: a record of kind ``truncate`` per truncation of a selected table (:mod:`.truncation`);
-* ``system_schema``: a record of kind ``schema`` per update, its bytes as of a change; they add up to the
-  schema's history (:mod:`.schema_history`);
+* ``system_schema``: a record of kind ``schema`` per update, its bytes as in a change; together they are the
+  schema history (:mod:`.schema_history`);
 * unknown: the whole mutation in quarantine, with the table id in its reason, so that
   :func:`retry_quarantined` can read it when the schema is known;
-* all others (not selected, views, counters, Cassandra's own): nothing, but counted.
+* all others (not selected, views, counters, system tables): none; they are counted.
 
-What can't be read becomes a record of kind ``quarantine`` that says where it is and why; the rest lands.
+Unreadable bytes become a record of kind ``quarantine`` with their position and the reason; reading continues
+after them.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ from airflow_cdc_provider.sources.cassandra.commit_log.framing import (
     START,
     find_entries,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.sections import Damage, plain_sections
+from airflow_cdc_provider.sources.cassandra.commit_log.sections import CorruptRange, plain_sections
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
 from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     BEGIN,
     ENTRY,
+    ERROR_OFFSET,
     KEY_BEGIN,
     KEY_STOP,
     ORDINAL,
-    PLACE,
     REASON,
     STOP,
     TABLE,
@@ -85,33 +86,33 @@ _POSITION_BYTES: Final = 16
 _TABLE_ID_BYTES: Final = 16
 _EMPTY: Final = 0x01
 _LAST_MOMENT_US: Final = 253_402_300_799_999_999
-"""The end of the year 9999: clients may send any write time, Python and Spark know none after it."""
+"""The end of the year 9999: clients may send any write time, Python and Spark support none after it."""
 
 
 @dataclass
 class ReadCounts:
-    """What a reader met: updates by what became of them, and what could not be read.
+    """Counts of a reader: updates by outcome, and what it could not read.
 
     Args:
-        entries: Sound entries.
-        changes: Updates of selected tables, also of such as were dropped.
-        passed_over: Updates of others, by why: ``unselected``, ``view``, ``counter``, ``system``.
+        entries: Valid entries.
+        changes: Updates of selected tables, including dropped ones.
+        skipped: Updates of other tables, by reason: ``unselected``, ``view``, ``counter``, ``system``.
         truncations: Truncations of selected tables.
         schema_changes: Updates of ``system_schema`` that concern users' keyspaces.
-        quarantined: Mutations set apart.
-        damaged: Stretches of segments set apart.
+        quarantined: Quarantined mutations.
+        damaged: Quarantined ranges of segments.
     """
 
     entries: int = 0
     changes: int = 0
-    passed_over: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
     truncations: int = 0
     schema_changes: int = 0
     quarantined: int = 0
     damaged: int = 0
 
 
-_PASSED_OVER: Final = {
+_SKIPPED: Final = {
     roles.UNSELECTED: "unselected",
     roles.VIEW: "view",
     roles.COUNTER: "counter",
@@ -126,15 +127,15 @@ def read_segments(
 
     Args:
         part: From :func:`~.capture.plan_segments`.
-        counts: What was met is added to it, if given; it is logged in any case.
-        keys: What opens encrypted segments.
+        counts: Incremented by this read, if given; the counts are logged in any case.
+        keys: Keys of encrypted segments.
 
     Yields:
         Batches of ``CHANGE_SCHEMA``; rows of one kind are in the order of the log.
 
     Raises:
-        PositionLost: The segment is gone.
-        CorruptInput: Something can't be read and the slice is strict; the message locates it.
+        PositionLost: The segment was deleted.
+        CorruptInput: Bytes are unreadable and the slice is strict; the message locates them.
         SchemaUnknown: A table or column is unknown and the slice is strict.
         ConfigurationError: The key of the segment is missing, or its compression is unknown.
     """
@@ -145,7 +146,7 @@ def read_segments(
         positions: list[int] = []
         size = 0
         for section, content in plain_sections(source, part.descriptor, part.sections, keys):
-            if isinstance(content, Damage):
+            if isinstance(content, CorruptRange):
                 yield from reader.damage([content])
                 continue
             plain.append(content)
@@ -161,35 +162,35 @@ def read_segments(
 
 @dataclass(frozen=True)
 class SegmentReader:
-    """Reads partitions of a plan: what executors get. Picklable.
+    """Reads partitions of a plan on executors. Picklable.
 
     Args:
-        keys: What opens encrypted segments.
+        keys: Keys of encrypted segments.
     """
 
     keys: Keys | None = None
 
     def __call__(self, part: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        """Do what :func:`read_segments` does."""
+        """Call :func:`read_segments`."""
         return read_segments(part, keys=self.keys)
 
     def read_counting(self, part: SegmentSlice, passed_over: PassedOver) -> Iterator[pa.RecordBatch]:
-        """Do the same, and count the updates that are of no captured table: see :class:`ReadCounts`."""
+        """Read, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
         counts = ReadCounts()
         yield from read_segments(part, counts, keys=self.keys)
-        passed_over.update({(part.origin, why): count for why, count in counts.passed_over.items()})
+        passed_over.update({(part.origin, why): count for why, count in counts.skipped.items()})
 
 
 def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.RecordBatch]:
-    """Read mutations again that were set apart, with what is known of tables now.
+    """Read quarantined mutations again, with the tables that are known now.
 
     Args:
         rows: Records of kind ``quarantine``.
-        tables: What is known now.
+        tables: The tables known now.
 
     Yields:
         Batches of ``CHANGE_SCHEMA`` as :func:`read_segments` would have yielded, with the same positions:
-        changes, and what still can't be read. Records that hold no mutation come out as they are.
+        changes, and records that are still unreadable. Records without a mutation are returned unchanged.
     """
     holds = pc.equal(pc.binary_slice(rows.column("payload"), 0, 1), bytes([MUTATION_TAG]))
     if not pc.all(holds).as_py():
@@ -215,7 +216,7 @@ def retry_quarantined(rows: pa.RecordBatch, tables: LogTables) -> Iterator[pa.Re
 
 @dataclass
 class _Reader:
-    """Makes records of what one segment holds."""
+    """Builds records from the contents of one segment."""
 
     origin: str
     segment: int
@@ -232,7 +233,7 @@ class _Reader:
         starts = ends - [len(part) for part in plain]
         entries, damage = find_entries(data, starts, ends, np.array(positions, np.int64))
         yield from self.damage(
-            Damage(
+            CorruptRange(
                 position=int(line[DAMAGE_POSITION]),
                 length=int(line[DAMAGE_LENGTH]),
                 reason=int(line[DAMAGE_REASON]),
@@ -255,11 +256,11 @@ class _Reader:
         versions: NDArray[np.int64],
         first_ordinals: NDArray[np.int64],
     ) -> Iterator[pa.RecordBatch]:
-        """Make records of mutations."""
+        """Build records from mutations."""
         updates = find_updates(data, entries, versions, first_ordinals, self.tables)
-        for role, name in _PASSED_OVER.items():
+        for role, name in _SKIPPED.items():
             if count := int(updates.by_role[role]):
-                self.counts.passed_over[name] = self.counts.passed_over.get(name, 0) + count
+                self.counts.skipped[name] = self.counts.skipped.get(name, 0) + count
         found = self.tables.roles[updates.found[:, TABLE]]
         captured = updates.found[(found == roles.SELECTED) | (found == roles.FORMER)]
         if len(captured):
@@ -271,12 +272,12 @@ class _Reader:
         if rows:
             yield self._few(rows)
 
-    def damage(self, damage: Iterator[Damage] | Sequence[Damage]) -> Iterator[pa.RecordBatch]:
-        """Make records of what can't be read."""
+    def damage(self, damage: Iterator[CorruptRange] | Sequence[CorruptRange]) -> Iterator[pa.RecordBatch]:
+        """Build quarantine records of corrupt ranges."""
         rows = []
         for found in damage:
-            reason = describe(found.reason, f"{found.length} bytes from position {found.position} on")
-            self._refuse(CorruptInput, reason)
+            reason = describe(found.reason, f"{found.length} bytes from position {found.position}")
+            self._raise_if_strict(CorruptInput, reason)
             self.counts.damaged += 1
             rows.append(
                 {
@@ -350,14 +351,16 @@ class _Reader:
         versions: NDArray[np.int64],
         line: NDArray[np.int64],
     ) -> dict[str, Any]:
-        entry, ordinal, reason, place = (int(line[c]) for c in (ENTRY, ORDINAL, REASON, PLACE))
+        entry, ordinal, reason, error_at = (int(line[c]) for c in (ENTRY, ORDINAL, REASON, ERROR_OFFSET))
         begin, length, end = (int(entries[entry, c]) for c in (START, LENGTH, END))
         mutation = data[begin : begin + length].tobytes()
-        where = f"byte {place} of {length}, update {ordinal} of the entry that ends at {end}"
+        where = f"byte {error_at} of {length}, update {ordinal} of the entry that ends at {end}"
         if reason == UNKNOWN_TABLE:
-            where = f"{mutation[place : place + _TABLE_ID_BYTES].hex()} at {where}"
+            where = f"{mutation[error_at : error_at + _TABLE_ID_BYTES].hex()} at {where}"
         text = describe(reason, where)
-        self._refuse(SchemaUnknown if reason in (UNKNOWN_TABLE, UNKNOWN_COLUMN) else CorruptInput, text)
+        self._raise_if_strict(
+            SchemaUnknown if reason in (UNKNOWN_TABLE, UNKNOWN_COLUMN) else CorruptInput, text
+        )
         self.counts.quarantined += 1
         return {
             "kind": QUARANTINE,
@@ -377,11 +380,11 @@ class _Reader:
             bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes() for line in found
         ]
         if len(found):
-            self.counts.passed_over["system"] = self.counts.passed_over.get("system", 0) + len(found)
+            self.counts.skipped["system"] = self.counts.skipped.get("system", 0) + len(found)
         for line, update in zip(found, read_local_updates(payloads), strict=True):
             if update.problem:
                 end = int(entries[line[ENTRY], END])
-                self._refuse(CorruptInput, update.problem)
+                self._raise_if_strict(CorruptInput, update.problem)
                 self.counts.quarantined += 1
                 mutation = b"\x01" + data[line[BEGIN] : line[STOP]].tobytes()
                 yield {
@@ -415,14 +418,14 @@ class _Reader:
         for line in found:
             keyspace = data[line[KEY_BEGIN] : line[KEY_STOP]].tobytes()
             if keyspace.decode(errors="replace") in SYSTEM_KEYSPACES:
-                self.counts.passed_over["system"] = self.counts.passed_over.get("system", 0) + 1
+                self.counts.skipped["system"] = self.counts.skipped.get("system", 0) + 1
                 continue
             self.counts.schema_changes += 1
-            place = Position(self.segment, int(entries[line[ENTRY], END]), int(line[ORDINAL]))
+            position = Position(self.segment, int(entries[line[ENTRY], END]), int(line[ORDINAL]))
             yield {
                 "source_table": self.tables.names[line[TABLE]],
                 "kind": SCHEMA,
-                "position": place.pack(),
+                "position": position.pack(),
                 "key": keyspace,
                 "payload": bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes(),
             }
@@ -431,11 +434,11 @@ class _Reader:
         common = {"origin": self.origin, "generation": 0, "captured_at": _now()}
         return pa.RecordBatch.from_pylist([{**common, **row} for row in rows], schema=CHANGE_SCHEMA)
 
-    def _refuse(self, error: type[CdcError], reason: str) -> None:
+    def _raise_if_strict(self, error: type[CdcError], reason: str) -> None:
         if self.strict:
             raise error(
                 f"segment {self.segment} of node {self.origin} can't be read: {reason}",
-                remedy="without the option strict it would be set apart in quarantine",
+                remedy="turn the option strict off to quarantine it instead",
             )
 
 
@@ -457,10 +460,10 @@ def _copy_updates(
     positions: Bytes,
     written_us: NDArray[np.int64],
 ) -> None:
-    """Write keys, payloads and positions of updates (``payload``) one after the other, and their write times.
+    """Write keys, payloads and positions of updates (``payload``) in sequence, and their write times.
 
-    That is the least write time in an update, which its header tells: all parts of one statement have the
-    same, but for what a batch itself has deleted. 0 where it tells none.
+    The write time is the lowest in an update, from its header: all parts of one statement have the same,
+    except deletions in a batch. 0 if the header has none.
     """
     for row in range(len(found)):
         line = found[row]

@@ -1,24 +1,24 @@
-"""How far each node's log was read: the offset's form, and its arithmetic.
+"""The offset of a capture: how far each node's log was read.
 
 Per origin (host id), JSON::
 
     {"v": 1, "floor": 1795247392874, "done": [[1795247392875, 1795247392879]], "open": {"1795247392880":
     307939}}
 
-``floor``   every segment with this id or a lower one was read, or isn't wanted
-``done``    ranges of ids above it that were read to their end; ids on one node follow each other, so a new
-            range begins with each start of the node, and after each stretch of segments without changes
-``open``    segments that were read up to a logical position and may hold more; wins over the other two
-``truncated``  by table, the time (ms) of the last truncation that was captured as the node tells it over CQL;
-            absent without one
+``floor``   segments with this id or a lower one were read, or are excluded
+``done``    ranges of higher ids that were read completely; ids of one node are consecutive, so a new range
+            starts at each restart of the node, and after segments without changes
+``open``    segments that were read up to a logical position and may have more; takes precedence over both
+``truncated``  by table, the time (ms) of the last captured truncation that was found over CQL; absent without
+            one
 
-A segment that is in none of them was not read. So segments may arrive in any order (Cassandra 3 hands them
-over when they are flushed), a segment without an index is read whenever it gets one, and a segment that was
-read and deleted is not read again when a crashed node brings it back. When there are more than
-:data:`MOST_RANGES` ranges, the lowest becomes part of the floor: a segment that comes later than so many
-others is taken for read. So a landing area must not get segments that are that old.
+A segment in none of them was not read. So segments may arrive in any order (Cassandra 3 moves them to cdc_raw
+when they are flushed), a segment without an index is read once it has one, and a segment that was read and
+deleted is not read again when a crashed node restores it. When there are more than :data:`MOST_RANGES`
+ranges, the lowest is merged into the floor: a segment that arrives after that many ranges counts as read. So
+a landing area must not receive segments that old.
 
-A person sets an offset with ``floor`` and ``open`` alone: ``open`` names the position where an entry ends.
+An operator sets an offset with ``floor`` and ``open`` only: ``open`` has the position where an entry ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from airflow_cdc_provider.sources.base import Offset
 FORMAT: Final = 1
 MOST_RANGES: Final = 256
 WHOLE: Final = (1 << 63) - 1
-"""A segment's position when it was, or may be, read to its end."""
+"""A segment's position when it was, or may be, read completely."""
 
 _EXAMPLE: Final = '{"<host id>": {"v": 1, "floor": <segment id>, "open": {"<segment id>": <position>}}}'
 
@@ -44,7 +44,7 @@ class NodeOffset:
 
     Args:
         floor: See the module's docstring.
-        done: Ranges, ascending, both ends belonging to them.
+        done: Ranges, ascending, both ends inclusive.
         open: Position by segment.
         truncated: Milliseconds by table.
     """
@@ -55,7 +55,7 @@ class NodeOffset:
     truncated: Mapping[str, int] = field(default_factory=dict)
 
     def position(self, segment: int) -> int:
-        """Return up to where a segment was read: :data:`WHOLE`, or a logical position, 0 for not at all."""
+        """Return the position up to which a segment was read: :data:`WHOLE`, or logical, 0 for not at all."""
         if segment in self.open:
             return self.open[segment]
         if segment <= self.floor or any(first <= segment <= last for first, last in self.done):
@@ -76,25 +76,25 @@ class NodeOffset:
         return replace(self, floor=floor, done=tuple(done), open=still_open)
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as part of an :data:`~airflow_cdc_provider.sources.base.Offset`."""
-        told = {"truncated": dict(sorted(self.truncated.items()))} if self.truncated else {}
+        """Return it as part of an :data:`~airflow_cdc_provider.sources.base.Offset`."""
+        truncated = {"truncated": dict(sorted(self.truncated.items()))} if self.truncated else {}
         return {
             "v": FORMAT,
             "floor": self.floor,
             "done": [list(r) for r in self.done],
             "open": {str(segment): at for segment, at in sorted(self.open.items())},
-            **told,
+            **truncated,
         }
 
     @classmethod
     def from_json(cls, value: object) -> NodeOffset:
-        """Read what :meth:`to_json` wrote, or a person.
+        """Parse the JSON form.
 
         Raises:
-            ConfigurationError: It has another form.
+            ConfigurationError: The value is not a valid offset of a node.
         """
         if not isinstance(value, Mapping) or value.get("v") != FORMAT:
-            raise _wrong(value)
+            raise _invalid(value)
         unknown = set(value) - {"v", "floor", "done", "open", "truncated"}
         floor, done, still_open = value.get("floor", 0), value.get("done", []), value.get("open", {})
         truncated = value.get("truncated", {})
@@ -108,7 +108,7 @@ class NodeOffset:
             or not isinstance(truncated, Mapping)
             or not all(isinstance(table, str) and _is_count(at) for table, at in truncated.items())
         ):
-            raise _wrong(value)
+            raise _invalid(value)
         return cls(
             floor,
             tuple(_merge((r[0], r[1]) for r in done)),
@@ -118,18 +118,18 @@ class NodeOffset:
 
 
 def read_offset(offset: Offset | None) -> dict[str, NodeOffset]:
-    """Read an offset of all nodes.
+    """Parse an offset of all nodes.
 
     Raises:
-        ConfigurationError: It has another form.
+        ConfigurationError: The offset is not a valid Cassandra offset.
     """
     if offset is not None and not isinstance(offset, Mapping):
-        raise _wrong(offset)
+        raise _invalid(offset)
     return {origin: NodeOffset.from_json(value) for origin, value in (offset or {}).items()}
 
 
 def write_offset(nodes: Mapping[str, NodeOffset]) -> Offset:
-    """Write an offset of all nodes."""
+    """Build an offset of all nodes."""
     return {origin: node.to_json() for origin, node in sorted(nodes.items())}
 
 
@@ -151,7 +151,5 @@ def _is_range(value: object) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == 2 and all(_is_count(n) for n in value)
 
 
-def _wrong(value: object) -> ConfigurationError:
-    return ConfigurationError(
-        "this is no offset of a Cassandra source", expected=_EXAMPLE, found=repr(value)[:200]
-    )
+def _invalid(value: object) -> ConfigurationError:
+    return ConfigurationError("not a valid Cassandra offset", expected=_EXAMPLE, found=repr(value)[:200])

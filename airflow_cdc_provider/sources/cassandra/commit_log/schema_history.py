@@ -1,13 +1,13 @@
-"""The schema's history: every version of every table, from what the log says of ``system_schema``.
+"""The schema history: every version of every table, from the log's updates of ``system_schema``.
 
-Cassandra keeps its schema in tables, and every node writes each change of them to its own log before it takes
-effect (reference §13). A statement's rows all have one write time, which is the same on every node: replayed
-in that order the rows are the schema at each moment. So a table that is gone at the source, or that was made
-anew under its old name, still has the definition that its entries in the log were written by.
+Cassandra stores its schema in tables, and every node writes each schema change to its own log before it takes
+effect (reference §13). All rows of a statement have one write time, which is the same on every node: replayed
+in that order, the rows are the schema at each point in time. So the log entries of a table that was dropped,
+or re-created under its old name, can still be decoded by the definition that they were written with.
 
-A log that begins late lacks the statements before it. What a run sees at the source is therefore recorded
-too, once per change (:func:`observed`), and stands in for them: records of kind ``schema``, with either form
-of payload (:mod:`~airflow_cdc_provider.sources.cassandra.payload`), are the history's only input.
+A log that starts late lacks earlier statements. So each run also records the schema that it reads from the
+source, once per change (:func:`observed`), in place of them. Records of kind ``schema``, with either form of
+payload (:mod:`~airflow_cdc_provider.sources.cassandra.payload`), are the history's only input.
 """
 
 from __future__ import annotations
@@ -57,40 +57,40 @@ _NEEDED: Final = {
     "dropped_columns": ("keyspace_name", "table_name", "column_name", "kind", "type", "dropped_time"),
     "types": ("keyspace_name", "type_name", "field_names", "field_types"),
 }
-"""What decides how bytes are read; the rest (comments, compaction ...) makes no version."""
+"""Columns that affect decoding; a change of others (comments, compaction ...) is not a version."""
 
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """A table from one statement on.
+    """A table's definition after one statement.
 
     Args:
-        at_us: Write time of the statement in µs since 1970; of what was seen at the source, when.
+        at_us: Write time of the statement in µs since 1970, or when the schema was read from the source.
         table: ``keyspace.table``.
         table_id: 32 hex digits.
         schema: The table's definition; None: the statement dropped it.
-        places: Where the nodes' logs have the statement: position by origin.
+        positions: Position of the statement in the nodes' logs, by origin.
     """
 
     at_us: int
     table: str
     table_id: str
     schema: TableSchema | None
-    places: Mapping[str, bytes] = field(default_factory=dict)
+    positions: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def cdc(self) -> bool:
-        """Whether the table's changes are captured from here on."""
+        """Whether the table's changes are captured from this version on."""
         return self.schema is not None and self.schema.cdc
 
 
 @dataclass(frozen=True)
 class SchemaHistory:
-    """All versions that are known.
+    """All known versions.
 
     Args:
-        versions: In the order of their statements.
-        observed: Per keyspace, the text of what was last seen at the source.
+        versions: The versions, ordered by their statements.
+        observed: By keyspace, the serialized schema that was last read from the source.
     """
 
     versions: tuple[SchemaVersion, ...] = ()
@@ -98,12 +98,12 @@ class SchemaHistory:
 
     @cached_property
     def by_id(self) -> dict[str, TableSchema]:
-        """The last definition of each table that ever was, by id: it also reads what was written before."""
+        """The last definition of each table that ever existed, by id: it also decodes earlier updates."""
         return {v.table_id: v.schema for v in self.versions if v.schema is not None}
 
     @cached_property
     def switches(self) -> dict[str, list[SchemaVersion]]:
-        """The versions of each table, by id, that have another value of ``cdc`` than the one before."""
+        """The versions of each table, by id, whose ``cdc`` differs from the version before."""
         found: dict[str, list[SchemaVersion]] = defaultdict(list)
         for version in self.versions:
             before = found[version.table_id]
@@ -112,28 +112,31 @@ class SchemaHistory:
         return found
 
     def was_captured(self, table_id: str) -> bool:
-        """Tell whether a table ever had ``cdc = true``."""
+        """Return whether a table ever had ``cdc = true``."""
         return any(version.cdc for version in self.switches.get(table_id, ()))
 
     def off_since(self, table_id: str) -> int | None:
-        """Return since when ``cdc`` is off for a table that had it, µs; None if it is on, or never was."""
+        """Return when ``cdc`` was switched off for a table, µs; None if it is on, or never was."""
         switches = self.switches.get(table_id, ())
         return switches[-1].at_us if len(switches) > 1 and not switches[-1].cdc else None
 
     def resumed_at(self, table_id: str) -> int:
-        """Return when ``cdc`` was last switched on again after it had been on and off, µs; 0 for never."""
+        """Return when ``cdc`` was last switched on again, µs; 0 if it never was."""
         switches = self.switches.get(table_id, ())
         return switches[-1].at_us if len(switches) > 2 and switches[-1].cdc else 0
 
     def captured(self, table_id: str, origins: pa.Array, positions: pa.Array) -> NDArray[np.bool_]:
-        """Tell which updates were written while their table had ``cdc = true``, by their places in the log.
+        """Return which updates were written while their table had ``cdc = true``, by their log positions.
 
-        Where the log of its node doesn't show a statement that switched it on, an update is taken to be.
+        If the log of an update's node has no statement that switched it on, the update counts as captured.
 
         Args:
-            table_id: The table's.
-            origins: Of each update.
-            positions: Likewise.
+            table_id: The table's id.
+            origins: Origin of each update.
+            positions: Position of each update.
+
+        Returns:
+            A boolean for each update.
         """
         on = np.ones(len(origins), bool)
         for number, version in enumerate(self.switches.get(table_id, ())):
@@ -142,16 +145,16 @@ class SchemaHistory:
                 continue
             for origin in pc.unique(origins).to_pylist():
                 after = pc.equal(origins, origin)
-                if origin in version.places:
-                    place = pa.scalar(version.places[origin], pa.binary())
-                    after = pc.and_(after, pc.greater(positions, place))
+                if origin in version.positions:
+                    switched_at = pa.scalar(version.positions[origin], pa.binary())
+                    after = pc.and_(after, pc.greater(positions, switched_at))
                 elif not version.cdc:
                     continue
                 on[after.to_numpy(zero_copy_only=False)] = version.cdc
         return on
 
     @cached_property
-    def living(self) -> dict[str, TableSchema]:
+    def existing(self) -> dict[str, TableSchema]:
         """The tables that were not dropped, by name."""
         tables: dict[str, TableSchema] = {}
         for version in self.versions:
@@ -163,19 +166,22 @@ class SchemaHistory:
 
 
 def read_history(records: pa.Table) -> SchemaHistory:
-    """Replay the schema's changes.
+    """Replay the schema changes.
 
     Args:
-        records: Records of ``CHANGE_SCHEMA``, in any order and from any number of nodes; those of other kinds
-            are passed over. A record that can't be read is left out: its node's others, or another node's
-            copy, or what is seen at the source, make up for it.
+        records: Records of ``CHANGE_SCHEMA``, in any order and from any number of nodes; other kinds are
+            skipped. Unreadable records are skipped, too: the same change in another record, from another
+            node, or the schema read from the source replaces them.
+
+    Returns:
+        The history.
     """
     steps: dict[int, list[_Fact]] = defaultdict(list)
     for fact in _facts(records.filter(pc.equal(records["kind"], SCHEMA))):
         steps[fact.at_us].append(fact)
     replay = _Replay()
     for at_us in sorted(steps):
-        # A statement that writes a row anew deletes what was there a microsecond before (deletePrevious).
+        # A statement that overwrites a row deletes the old one a microsecond before (deletePrevious).
         replay.step(at_us, steps[at_us], complete=at_us + 1 not in steps)
     return SchemaHistory(tuple(replay.versions), replay.observed)
 
@@ -183,12 +189,12 @@ def read_history(records: pa.Table) -> SchemaHistory:
 def observed(
     rows: Mapping[str, Iterable[Row]], history: SchemaHistory, at_us: int
 ) -> Iterator[dict[str, Any]]:
-    """Make records of what is seen at the source, for keyspaces of which something else was seen last.
+    """Build records of the schema read from the source, for keyspaces that differ from the last record.
 
     Args:
         rows: Table of ``system_schema`` -> its rows.
-        history: What was recorded before.
-        at_us: Now, µs since 1970.
+        history: The history recorded so far.
+        at_us: The current time, µs since 1970.
 
     Yields:
         Records as mappings; their columns ``origin`` and ``position`` are empty.
@@ -196,8 +202,8 @@ def observed(
     keyspaces: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: {n: [] for n in _READ})
     for name, needed in _NEEDED.items():
         for row in rows.get(name, ()):
-            shown = {column: row.get(column) for column in needed}
-            keyspaces[row["keyspace_name"]][name].append(shown)
+            projected = {column: row.get(column) for column in needed}
+            keyspaces[row["keyspace_name"]][name].append(projected)
     for keyspace, found in sorted(keyspaces.items()):
         for part in found.values():
             part.sort(key=lambda row: json.dumps(row, sort_keys=True, default=str))
@@ -215,12 +221,12 @@ def observed(
 
 
 class _Fact(NamedTuple):
-    """Something that one statement did to one row, or to several.
+    """A change by one statement of one row, or of a range of rows.
 
-    ``begin``     of the row, its clustering as it compares
+    ``begin``     of the row, its clustering in byte-comparable form
     ``end``       of a deletion: exclusive, None for all that follow
-    ``row``       values by column name: they are set; None: the rows from ``begin`` on, up to ``end``, go
-    ``origin``, ``position``   where it was logged
+    ``row``       values by column name, to set; None to delete the rows from ``begin`` up to ``end``
+    ``origin``, ``position``   of the log entry
     """
 
     at_us: int
@@ -234,7 +240,7 @@ class _Fact(NamedTuple):
 
 
 def _facts(records: pa.Table) -> Iterator[_Fact]:
-    """Take records apart; deletions of a statement come after its rows, because ties go to them."""
+    """Parse records; deletions of a statement come after its rows, because deletions win ties."""
     deletions: list[_Fact] = []
     tags = pc.binary_slice(records["payload"], 0, 1)
     for record in records.filter(pc.equal(tags, bytes([OBSERVED_TAG]))).to_pylist():
@@ -242,36 +248,36 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
         try:
             text = zlib.decompress(record["payload"][1:])
             keyspace = record["key"].decode()
-            seen = _rows_seen(text, keyspace)
+            observed_rows = _observed_rows(text, keyspace)
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error) as error:
             log.warning(
-                "what was seen of a keyspace can't be read and is left out: %s: %s",
+                "skipped an unreadable schema snapshot of a keyspace: %s: %s",
                 type(error).__name__,
                 error,
             )
             continue
-        yield _Fact(at_us, keyspace, "", b"", None, {"text": text, "seen": seen})
+        yield _Fact(at_us, keyspace, "", b"", None, {"text": text, "rows": observed_rows})
     updates = records.filter(pc.not_equal(tags, bytes([OBSERVED_TAG])))
     for name in _READ:
         full_name = f"system_schema.{name}"
         mine = updates.filter(pc.equal(updates["source_table"], full_name)).combine_chunks()
-        # A contribution's generation says which record it is from.
+        # The generation carries the number of the record that a contribution is from.
         numbers = pa.array(range(mine.num_rows), pa.int64())
         mine = mine.set_column(mine.schema.get_field_index("generation"), "generation", numbers)
         origins, positions = mine["origin"].to_pylist(), mine["position"].to_pylist()
         for batch in mine.to_batches():
             decoded = _decoder(full_name).decode(batch, ())
             for reason in decoded.reasons:
-                log.warning("a change of %s can't be read and is left out: %s", full_name, reason)
+                log.warning("skipped an unreadable change of %s: %s", full_name, reason)
             for line in decoded.contributions.to_pylist():
                 number = line["generation"]
                 try:
-                    told = list(_facts_of(name, line))
+                    facts = list(_facts_of(name, line))
                 except (ValueError, struct.error) as error:
-                    # A text that is no UTF-8, or a value that is cut short.
-                    log.warning("a row of %s can't be read and is left out: %s", full_name, error)
+                    # A text that is not UTF-8, or a truncated value.
+                    log.warning("skipped an unreadable row of %s: %s", full_name, error)
                     continue
-                for found in told:
+                for found in facts:
                     fact = found._replace(origin=origins[number], position=positions[number])
                     if fact.row is None:
                         deletions.append(fact)
@@ -280,8 +286,8 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
     yield from deletions
 
 
-def _rows_seen(text: bytes, keyspace: str) -> dict[str, dict[bytes, Row]]:
-    """Read what :func:`observed` wrote: the rows of each table by their clustering."""
+def _observed_rows(text: bytes, keyspace: str) -> dict[str, dict[bytes, Row]]:
+    """Parse the output of :func:`observed`: the rows of each table by their clustering."""
     found = json.loads(text)
     seen: dict[str, dict[bytes, Row]] = {}
     for name in _READ:
@@ -313,9 +319,9 @@ def _facts_of(name: str, line: Mapping[str, Any]) -> Iterator[_Fact]:
     columns = {column.id: column for column in schema.regular}
     for cell in state.cells:
         column = columns[cell.column]
-        gone = cell.flags & CELL_TOMBSTONE
+        deleted = cell.flags & CELL_TOMBSTONE
         values[cell.time_us][column.name] = (
-            None if gone else json.loads(value_to_json(column.type, cell.value))
+            None if deleted else json.loads(value_to_json(column.type, cell.value))
         )
     key = {"keyspace_name": keyspace, **_clustering(schema, state)}
     for at_us, row in values.items():
@@ -332,7 +338,7 @@ def _clustering(schema: TableSchema, state: CellRow) -> dict[str, Any]:
 
 
 class _Replay:
-    """The rows of ``system_schema`` while they change, and the versions that come out."""
+    """The rows of ``system_schema`` during the replay, and the resulting versions."""
 
     def __init__(self) -> None:
         self.versions: list[SchemaVersion] = []
@@ -342,65 +348,65 @@ class _Replay:
         )
         self._latest: dict[str, TableSchema] = {}
         self._touched: set[tuple[str, str]] = set()
-        self._places: dict[str, bytes] = {}
+        self._positions: dict[str, bytes] = {}
 
     def step(self, at_us: int, facts: Sequence[_Fact], *, complete: bool) -> None:
-        """Apply what has one write time; note versions unless more of the statement follows."""
+        """Apply facts of one write time; record versions unless more of the statement follows."""
         for fact in facts:
             self._touched.update((fact.keyspace, name) for name in self._apply(fact))
             if fact.origin:
-                known = self._places.get(fact.origin, fact.position)
-                self._places[fact.origin] = min(known, fact.position)
+                known = self._positions.get(fact.origin, fact.position)
+                self._positions[fact.origin] = min(known, fact.position)
         if complete:
             for keyspace, name in sorted(self._touched):
-                self._version(at_us, keyspace, name)
+                self._record_version(at_us, keyspace, name)
             self._touched.clear()
-            self._places = {}
+            self._positions = {}
 
     def _apply(self, fact: _Fact) -> set[str]:
         """Change rows; return the names of tables whose definition may have changed."""
         keyspace = self._rows[fact.keyspace]
         if not fact.table:
-            return self._see(fact)
+            return self._replace_keyspace(fact)
         rows = keyspace[fact.table]
         if fact.row is not None:
             rows.setdefault(fact.begin, {}).update(fact.row)
             changed = [fact.row]
         else:
-            gone = [k for k in rows if fact.begin <= k and (fact.end is None or k < fact.end)]
-            changed = [rows.pop(k) for k in gone]
+            deleted = [k for k in rows if fact.begin <= k and (fact.end is None or k < fact.end)]
+            changed = [rows.pop(k) for k in deleted]
         if fact.table == "types":
             return self._names(fact.keyspace)
         return {_name(row) for row in changed}
 
-    def _see(self, fact: _Fact) -> set[str]:
-        """Put what was seen at the source in the place of all that is known of a keyspace."""
+    def _replace_keyspace(self, fact: _Fact) -> set[str]:
+        """Replace all rows of a keyspace by those read from the source."""
         assert fact.row is not None
         before = self._names(fact.keyspace)
         self.observed[fact.keyspace] = fact.row["text"]
-        self._rows[fact.keyspace].update(fact.row["seen"])
+        self._rows[fact.keyspace].update(fact.row["rows"])
         return before | self._names(fact.keyspace)
 
     def _names(self, keyspace: str) -> set[str]:
         rows = self._rows[keyspace]
         return {_name(row) for kind in ("tables", "views") for row in rows[kind].values()}
 
-    def _version(self, at_us: int, keyspace: str, name: str) -> None:
-        """Note a table's definition if it has become another one."""
+    def _record_version(self, at_us: int, keyspace: str, name: str) -> None:
+        """Record a table's definition if it has changed."""
         full_name = f"{keyspace}.{name}"
         known = self._latest.get(full_name)
         schema = self._define(keyspace, name)
         if schema == known or (schema is None and known is None):
             return
         if known is not None and (schema is None or schema.id != known.id):
-            self.versions.append(SchemaVersion(at_us, full_name, known.id, None, self._places))
+            self.versions.append(SchemaVersion(at_us, full_name, known.id, None, self._positions))
             del self._latest[full_name]
         if schema is not None:
-            self.versions.append(SchemaVersion(at_us, full_name, schema.id, schema, self._places))
+            self.versions.append(SchemaVersion(at_us, full_name, schema.id, schema, self._positions))
             self._latest[full_name] = schema
 
     def _define(self, keyspace: str, name: str) -> TableSchema | None:
-        """Build a table from the rows as they are; None if it isn't there, or was never known in full."""
+        """Build a table from the current rows; None if it doesn't exist, or was never known completely."""
         rows = self._rows[keyspace]
         mine = {k: [row for row in rows[k].values() if _name(row) == name] for k in _READ if k != "types"}
         bases = {row.get("base_table_name") for row in mine["views"]}
@@ -408,13 +414,13 @@ class _Replay:
         try:
             found = schemas_from_rows({**mine, "types": rows["types"].values()})
         except SchemaUnknown:
-            # The log began after a CREATE TYPE that it needs; what it was before still reads most of it.
+            # The log started after a CREATE TYPE that the table needs; its earlier definition decodes most.
             known = self._latest.get(f"{keyspace}.{name}")
             ids = {_id(row) for kind in ("tables", "views") for row in mine[kind]}
             return known if known is not None and known.id in ids else None
         schema = found.tables.get(f"{keyspace}.{name}")
-        sound = schema is not None and _TABLE_ID.fullmatch(schema.id) and schema.partition_key
-        return schema if sound else None
+        valid = schema is not None and _TABLE_ID.fullmatch(schema.id) and schema.partition_key
+        return schema if valid else None
 
 
 def _id(row: Row) -> str:
@@ -426,7 +432,7 @@ def _name(row: Row) -> str:
 
 
 def _comparable(schema: TableSchema, row: Row) -> bytes:
-    """Return a row's clustering as contributions have it."""
+    """Return a row's clustering in the form of contributions."""
     values = [str(row[column.name]).encode() for column in schema.clustering]
     native = np.frombuffer(b"".join(struct.pack("<i", len(v)) + v for v in values), np.uint8)
     program = compile_clustering(schema)

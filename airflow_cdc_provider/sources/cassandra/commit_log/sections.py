@@ -1,17 +1,17 @@
 """Sections of a segment: the chain of sync markers, and each section's plain bytes (reference §3).
 
-Right after the header, and then at the end of each section, stands a marker::
+A marker follows the header, and then the end of each section::
 
     0   i32  file offset of the next marker: this section's body lies between
     4   u32  CRC-32 over low and high half of the segment id and this marker's file offset
 
-The chain ends where the file ends or at a marker of zeros. Entries never reach over a section, so sections
-can be read in any order and in parallel.
+The chain ends at the end of the file or at a marker of zeros. Entries never span sections, so sections can be
+read in any order and in parallel.
 
 Positions are logical: the header's length, and for each section 8 bytes for its marker and the length of its
-plain bytes. In a plain segment that is the file offset.
+plain bytes. In a plain segment they equal file offsets.
 
-A section's body becomes plain bytes by a :data:`~.compression.SectionDecoder`.
+A :data:`~.compression.SectionDecoder` decodes a section's body to plain bytes.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Section(NamedTuple):
     end: int
 
 
-class Damage(NamedTuple):
-    """A stretch of a segment that can't be read.
+class CorruptRange(NamedTuple):
+    """A corrupt range of a segment.
 
-    ``position``  logical position where it begins
-    ``length``    bytes of it, in the file
+    ``position``  logical position of its start
+    ``length``    its length in the file, in bytes
     ``reason``    one of :mod:`airflow_cdc_provider.sources.cql.reasons`
     ``sample``    its first bytes
     """
@@ -79,26 +79,26 @@ class Damage(NamedTuple):
 class Chain(NamedTuple):
     """The sections of a segment, in order.
 
-    ``sections``  those that can be reached
-    ``damage``    what is broken in the chain itself
-    ``end``       logical position where the data end
+    ``sections``  the reachable sections
+    ``damage``    corrupt ranges in the chain itself
+    ``end``       logical position of the end of the data
     """
 
     sections: Sequence[Section]
-    damage: Sequence[Damage]
+    damage: Sequence[CorruptRange]
     end: int
 
 
 def section_decoder(descriptor: Descriptor, path: str, keys: Keys | None = None) -> SectionDecoder | None:
-    """Return what makes plain bytes of the segment's sections, None for a plain segment.
+    """Return the decoder of a segment's sections, None for a plain segment.
 
     Args:
         descriptor: The segment's header.
         path: The segment, for errors.
-        keys: What opens encrypted segments.
+        keys: Keys of encrypted segments.
 
     Raises:
-        ConfigurationError: Nothing here can; the message names what would be needed.
+        ConfigurationError: The compression or encryption is unsupported, or the key is missing.
     """
     if descriptor.plain:
         return None
@@ -115,48 +115,51 @@ def section_decoder(descriptor: Descriptor, path: str, keys: Keys | None = None)
 def walk_sections(
     source: SegmentBytes, descriptor: Descriptor, *, complete: bool, trust_zero_checksum: bool = False
 ) -> Chain:
-    """Follow the chain of markers. Reads markers only, and the lengths that lead compressed sections.
+    """Walk the chain of markers. Reads only the markers, and the lengths at the start of compressed sections.
 
-    A marker's checksum covers the segment id and its own file offset, but not where it points. So a marker
-    that is found by searching can't be mistaken, while one that points astray looks sound.
+    A marker's checksum covers the segment id and its own file offset, but not its target. So a marker found
+    by scanning is genuine, while one with a wrong target looks valid.
 
     Args:
         source: The segment.
         descriptor: Its header.
-        complete: Whether nothing can be added any more. If so a broken marker is damage, and the next sound
-            one is searched for; it costs at most one section. Else the chain simply ends there for now: a
-            marker's two words are not written at once.
-        trust_zero_checksum: In a plain segment, take a marker at its word when its checksum is zero.
+        complete: Whether the segment is closed. If so, an invalid marker is damage, and the reader scans for
+            the next valid one, which loses at most one section. Else the chain ends there for now: a marker's
+            two words are not written atomically.
+        trust_zero_checksum: In a plain segment, accept a marker whose checksum is zero.
+
+    Returns:
+        The sections and the corrupt ranges.
     """
     sections: list[Section] = []
-    damage: list[Damage] = []
+    damage: list[CorruptRange] = []
     position = at = descriptor.length
     while True:
         stop, crc = 0, 0
         if at <= source.length - MARKER_BYTES:
             stop, crc = _MARKER.unpack(source.read(at, MARKER_BYTES).ljust(MARKER_BYTES, b"\0"))
-        right = crc == _marker_crc(descriptor.segment, at) or (
+        crc_matches = crc == _marker_crc(descriptor.segment, at) or (
             trust_zero_checksum and descriptor.plain and crc == 0 and stop != 0
         )
-        sound = right and at + MARKER_BYTES <= stop <= source.length
-        if not sound and complete and sections:
+        valid = crc_matches and at + MARKER_BYTES <= stop <= source.length
+        if not valid and complete and sections:
             before = sections[-1]
-            passed = _next_marker(source, descriptor.segment, before.start, at)
-            if passed >= 0:  # the marker before points too far, past this one
-                damage.append(Damage(before.position - MARKER_BYTES, MARKER_BYTES, MARKER_TARGET))
-                end = before.position + passed - before.start if descriptor.plain else before.end
-                sections[-1] = Section(before.start, passed, before.position, end)
-                position, at = end, passed
+            skipped_marker = _next_marker(source, descriptor.segment, before.start, at)
+            if skipped_marker >= 0:  # the previous marker points past this one
+                damage.append(CorruptRange(before.position - MARKER_BYTES, MARKER_BYTES, MARKER_TARGET))
+                end = before.position + skipped_marker - before.start if descriptor.plain else before.end
+                sections[-1] = Section(before.start, skipped_marker, before.position, end)
+                position, at = end, skipped_marker
                 continue
-        if not sound:
-            ended = at > source.length - MARKER_BYTES or (not right and stop == 0 and crc == 0)
+        if not valid:
+            ended = at > source.length - MARKER_BYTES or (not crc_matches and stop == 0 and crc == 0)
             if ended or not complete:
                 break
             stop = _next_marker(source, descriptor.segment, at + MARKER_BYTES, source.length)
             if stop < 0 and descriptor.plain:
                 stop = source.length  # the last section: its entries end at the zeros
             lost = MARKER_BYTES if stop >= 0 else source.length - at
-            damage.append(Damage(position, lost, MARKER_TARGET if right else MARKER_CHECKSUM))
+            damage.append(CorruptRange(position, lost, MARKER_TARGET if crc_matches else MARKER_CHECKSUM))
             if stop < 0:
                 break
         start = at + MARKER_BYTES
@@ -165,7 +168,7 @@ def walk_sections(
             length = int.from_bytes(source.read(start, _LENGTH_BYTES), "big")
             if stop - start < _LENGTH_BYTES or length > _LONGEST_SECTION:
                 if complete:
-                    damage.append(Damage(position, stop - start, SECTION_UNREADABLE))
+                    damage.append(CorruptRange(position, stop - start, SECTION_UNREADABLE))
                 break
         position += MARKER_BYTES
         sections.append(Section(start, stop, position, position + length))
@@ -176,11 +179,11 @@ def walk_sections(
 
 def plain_sections(
     source: SegmentBytes, descriptor: Descriptor, sections: Sequence[Section], keys: Keys | None = None
-) -> Iterator[tuple[Section, bytes | Damage]]:
-    """Yield the plain bytes of sections, or the damage where they can't be unpacked.
+) -> Iterator[tuple[Section, bytes | CorruptRange]]:
+    """Yield the plain bytes of sections, or the damage where they can't be decoded.
 
     Raises:
-        ConfigurationError: As :func:`section_decoder`.
+        ConfigurationError: See :func:`section_decoder`.
     """
     decode = section_decoder(descriptor, source.path, keys)
     for section in sections:
@@ -196,8 +199,8 @@ def plain_sections(
         yield section, plain if len(plain) == length else _unreadable(section, body)
 
 
-def _unreadable(section: Section, body: bytes) -> Damage:
-    return Damage(section.position, section.stop - section.start, SECTION_UNREADABLE, body)
+def _unreadable(section: Section, body: bytes) -> CorruptRange:
+    return CorruptRange(section.position, section.stop - section.start, SECTION_UNREADABLE, body)
 
 
 def _marker_crc(segment: int, at: int) -> int:
@@ -205,7 +208,7 @@ def _marker_crc(segment: int, at: int) -> int:
 
 
 def _next_marker(source: SegmentBytes, segment: int, at: int, limit: int) -> int:
-    """Return the file offset of the first sound marker from ``at`` on and before ``limit``, -1 for none."""
+    """Return the file offset of the first valid marker from ``at`` and before ``limit``, -1 for none."""
     data = np.frombuffer(source.read(at, limit - at + MARKER_BYTES - 1), np.uint8)
     state = zlib.crc32(struct.pack(">II", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF))
     return int(_find_marker(data, at, source.length, state))
@@ -213,15 +216,15 @@ def _next_marker(source: SegmentBytes, segment: int, at: int, limit: int) -> int
 
 @kernel
 def _find_marker(data: Bytes, offset: Int, file_length: Int, state: Int) -> Int:
-    """Look for a marker in the bytes from file ``offset`` on; ``state`` is the CRC of the segment id."""
+    """Search for a marker in the bytes from file ``offset``; ``state`` is the CRC of the segment id."""
     word = np.empty(4, np.uint8)
     for at in range(len(data) - 7):
         stop = read_i32(data, at)
-        place = offset + at
-        if stop < place + 8 or stop > file_length:
+        file_offset = offset + at
+        if stop < file_offset + 8 or stop > file_length:
             continue
         for i in range(4):
-            word[i] = np.uint8((place >> (24 - 8 * i)) & 0xFF)
+            word[i] = np.uint8((file_offset >> (24 - 8 * i)) & 0xFF)
         if crc32(word, np.int64(0), np.int64(4), state) == read_i32(data, at + 4) & 0xFFFFFFFF:
-            return place
+            return file_offset
     return np.int64(-1)

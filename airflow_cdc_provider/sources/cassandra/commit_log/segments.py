@@ -1,9 +1,9 @@
-"""Segments as they lie in cdc_raw: names, index files, headers and bytes (reference §1, §2, §15).
+"""Segments in cdc_raw: names, index files, headers and bytes (reference §1, §2, §15).
 
-A folder holds ``CommitLog-<version>-<id>.log`` and ``CommitLog-<version>-<id>_cdc.idx``. The index is decimal
-text: up to where the log is durable, and ``COMPLETED`` on a second line once the segment is closed. The
-server rewrites it in place, so it can be met empty or cut off: then it says less than is true, never more,
-and the next look mends that. Recordings may hold the log as ``.log.gz``.
+A folder has ``CommitLog-<version>-<id>.log`` and ``CommitLog-<version>-<id>_cdc.idx``. The index is decimal
+text: the position up to which the log is durable, and ``COMPLETED`` on a second line once the segment is
+closed. The server rewrites it in node_folder, so a reader may find it empty or truncated: then its position
+is too low, never too high, and the next read corrects it. Recordings may have the log as ``.log.gz``.
 
 An agent that copies segments elsewhere must copy a segment before its index.
 """
@@ -37,12 +37,12 @@ ONLY_NODE: Final = "node"
 
 @dataclass(frozen=True)
 class Index:
-    """What a segment's index says.
+    """A segment's index.
 
     Args:
-        end: Logical position up to which the log is durable. Of a segment that the server replayed after a
-            crash it is the length of the file instead.
-        completed: Whether the segment is closed; then its data go on to their natural end.
+        end: Logical position up to which the log is durable. For a segment that the server replayed after a
+            crash, it is the length of the file instead.
+        completed: Whether the segment is closed; then it is read to the end of its data.
     """
 
     end: int
@@ -56,13 +56,12 @@ class SegmentFile:
     Args:
         origin: The node's host id.
         segment: Its id.
-        version: By its name.
-        path: Where it is.
+        version: Format version in its name.
+        path: Path of the file.
         size_bytes: Length of the file, compressed if it is ``.gz``.
-        index: What its index says; None without one: no tracked write is in it so far.
+        index: Its index; None without one: it has no tracked write so far.
         index_changed_at: When the index was last written, in epoch seconds; 0 without one.
-        index_broken: Whether the index says something else than an index does. While the server rewrites it
-            that can happen for a moment.
+        index_broken: Whether the index is malformed. It can be for a moment while the server rewrites it.
     """
 
     origin: str
@@ -76,7 +75,7 @@ class SegmentFile:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing can be added any more. A packed segment without an index is from a recording."""
+        """Whether the segment is closed. A compressed file without an index is from a recording."""
         if self.index is None:
             return self.version < _FIRST_WITH_INDEX or self.path.endswith(".gz")
         return self.index.completed
@@ -89,13 +88,16 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
         folder: One folder per node, named by its host id, or one node's segments.
         node: That node's host id.
 
+    Returns:
+        Segments by host id.
+
     Raises:
-        ConfigurationError: The folder is missing, or has segments beside folders with segments.
+        ConfigurationError: The folder is missing, or has both segments and folders with segments.
     """
     top = Path(folder)
     if not top.is_dir():
         raise ConfigurationError(
-            f"there is no folder {top} with segments",
+            f"the folder of segments {top} doesn't exist",
             expected="cdc_raw of a node, or a folder with one folder per node named by host id",
         )
     own = _list_node(top, node or ONLY_NODE)
@@ -106,7 +108,7 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
     }
     if own and nodes:
         raise ConfigurationError(
-            f"{top} has segments beside folders with segments",
+            f"{top} has both segments and folders with segments",
             expected="either one node's segments or one folder per node",
             found=f"{len(own)} segments and the folders {', '.join(nodes)}",
         )
@@ -114,23 +116,23 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
 
 
 def list_faults(folder: str | Path, node: str = "") -> list[tuple[str, int, str]]:
-    """Tell what is wrong with a recording's indexes: node, segment id and a text for each.
+    """List what is wrong with a recording's indexes: node, segment id and a text for each.
 
-    Of no use in a folder that a node or an agent still writes: there these things pass.
+    Not useful for a folder that a node or an agent still writes: there such faults are transient.
     """
     top = Path(folder)
     faults = []
-    for origin, place in [
+    for origin, node_folder in [
         (node or ONLY_NODE, top),
         *((c.name, c) for c in sorted(top.iterdir()) if c.is_dir()),
     ]:
-        files = {file.segment: file for file in _list_node(place, origin)}
-        names = (_INDEX_NAME.fullmatch(path.name) for path in place.iterdir())
+        files = {file.segment: file for file in _list_node(node_folder, origin)}
+        names = (_INDEX_NAME.fullmatch(path.name) for path in node_folder.iterdir())
         indexed = sorted({int(match[2]) for match in names if match})
         for segment in indexed:
             file = files.get(segment)
             if file is None:
-                faults.append((origin, segment, "its index is there, the segment is missing"))
+                faults.append((origin, segment, "its index exists, but the segment is missing"))
             elif file.index_broken:
                 faults.append((origin, segment, "its index is broken; it was read to the end of its data"))
             elif file.index and not file.index.completed and segment != indexed[-1]:
@@ -153,14 +155,14 @@ def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
         try:
             size = path.stat().st_size
         except FileNotFoundError:
-            continue  # deleted since it was listed: as if it had not been there
+            continue  # deleted after it was listed: skip it
         index, changed_at, broken = _read_index(indexes.get(segment))
         found.append(SegmentFile(origin, segment, version, str(path), size, index, changed_at, broken))
     return found
 
 
 def _read_index(path: Path | None) -> tuple[Index | None, float, bool]:
-    """Read what an index says, when it was written, and whether it isn't whole."""
+    """Read an index, when it was written, and whether it is malformed."""
     if path is None:
         return None, 0.0, False
     for _ in range(_INDEX_TRIES):
@@ -178,13 +180,13 @@ def _read_index(path: Path | None) -> tuple[Index | None, float, bool]:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a segment's header says.
+    """A segment's header.
 
     Args:
-        version: Of the format.
+        version: Format version.
         segment: The segment's id.
         parameters: Compression or encryption; empty for a plain segment.
-        length: Of the header in bytes: the first sync marker follows.
+        length: Length of the header in bytes: the first sync marker follows.
     """
 
     version: int
@@ -199,17 +201,17 @@ class Descriptor:
 
     @property
     def encryption(self) -> str:
-        """The cipher, empty for none. It decides the layout if both are there."""
+        """The cipher, empty for none. It decides the layout if there are both."""
         return str(self.parameters.get("encCipher") or "")
 
     @property
     def plain(self) -> bool:
-        """Whether entries stand in the file as they are, at their logical positions."""
+        """Whether entries are in the file verbatim, at their logical positions."""
         return not self.compression and not self.encryption
 
 
 def read_descriptor(data: bytes, path: str) -> Descriptor:
-    """Read a header; ``data`` is the beginning of a segment, 64 KiB and more of it or all.
+    """Parse a header; ``data`` is the start of a segment, at least 64 KiB of it or all.
 
     ::
 
@@ -220,8 +222,8 @@ def read_descriptor(data: bytes, path: str) -> Descriptor:
         14+N  u32  CRC-32 over version, low and high half of the id, N as 32 bits, and the N bytes
 
     Raises:
-        CorruptInput: It is cut off or its checksum is wrong.
-        ConfigurationError: It is of a version that can't be read.
+        CorruptInput: The header is truncated or its checksum is wrong.
+        ConfigurationError: The format version is unsupported.
     """
     if len(data) >= _HEADER.size:
         version, segment, length = _HEADER.unpack_from(data)
@@ -232,12 +234,12 @@ def read_descriptor(data: bytes, path: str) -> Descriptor:
             if crc == int.from_bytes(data[end : end + 4], "big"):
                 if version not in VERSIONS:
                     raise ConfigurationError(
-                        f"segment {path} is of a version that can't be read",
+                        f"segment {path} has an unsupported format version",
                         expected=f"one of {', '.join(map(str, VERSIONS))} (Cassandra 3.0 to 5.0)",
                         found=str(version),
                     )
                 return Descriptor(version, segment, _parameters(data[_HEADER.size : end], path), end + 4)
-    raise CorruptInput(f"the header of segment {path} is broken", expected="one whose checksum is right")
+    raise CorruptInput(f"the header of segment {path} is corrupt", expected="a matching checksum")
 
 
 def _parameters(text: bytes, path: str) -> Mapping[str, Any]:
@@ -246,18 +248,19 @@ def _parameters(text: bytes, path: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise CorruptInput(f"the header of segment {path} is broken", expected="parameters as a JSON object")
+        raise CorruptInput(f"the header of segment {path} is corrupt", expected="parameters as a JSON object")
     return found
 
 
 class SegmentBytes:
-    """The bytes of a segment file, read where they are asked for; ``.gz`` files are unpacked as a whole.
+    """Random access to the bytes of a segment file; ``.gz`` files are decompressed as a whole.
 
     Args:
         path: The file.
 
     Raises:
-        PositionLost: It is gone.
+        PositionLost: The file was deleted.
+        CorruptInput: The ``.gz`` file can't be decompressed.
     """
 
     def __init__(self, path: str) -> None:
@@ -270,15 +273,15 @@ class SegmentBytes:
                     self._whole = unpacked.read()
         except FileNotFoundError as error:
             raise PositionLost(
-                f"segment {path} is gone before it was read",
+                f"segment {path} was deleted before it was read",
                 remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set",
             ) from error
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise CorruptInput(f"{path} can't be unpacked", found=str(error)) from error
+            raise CorruptInput(f"{path} can't be decompressed", found=str(error)) from error
         self.length = len(self._whole) if self._file.closed else Path(path).stat().st_size
 
     def read(self, at: int, length: int) -> bytes:
-        """Return up to ``length`` bytes from an offset on; fewer at the end of the file."""
+        """Return up to ``length`` bytes from an offset; fewer at the end of the file."""
         if self._file.closed:
             return self._whole[at : at + length]
         self._file.seek(at)

@@ -1,7 +1,7 @@
-"""Cassandra's own tables as they stand in its log: their ids, and the columns of those that are read.
+"""Cassandra's system tables as in its log: their ids, and the columns of those that are read.
 
-Their ids follow from their names, so they are known without any schema (reference §13). The columns are
-those of all versions together: an update names the ones that it has.
+Their ids are derived from their names, so they are known without any schema (reference §13). The columns are
+the union of all versions' columns: an update names the ones that it has.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, number_
 from airflow_cdc_provider.sources.cql.types import parse_type
 
 LOCAL_TABLE: Final = "system.local"
-"""What a node notes for itself, truncations among it."""
+"""A node's local state, including truncations."""
 
 SCHEMA_KEYSPACE: Final = "system_schema"
-"""Its tables are the schema; every node writes what changes in them to its own log."""
+"""The schema's keyspace; every node writes its changes to its own log."""
 
 _NAMES: Final = {
     "system": (
@@ -39,7 +39,7 @@ _NAMES: Final = {
     "system_traces": "events sessions",
     "system_cluster_metadata": "distributed_metadata_log",
 }
-"""Tables of Cassandra 3.0 to 5.0, those of ``system_schema`` apart."""
+"""Tables of Cassandra 3.0 to 5.0, except those of ``system_schema``."""
 
 _TABLE_OPTIONS: Final = """
     additional_write_policy text; allow_auto_snapshot boolean; bloom_filter_fp_chance double;
@@ -119,7 +119,7 @@ _CLUSTERING_COLUMNS: Final = {
 
 
 def system_table_id(keyspace: str, name: str) -> str:
-    """Return the id of one of Cassandra's own tables: the MD5 (version 3) UUID of its names."""
+    """Return the id of a system table: the MD5 (version 3) UUID of its names."""
     digest = bytearray(hashlib.md5((keyspace + name).encode(), usedforsecurity=False).digest())
     digest[6] = digest[6] & 0x0F | 0x30
     digest[8] = digest[8] & 0x3F | 0x80
@@ -128,7 +128,7 @@ def system_table_id(keyspace: str, name: str) -> str:
 
 @cache
 def system_tables() -> tuple[TableSchema, ...]:
-    """List Cassandra's own tables; only those that are read have columns, which have their ids."""
+    """List the system tables; only those that are read have columns, with their ids."""
     named = [(keyspace, name) for keyspace, names in _NAMES.items() for name in names.split()]
     named += [(SCHEMA_KEYSPACE, full.partition(".")[2]) for full in _COLUMNS if full != LOCAL_TABLE]
     return tuple(_table(keyspace, name) for keyspace, name in named)
@@ -136,7 +136,7 @@ def system_tables() -> tuple[TableSchema, ...]:
 
 @cache
 def system_table(full_name: str) -> TableSchema:
-    """Return one of them by ``keyspace.table``."""
+    """Return a system table by ``keyspace.table``."""
     return next(table for table in system_tables() if table.full_name == full_name)
 
 
@@ -145,12 +145,12 @@ def _table(keyspace: str, name: str) -> TableSchema:
     listed = [line.split(None, 1) for line in text.split(";") if line.strip()]
     clustering = _CLUSTERING_COLUMNS.get(name, 0) if keyspace == SCHEMA_KEYSPACE else 0
     columns = []
-    for place, (column, kind) in enumerate(listed):
+    for index, (column, kind) in enumerate(listed):
         cql_type = parse_type(" ".join(kind.split()))
-        if place == 0:
+        if index == 0:
             columns.append(Column(column, "partition_key", 0, cql_type))
-        elif place <= clustering:
-            columns.append(Column(column, "clustering", place - 1, cql_type))
+        elif index <= clustering:
+            columns.append(Column(column, "clustering", index - 1, cql_type))
         else:
             columns.append(Column(column, "regular", -1, cql_type))
     return number_columns(

@@ -1,4 +1,4 @@
-"""Which tables updates belong to, and what becomes of them: compiled once, sent to every reader."""
+"""Map updates to their tables and the tables' roles: compiled once, sent to every reader."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ VIEW: Final = 2
 COUNTER: Final = 3
 SYSTEM: Final = 4
 LOCAL: Final = 5
-"""``system.local``, whose mutations tell of truncations."""
+"""``system.local``, whose mutations contain truncations."""
 SCHEMA: Final = 6
-"""Of ``system_schema``, whose mutations are the schema's changes."""
+"""Tables of ``system_schema``, whose mutations are the schema changes."""
 FORMER: Final = 7
-"""Dropped, perhaps made anew under another id; its updates become changes."""
+"""Dropped, perhaps re-created under another id; its updates become changes."""
 ROLES: Final = 8
 
 
 @dataclass(frozen=True)
 class LogTables:
-    """Every table that is known, and what becomes of its updates. Picklable and small.
+    """All known tables and their roles. Picklable and small.
 
     Args:
         names: ``keyspace.table`` by number.
         ids: Table id by number, 32 hex digits.
         roles: :data:`SELECTED` and the others by number, uint8.
         keyspace_selected: By number, whether any table of its keyspace is selected, uint8: all updates of one
-            mutation are of one keyspace, so the others need not be walked.
+            mutation are of one keyspace, so mutations of other keyspaces are not parsed.
         program: All tables compiled.
-        passes_unknown: Whether updates of tables that are not known are passed over, not set apart.
+        skips_unknown: Whether updates of unknown tables are skipped instead of quarantined.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class LogTables:
     roles: NDArray[np.uint8]
     keyspace_selected: NDArray[np.uint8]
     program: Program
-    passes_unknown: bool = False
+    skips_unknown: bool = False
 
     @cached_property
     def number_by_id(self) -> dict[str, int]:
@@ -69,17 +69,20 @@ def log_tables(
     *,
     counters: bool = False,
 ) -> LogTables:
-    """Compile what readers must know of tables.
+    """Compile the tables for readers.
 
     Args:
-        schemas: All tables and views that exist, also those that are not captured: a batch can mix them,
-            and its updates can only be told apart by knowing all of them.
-        selected: Names of those to capture.
-        former: Tables that were dropped and that the log may still have updates of; those of the schemas'
-            names among them too.
-        captured_former: Ids of those whose updates are to become changes, under their names.
-        counters: Whether counter tables can be captured too. Their cells are contexts, not values: all that
-            an update tells is that its partition must be read again.
+        schemas: All tables and views that exist, also those that are not captured: a batch can mix them, and
+            parsing its updates requires all their schemas.
+        selected: Names of the tables to capture.
+        former: Dropped tables whose updates may still be in the log, including earlier tables with the names
+            of existing ones.
+        captured_former: Ids of the former tables whose updates become changes, under their names.
+        counters: Whether counter tables can be captured too. Their cells are contexts, not values: an update
+            only identifies a partition to read again.
+
+    Returns:
+        The compiled tables.
     """
     chosen, chosen_former = set(selected), set(captured_former)
     roles = {table.id: SCHEMA if table.keyspace == SCHEMA_KEYSPACE else SYSTEM for table in system_tables()}
@@ -105,9 +108,9 @@ def log_tables(
     )
 
 
-def schema_alone() -> LogTables:
-    """Compile what a reader must know that is to read the schema's changes and nothing else."""
-    return replace(log_tables((), ()), passes_unknown=True)
+def schema_tables_only() -> LogTables:
+    """Compile the tables for a reader that reads only schema changes."""
+    return replace(log_tables((), ()), skips_unknown=True)
 
 
 def _role(schema: TableSchema, role: int, *, captured: bool) -> int:

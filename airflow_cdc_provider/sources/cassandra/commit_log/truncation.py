@@ -1,14 +1,14 @@
-"""TRUNCATE as the log shows it: a cell of ``system.local`` (reference §13).
+"""TRUNCATE in the log: a cell of ``system.local`` (reference §13).
 
-A truncation writes nothing of the table itself. Each node notes for itself, in ``system.local``, in the map
-``truncated_at``: under the table's id, up to where its log holds data that are gone, and when::
+A truncation writes nothing to the table itself. Each node records it in its own ``system.local``, in the map
+``truncated_at``: under the table's id, the log position up to which data were removed, and when::
 
     0    i64  segment id
     8    i32  position
     12   i64  milliseconds since 1970
 
-A node that is not asked to keep the segment for CDC may drop it, and this record with it, before it is seen;
-:mod:`airflow_cdc_provider.sources.cassandra.nodes` asks the nodes for it.
+A node may delete the segment, and this record with it, before it is read, unless the segment is kept for CDC.
+So :mod:`airflow_cdc_provider.sources.cassandra.nodes` also queries the nodes for it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _LATEST_MS: Final = (2**63 - 1) // 1000
 
 
 class LocalUpdate(NamedTuple):
-    """What an update of ``system.local`` tells.
+    """The truncations in an update of ``system.local``.
 
-    ``truncations``  table id (32 hex digits) and what of it is gone
-    ``problem``      why it could not be read, empty if it could or has nothing to do with truncation
+    ``truncations``  table id (32 hex digits) and truncation
+    ``problem``      why it could not be decoded, empty if it could or has no truncation
     """
 
     truncations: Sequence[tuple[str, Truncation]]
@@ -47,10 +47,13 @@ class LocalUpdate(NamedTuple):
 
 
 def read_local_updates(payloads: Sequence[bytes]) -> list[LocalUpdate]:
-    """Read updates of ``system.local``.
+    """Decode updates of ``system.local``.
 
     Args:
         payloads: Each as the payload of a change: version, then the update.
+
+    Returns:
+        The truncations of each payload.
     """
     marked = [number for number, payload in enumerate(payloads) if _MARK in payload]
     found = [LocalUpdate(())] * len(payloads)
@@ -69,7 +72,7 @@ def read_local_updates(payloads: Sequence[bytes]) -> list[LocalUpdate]:
     )
     for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
         found[marked[row]] = LocalUpdate((), reason)
-    # The generation says which update a contribution is from.
+    # The generation carries the number of the update that a contribution is from.
     numbers = decoded.contributions.column("generation").to_pylist()
     states = decoded.contributions.column("state").to_pylist()
     for row, state in zip(numbers, states, strict=True):
@@ -84,17 +87,17 @@ def _decoder() -> UpdateDecoder:
 
 
 def read_truncation(value: bytes) -> Truncation | None:
-    """Read a value of ``truncated_at``; None for one without a time that can be.
+    """Parse a value of ``truncated_at``; None without a valid time.
 
-    Versions before 2.0 wrote none.
-    A node that had logged nothing when it truncated names segment -1: nothing of its log is gone.
+    Versions before 2.0 wrote no time. A node that had logged nothing when it truncated writes segment -1:
+    no data of its log were removed.
     """
     if len(value) < _RECORD.size:
         return None
     segment, end = _RECORD.unpack_from(value)
     millis = int.from_bytes(value[_RECORD.size :], "big", signed=True)
     if millis > _LATEST_MS:
-        log.warning("a truncation at %d ms since 1970 is passed over: there is no such time", millis)
+        log.warning("skipped a truncation at %d ms since 1970: the time is out of range", millis)
         return None
     if segment < 0 or end < 0:
         segment, end = 0, 0
@@ -109,7 +112,7 @@ def _truncations(state: bytes) -> Iterator[tuple[str, Truncation]]:
         path = at + CELL_HEADER_BYTES
         value = path + path_length
         at = value + length
-        # A removed record belongs to a table that was dropped.
+        # A deleted record belongs to a table that was dropped.
         if column != column_id or flags & CELL_TOMBSTONE or path_length != 16:
             continue
         if (truncation := read_truncation(state[value : value + length])) is not None:

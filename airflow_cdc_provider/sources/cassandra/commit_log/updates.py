@@ -1,4 +1,4 @@
-"""Telling the updates of entries apart: which table each belongs to, where it begins and ends."""
+"""Split entries into updates: find the table, start and end of each update."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ _MOST_UPDATES: Final = (1 << 16) - 1
 """A mutation has one update of a table at most; a record in quarantine has two bytes for an ordinal."""
 
 ENTRY: Final = 0
-"""Column of ``found`` and ``failed``: number of the entry; then, in both, the ordinal of the update in it."""
+"""Columns of ``found`` and ``failed``: number of the entry, and the ordinal of the update in it."""
 ORDINAL: Final = 1
 TABLE: Final = 2
 """Column of ``found``: number of the table."""
 BEGIN: Final = 3
-"""Columns of ``found``: where the update begins and ends, and where its partition key begins and ends."""
+"""Columns of ``found``: start and end of the update, and of its partition key."""
 STOP: Final = 4
 KEY_BEGIN: Final = 5
 KEY_STOP: Final = 6
 _FOUND_COLUMNS: Final = 7
 
 REASON: Final = 2
-"""Columns of ``failed``: why the mutation could not be split from that update on, and where it was found."""
-PLACE: Final = 3
+"""Columns of ``failed``: why the mutation can't be split from that update on, and the offset of the error."""
+ERROR_OFFSET: Final = 3
 _FAILED_COLUMNS: Final = 4
 
 _FOUND_AT: Final = 0
@@ -67,10 +67,10 @@ _CURSORS: Final = 2
 
 
 class Updates(NamedTuple):
-    """What some entries hold.
+    """The updates of entries.
 
-    ``found``    int64, a line per update of a captured table, of ``system.local`` or ``system_schema``
-    ``failed``   int64, a line per mutation that could not be split to its end
+    ``found``    int64, a row per update of a captured table, of ``system.local`` or ``system_schema``
+    ``failed``   int64, a row per mutation that could not be split completely
     ``by_role``  int64, number of updates by role of their table
     """
 
@@ -89,11 +89,14 @@ def find_updates(
     """Find the updates of selected tables.
 
     Args:
-        plain: Bytes that hold the mutations.
-        entries: As :func:`~.framing.find_entries` returns them.
-        versions: Of the segment of each.
-        first_ordinals: Updates of each before this one are passed over.
-        tables: What is known of tables.
+        plain: Bytes with the mutations.
+        entries: From :func:`~.framing.find_entries`.
+        versions: Format version of each entry's segment.
+        first_ordinals: Number of leading updates to skip in each entry.
+        tables: The known tables.
+
+    Returns:
+        The updates.
     """
     found = np.empty((len(entries) + 1024, _FOUND_COLUMNS), np.int64)
     failed = np.empty((len(entries), _FAILED_COLUMNS), np.int64)
@@ -111,7 +114,7 @@ def find_updates(
             tables.roles,
             tables.keyspace_selected,
             tables.program,
-            tables.passes_unknown,
+            tables.skips_unknown,
             sink,
             cursor,
             found,
@@ -134,18 +137,18 @@ def _find(
     roles: NDArray[np.uint8],
     keyspace_selected: NDArray[np.uint8],
     program: Program,
-    passes_unknown: bool,
+    skips_unknown: bool,
     sink: Sink,
     cursor: NDArray[np.int64],
     found: NDArray[np.int64],
     failed: NDArray[np.int64],
     by_role: NDArray[np.int64],
 ) -> Int:
-    """Go through entries from number ``first`` on until all are done or an array is full; return the next."""
+    """Process entries from number ``first`` until all are done or an array is full; return the next."""
     for entry in range(first, len(entries)):
         begin = entries[entry, START]
         end = begin + entries[entry, LENGTH]
-        found_before = cursor[_FOUND_AT]
+        previous_count = cursor[_FOUND_AT]
         count, at = read_uvint(plain, begin, end)
         reason = 0
         ordinal = np.int64(0)
@@ -155,7 +158,7 @@ def _find(
             reason, at = BAD_COUNT, begin
         else:
             table = find_table(program, plain, at)
-            if table < 0 and passes_unknown:
+            if table < 0 and skips_unknown:
                 continue
             if table < 0:
                 reason = UNKNOWN_TABLE
@@ -205,7 +208,7 @@ def _find(
             at = stop
             ordinal += 1
         if reason == NO_SPACE:
-            cursor[_FOUND_AT] = found_before
+            cursor[_FOUND_AT] = previous_count
             return entry
         if reason == 0 and at != end:
             reason = TRAILING_BYTES
@@ -214,6 +217,6 @@ def _find(
             failed[row, ENTRY] = entry
             failed[row, ORDINAL] = ordinal
             failed[row, REASON] = reason
-            failed[row, PLACE] = at - begin
+            failed[row, ERROR_OFFSET] = at - begin
             cursor[_FAILED_COUNT] = row + 1
     return len(entries)

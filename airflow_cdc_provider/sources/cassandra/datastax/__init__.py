@@ -1,1 +1,1 @@
-"""Rows after each change as DataStax's CDC for Apache Cassandra tells them."""
+"""Rows after each change in the format of DataStax's CDC for Apache Cassandra."""

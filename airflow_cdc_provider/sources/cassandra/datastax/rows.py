@@ -10,13 +10,13 @@ from airflow_cdc_provider.sources.cql.schema import Column, TableSchema, order_a
 
 
 class RowDecoder:
-    """A table's schema compiled: make one for many batches.
+    """Decodes rows of one table, with its schema compiled: create one for many batches.
 
-    Columns stand in the order of DataStax's driver. A table of key columns only has these as its values too.
+    Columns are in the order of DataStax's driver. A table of only key columns has these as its values too.
 
     Args:
         schema: The table; its static and regular columns have their ids.
-        key_in_value: Whether values begin with the key columns, as those of the JSON-only form do.
+        key_in_value: Whether values start with the key columns, as in the JSON-only format.
     """
 
     def __init__(self, schema: TableSchema, *, key_in_value: bool = False) -> None:
@@ -28,30 +28,30 @@ class RowDecoder:
         self._leading = self._keys if key_in_value or not self._cells else ()
 
     def decode(self, states: pa.RecordBatch) -> pa.RecordBatch:
-        """Show states of rows.
+        """Decode states of rows.
 
         Args:
-            states: Columns ``key``, ``key_state`` (cell row that names the clustering, null for a whole
-                partition), ``state`` and ``static_state`` (cell rows), ``lives``; further columns are kept.
+            states: Columns ``key``, ``key_state`` (cell row with the clustering, null for a whole partition),
+                ``state`` and ``static_state`` (cell rows), ``lives``; further columns are kept.
 
         Returns:
             ``key``: struct of the key columns, clustering columns null for a whole partition. ``value``:
-            struct of the other columns, null for what is gone. And the further columns.
+            struct of the other columns, null for deleted rows. And the further columns.
         """
         nothing = pa.nulls(states.num_rows, pa.binary())
-        keys = self._shown(states["key"], states["key_state"], nothing)
-        rows = self._shown(states["key"], states["state"], states["static_state"])
+        keys = self._project(states["key"], states["key_state"], nothing)
+        rows = self._project(states["key"], states["state"], states["static_state"])
         value = self._struct({**{c.name: keys for c in self._leading}, **{c.name: rows for c in self._cells}})
         if states.num_rows:
             mask = states["lives"].to_numpy(zero_copy_only=False)
             value = pa.StructArray.from_arrays(value.flatten(), fields=list(value.type), mask=pa.array(~mask))
-        kept = [n for n in states.schema.names if n not in _READ]
+        passed_through = [n for n in states.schema.names if n not in _READ]
         return pa.RecordBatch.from_arrays(
-            [self._struct({c.name: keys for c in self._keys}), value, *(states[n] for n in kept)],
-            ["key", "value", *kept],
+            [self._struct({c.name: keys for c in self._keys}), value, *(states[n] for n in passed_through)],
+            ["key", "value", *passed_through],
         )
 
-    def _shown(self, key: pa.Array, state: pa.Array, static: pa.Array) -> pa.RecordBatch:
+    def _project(self, key: pa.Array, state: pa.Array, static: pa.Array) -> pa.RecordBatch:
         rows = {"key": key, "state": state, "static_state": static}
         return self._projection.project(pa.RecordBatch.from_pydict(rows))
 

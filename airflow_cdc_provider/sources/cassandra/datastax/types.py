@@ -1,7 +1,7 @@
-"""CQL values as DataStax's CDC for Apache Cassandra shows them: Arrow columns, what Avro needs as metadata.
+"""CQL values in the format of DataStax's CDC for Apache Cassandra: Arrow columns with Avro names as metadata.
 
-Starting point are the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`) with
-:data:`LAKE_TYPES`. Nothing is rounded but ``time``, to microseconds:
+The input is the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`) with
+:data:`LAKE_TYPES`. Only ``time`` is rounded, to microseconds:
 
 ================================ =============================================================
 CQL                              event
@@ -18,7 +18,7 @@ varint                           bytes, ``cql_varint``: big-endian two's complem
 decimal                          record ``cql_decimal``: ``bigint`` (bytes as above), ``scale``
 duration                         record ``cql_duration``: ``months``, ``days``, ``nanoseconds``
 list, set, vector                array
-map                              map; keys as text, as Java's ``toString`` writes them
+map                              map; keys as text in the format of Java's ``toString``
 UDT                              record by the type's name, all fields optional
 tuple                            record ``Tuple_<hash>``: ``index_0``, ``index_1`` ...
 ================================ =============================================================
@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import CqlType
 
 LAKE_TYPES: Final = LakeTypes("milliseconds", ("varint", "decimal", "duration"))
-"""How a projection must show values for :func:`event_array`."""
+"""Lake types of the projections that :meth:`EventTypes.array` converts."""
 
 _DECIMAL: Final = pa.struct(
     [pa.field("bigint", pa.binary(), nullable=False), pa.field("scale", pa.int32(), nullable=False)]
@@ -80,13 +80,13 @@ class EventTypes:
     """Types of a keyspace's columns in events.
 
     Args:
-        keyspace: Its name: the namespace of tuples' records.
+        keyspace: Its name, the namespace of tuples' records.
     """
 
     keyspace: str
 
     def field(self, name: str, cql_type: CqlType, *, nullable: bool = True) -> pa.Field:
-        """Return the field that values of a type have in events."""
+        """Return the event field of a CQL type."""
         metadata = {}
         logical = _LOGICAL.get(cql_type.name)
         if logical:
@@ -114,14 +114,17 @@ class EventTypes:
         return pa.struct([self.field(n, t) for n, t in zip(_field_names(cql_type), inside, strict=True)])
 
     def array(self, column: pa.Array, cql_type: CqlType) -> pa.Array:
-        """Show a column of a projection as events do.
+        """Convert a column of a projection to its event form.
 
         Args:
-            column: As a projection with :data:`LAKE_TYPES` makes it: whole, not a slice.
+            column: From a projection with :data:`LAKE_TYPES`; whole, not a slice.
             cql_type: The type of its values.
 
+        Returns:
+            The converted column.
+
         Raises:
-            ConfigurationError: A map has keys that events can't show as text.
+            ConfigurationError: A map has keys of a type that events can't represent as text.
         """
         name, inside, target = cql_type.name, cql_type.parameters, self._type(cql_type)
         if name in _SCALARS:
@@ -132,8 +135,8 @@ class EventTypes:
             keys, values = (
                 (column.keys, column.items) if lake_map else (column.values.field(0), column.values.field(1))
             )
-            shown = [_key_texts(keys, inside[0]), self.array(values, inside[1])]
-            entries = pa.StructArray.from_arrays(shown, fields=[target.key_field, target.item_field])
+            converted = [_key_texts(keys, inside[0]), self.array(values, inside[1])]
+            entries = pa.StructArray.from_arrays(converted, fields=[target.key_field, target.item_field])
             return pa.Array.from_buffers(target, len(column), buffers[:2], children=[entries])
         if pa.types.is_list(column.type):
             elements = self.array(column.values, inside[0])
@@ -143,7 +146,7 @@ class EventTypes:
 
 
 def cql_text(cql_type: CqlType) -> str:
-    """Write a type as DataStax's driver does, without ``frozen``."""
+    """Return a type's name in the format of DataStax's driver, without ``frozen``."""
     if cql_type.name == "udt":
         return cql_type.udt
     if cql_type.name == "vector":
@@ -154,7 +157,7 @@ def cql_text(cql_type: CqlType) -> str:
 
 
 def java_hash(text: str) -> int:
-    """Return ``String.hashCode`` as ``Integer.toHexString`` sees it: 32 bits without sign."""
+    """Return ``String.hashCode`` as an unsigned 32-bit integer, as ``Integer.toHexString`` formats it."""
     value = 0
     units = text.encode("utf-16-be")
     for at in range(0, len(units), 2):
@@ -184,7 +187,7 @@ def _scalars(name: str, column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _key_texts(keys: pa.Array, cql_type: CqlType) -> pa.Array:
-    """Write the keys of maps as Java's ``toString`` does."""
+    """Return the keys of maps in the format of Java's ``toString``."""
     if pa.types.is_string(keys.type):
         return keys
     if pa.types.is_integer(keys.type) and cql_type.name not in ("time", "timestamp"):
@@ -194,7 +197,7 @@ def _key_texts(keys: pa.Array, cql_type: CqlType) -> pa.Array:
 
 
 def _with_days(kind: pa.DataType) -> pa.DataType:
-    """Return a type with numbers for dates: Cassandra's reach further than Python's."""
+    """Return a type with numbers instead of dates: Cassandra's range exceeds Python's."""
     if pa.types.is_date32(kind):
         return pa.int32()
     if pa.types.is_map(kind):
@@ -216,12 +219,12 @@ def _java_text(cql_type: CqlType, value: Any) -> str:
         return "[" + ", ".join(_java_text(inside[0], v) for v in value) + "]"
     if name == "map":
         entries = ((e["key"], e["value"]) if isinstance(e, dict) else e for e in value)
-        shown = (f"{_java_text(inside[0], k)}={_java_text(inside[1], v)}" for k, v in entries)
-        return "{" + ", ".join(shown) + "}"
+        texts = (f"{_java_text(inside[0], k)}={_java_text(inside[1], v)}" for k, v in entries)
+        return "{" + ", ".join(texts) + "}"
     raise ConfigurationError(
-        f"a map has keys of type {cql_text(cql_type)}, which DataStax's form can't show",
+        f"a map has keys of type {cql_text(cql_type)}, which DataStax's format can't represent",
         expected="keys that are text, numbers, times or collections of these",
-        remedy="leave the column out by publish.exclude_columns, or use envelope debezium",
+        remedy="exclude the column with publish.exclude_columns, or use envelope debezium",
     )
 
 
@@ -246,7 +249,7 @@ def _java_date(days: int) -> str:
 
 
 def _java_time(nanoseconds: int) -> str:
-    """Write ``LocalTime``: no seconds if there are none, the fraction in groups of three digits."""
+    """Format ``LocalTime``: without seconds if they are zero, the fraction in groups of three digits."""
     seconds, fraction = divmod(nanoseconds, 1_000_000_000)
     minutes, second = divmod(seconds, 60)
     text = f"{minutes // 60:02}:{minutes % 60:02}"

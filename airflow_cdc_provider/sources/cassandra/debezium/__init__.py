@@ -1,1 +1,1 @@
-"""Changes as Debezium's Cassandra connector tells them: columns, facts and types of its events."""
+"""Changes in the format of Debezium's Cassandra connector: columns, facts and types of its events."""

@@ -1,30 +1,30 @@
 """Changes of one table as the columns of Debezium's events.
 
-What the parts of an update become::
+The operations of an update's parts::
 
     row with liveness (INSERT)                    i
     row without (UPDATE, single-column DELETE)    u
-    row deletion                                  d, and i or u besides if the update has later cells of it
+    row deletion                                  d, plus i or u if the update has later cells of the row
     static row                                    u, clustering columns null
     range deletion                                r, with both ends
     partition deletion                            d, clustering columns null
     row of a snapshot                             i, with all columns
     static row of a snapshot                      u, clustering columns null, with all static columns
 
-What settles a doubt (:mod:`airflow_cdc_provider.lake.doubts`) is a record of a snapshot too, but no event: it
-repeats what the log has told.
+The re-read of an unresolved key (:mod:`airflow_cdc_provider.lake.doubts`) is a snapshot record too, but not
+an event: it repeats changes from the log.
 
-A column's cell is null if the update says nothing of it, else its value, ``deletion_ts`` (us: when it expires
-or was deleted) and ``set``.
+A column's cell is null if the update doesn't contain it, else it has its value, ``deletion_ts`` (us: when it
+expires or was deleted) and ``set``.
 
-Debezium's connector goes wrong in places where this one does not: tables with UDTs or vectors, boundaries
-between ranges and sets in lists stop it or are left out; static rows give no event; a row or partition
-deletion hides the other rows of its update; removing elements of a set looks like adding them (here
-``deletion_ts`` is set, and beside added elements removed ones are not listed); the TTL of a collection is
-lost (here ``deletion_ts`` has it if all elements share it).
+Debezium's connector has faults that this one avoids: it stops at or omits tables with UDTs or vectors,
+boundaries between ranges, and sets in lists; it emits no event for static rows; a row or partition deletion
+suppresses the other rows of its update; removing elements of a set looks like adding them (here
+``deletion_ts`` is set, and an event with added elements doesn't list removed ones); the TTL of a collection
+is lost (here ``deletion_ts`` has it if all elements share it).
 
-As in Debezium's events, a row deletion lists static columns too, though it doesn't delete them; single
-elements of a list can't be told from the whole, nor can their removal be shown.
+As in Debezium's events, a row deletion lists static columns too, though it doesn't delete them; an update of
+single elements of a list can't be distinguished from one of the whole list, and their removal is not shown.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ BOUND_TYPE: Final = pa.struct(
         pa.field("values", pa.list_(pa.struct([(n, pa.utf8()) for n in ("name", "value", "type")]))),
     ]
 )
-"""An end of a range deletion: ``INCL_START_BOUND`` and its like, and values of clustering columns."""
+"""A bound of a range deletion: its kind, such as ``INCL_START_BOUND``, and values of clustering columns."""
 
 _INSERT, _UPDATE, _DELETE, _RANGE = range(4)
 _OPERATIONS: Final = pa.array(["i", "u", "d", "r"], pa.utf8())
@@ -82,17 +82,16 @@ _OPERATIONS: Final = pa.array(["i", "u", "d", "r"], pa.utf8())
 
 @dataclass(frozen=True)
 class CassandraEvents:
-    """What became of changes.
+    """Events of changes.
 
     Args:
         events: In the order of the changes. Columns: ``row`` (of the input), ``ordinal`` (of the contribution
-            among those of its change), ``op``, ``snapshot``, ``file``
-            and ``pos`` of the entry (of a snapshot's row empty and -1), ``ts_us`` (greatest write time of the
-            update), ``key`` (struct of the key columns), ``after`` (struct of cells: key columns, regular and
-            static ones), ``range_start``, ``range_end``.
-            Fields carry the names of their Connect schemas as metadata.
-        undecodable: Input rows left out because they are broken.
-        reasons: A text for each of them.
+            among those of its change), ``op``, ``snapshot``, ``file`` and ``pos`` of the entry (empty and -1
+            for a snapshot's row), ``ts_us`` (greatest write time of the update), ``key`` (struct of the key
+            columns), ``after`` (struct of cells: key columns, regular and static columns), ``range_start``,
+            ``range_end``. Fields carry the names of their Connect schemas as metadata.
+        undecodable: Input rows that can't be decoded.
+        reasons: The reason for each of them.
     """
 
     events: pa.RecordBatch
@@ -101,13 +100,13 @@ class CassandraEvents:
 
 
 class EventDecoder:
-    """A table's schema compiled: make one for many batches.
+    """Decodes changes of one table to events, with its schema compiled: create one for many batches.
 
     Args:
         schema: The table; its static and regular columns have their ids.
-        types: How values are shown.
-        converters: Patterns of columns (``keyspace.table.column``) and what shows them otherwise; of several
-            the first counts.
+        types: Types of values in events.
+        converters: Patterns of columns (``keyspace.table.column``) and their converters; the first match
+            applies.
     """
 
     def __init__(
@@ -124,27 +123,30 @@ class EventDecoder:
                 if re.fullmatch(pattern, f"{schema.full_name}.{column.name}"):
                     self._converters.setdefault(column.name, converter)
         self._program: Program = compile_tables([schema])
-        self._shown = self._types.shown(schema)
-        self._projection = Projection(self._shown, self._types.lake)
-        self._cells = order_as_driver((*self._shown.regular, *self._shown.static))
+        self._event_schema = self._types.event_schema(schema)
+        self._projection = Projection(self._event_schema, self._types.lake)
+        self._cells = order_as_driver((*self._event_schema.regular, *self._event_schema.static))
         self._slots = np.full(max((c.id for c in self._cells), default=0) + 1, -1, np.int64)
         for slot, column in enumerate(self._cells):
             self._slots[column.id] = slot
 
     def _field(self, name: str, column: Column) -> pa.Field:
-        """Return the field that values of a column have in events."""
+        """Return the event field of a column."""
         field = self._types.field(name, column.type)
         converter = self._converters.get(column.name)
         return converter.field(field) if converter else field
 
     def decode(self, changes: pa.RecordBatch) -> CassandraEvents:
-        """Decode changes of the table; other kinds than ``change`` and ``snapshot`` give no event.
+        """Decode changes of the table; kinds other than ``change`` and ``snapshot`` have no event.
 
         Args:
             changes: Batch of ``CHANGE_SCHEMA``.
+
+        Returns:
+            The events, and the changes that can't be decoded.
         """
-        holds_data = pc.is_in(changes["kind"], value_set=pa.array(DATA_KINDS))
-        chosen = np.flatnonzero(holds_data.to_numpy(zero_copy_only=False))
+        has_data = pc.is_in(changes["kind"], value_set=pa.array(DATA_KINDS))
+        chosen = np.flatnonzero(has_data.to_numpy(zero_copy_only=False))
         if len(chosen) == len(changes):
             return self._decode(changes)
         found = self._decode(changes.take(pa.array(chosen)))
@@ -156,7 +158,7 @@ class EventDecoder:
         )
 
     def _decode(self, changes: pa.RecordBatch) -> CassandraEvents:
-        """Decode changes; one whose values don't fit their types is found by halving and left out."""
+        """Decode changes; bisects to find and skip a change with values that don't match their types."""
         data, offsets, _ = binary_parts(changes.column("payload"))
         sink, failures = _decode_all(data, offsets, self._program)
         rows = sink.rows[: sink.cursor[ROWS_AT]]
@@ -196,12 +198,12 @@ class EventDecoder:
         change, scope = rows[:, CHANGE], rows[:, SCOPE]
         values = self._values(changes, sink, rows, facts)
         removes = (scope == PARTITION_DELETION) | ((scope == ROW) & facts.deleted)
-        says = (scope == STATIC) | ((scope == ROW) & (~facts.deleted | facts.survives))
+        upserts = (scope == STATIC) | ((scope == ROW) & (~facts.deleted | facts.survives))
         is_range = scope == RANGE_DELETION
         snapshot = data[offsets[:-1]] == SNAPSHOT_TAG
-        settles = snapshot[change] & ~facts.selected
-        removes, says, is_range = removes & ~settles, says & ~settles, is_range & ~settles
-        order = np.repeat(np.arange(len(rows)), removes.astype(int) + says + is_range)
+        rereads = snapshot[change] & ~facts.selected
+        removes, upserts, is_range = removes & ~rereads, upserts & ~rereads, is_range & ~rereads
+        order = np.repeat(np.arange(len(rows)), removes.astype(int) + upserts + is_range)
         second = np.concatenate([[False], order[1:] == order[:-1]])
         of_change = change[order]
         event = _Event(removes[order] & ~second, scope[order], facts.take(order))
@@ -212,17 +214,17 @@ class EventDecoder:
         op[event.scope == RANGE_DELETION] = _RANGE
         latest = np.full(len(changes), np.iinfo(np.int64).min)
         np.maximum.at(latest, change, facts.latest)
-        keys = (*self._shown.partition_key, *self._shown.clustering)
+        keys = (*self._event_schema.partition_key, *self._event_schema.clustering)
         key_fields = [self._field(c.name, c) for c in keys]
-        key_values = [_picked(values[c.name], order) for c in keys]
+        key_values = [_take(values[c.name], order) for c in keys]
         after = [self._key_cell(c, v, event) for c, v in zip(keys, key_values, strict=True)]
         after += [
-            self._cell(c, slot, _picked(values[c.name], order), event, present[:, slot])
+            self._cell(c, slot, _take(values[c.name], order), event, present[:, slot])
             for slot, c in enumerate(self._cells)
         ]
         names = [c.name for c in (*keys, *self._cells)]
         after_fields = [pa.field(n, a.type) for n, a in zip(names, after, strict=True)]
-        files, ends = _places(changes, data, offsets)
+        files, ends = _log_positions(changes, data, offsets)
         starts, stops = self._bounds(sink, rows, order, is_range)
         return pa.RecordBatch.from_arrays(
             [
@@ -230,7 +232,7 @@ class EventDecoder:
                 pa.array(_ordinals(change)[order]),
                 _OPERATIONS.take(pa.array(op)),
                 pa.array(snapshot[of_change]),
-                _picked(files, of_change),
+                _take(files, of_change),
                 pa.array(ends[of_change]),
                 pa.array(latest[of_change]),
                 pa.StructArray.from_arrays(key_values, fields=key_fields),
@@ -254,18 +256,18 @@ class EventDecoder:
         )
 
     def _is_collection(self, column: Column) -> bool:
-        """Tell whether a column without elements is shown as empty, not as null."""
+        """Return whether a column without elements is empty in events, not null."""
         kind = column.type
         return kind.multi_cell and kind.name in ("list", "set", "map") and column.name not in self._converters
 
     def _values(
         self, changes: pa.RecordBatch, sink: Sink, rows: NDArray[np.int64], facts: Facts
     ) -> dict[str, pa.Array]:
-        """Show every row of every update; cells that it doesn't have are null."""
+        """Project every row of every update; missing cells are null."""
         ends = np.concatenate(([0], rows[:, STATE_END]))
         keys = changes.column("key").take(pa.array(rows[:, CHANGE]))
 
-        def shown(states: NDArray[np.uint8]) -> pa.RecordBatch:
+        def project(states: NDArray[np.uint8]) -> pa.RecordBatch:
             live = {
                 "key": keys,
                 "state": binary_array(states, ends, rows[:, SCOPE] == ROW),
@@ -273,15 +275,15 @@ class EventDecoder:
             }
             return self._projection.project(pa.RecordBatch.from_pydict(live))
 
-        whole = shown(facts.states)
-        arrays = {c.name: self._types.array(whole.column(c.name), c.type) for c in self._shown.columns}
+        whole = project(facts.states)
+        arrays = {c.name: self._types.array(whole.column(c.name), c.type) for c in self._event_schema.columns}
         dead_keys = [
             column
             for slot, column in enumerate(self._cells)
             if column.type.multi_cell and column.type.name == "map" and facts.dead[:, slot].any()
         ]
         if dead_keys:
-            live = shown(sink.states)
+            live = project(sink.states)
             for column in dead_keys:
                 present = self._types.array(live.column(column.name), column.type)
                 arrays[column.name] = _without_values(arrays[column.name], present)
@@ -290,7 +292,7 @@ class EventDecoder:
         return arrays
 
     def _listed(self, changes: pa.RecordBatch, selected: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which columns each change was asked for: a snapshot's rows tell of those without value too."""
+        """Return which columns each snapshot row selected, including those without a value."""
         listed = np.zeros((len(changes), max(len(self._cells), 1)), np.bool_)
         slots = {column.name: slot for slot, column in enumerate(self._cells)}
         numbers, names = snapshot_columns(changes.column("payload").take(pa.array(selected)))
@@ -302,9 +304,9 @@ class EventDecoder:
 
     def _key_cell(self, column: Column, values: pa.Array, event: _Event) -> pa.Array:
         clustering = column.kind == "clustering"
-        gone = event.removes & (event.scope == PARTITION_DELETION) & clustering
+        deleted = event.removes & (event.scope == PARTITION_DELETION) & clustering
         missing = clustering & np.isin(event.scope, (STATIC, RANGE_DELETION))
-        times = _times(event.facts.deleted_at, gone)
+        times = _times(event.facts.deleted_at, deleted)
         return cell_struct(self._field("value", column), values, times, ~missing)
 
     def _cell(
@@ -336,16 +338,16 @@ class EventDecoder:
             return pa.nulls(len(order), BOUND_TYPE), pa.nulls(len(order), BOUND_TYPE)
         starts: list[dict[str, Any] | None] = [None] * len(order)
         stops: list[dict[str, Any] | None] = [None] * len(order)
-        for place in ranges:
-            lower, upper = (int(rows[order[place], c]) for c in (LOWER, UPPER))
+        for index in ranges:
+            lower, upper = (int(rows[order[index], c]) for c in (LOWER, UPPER))
             after, values = self._bound(sink, lower)
-            starts[place] = {"method": "EXCL_START_BOUND" if after else "INCL_START_BOUND", "values": values}
+            starts[index] = {"method": "EXCL_START_BOUND" if after else "INCL_START_BOUND", "values": values}
             after, values = self._bound(sink, upper) if upper >= 0 else (True, [])
-            stops[place] = {"method": "INCL_END_BOUND" if after else "EXCL_END_BOUND", "values": values}
+            stops[index] = {"method": "INCL_END_BOUND" if after else "EXCL_END_BOUND", "values": values}
         return pa.array(starts, BOUND_TYPE), pa.array(stops, BOUND_TYPE)
 
     def _bound(self, sink: Sink, at: int) -> tuple[bool, list[dict[str, str]]]:
-        """Read one end of a range: whether it lies after what begins with its values, and these."""
+        """Read a bound of a range: whether it is after all clusterings with its values, and the values."""
         count = int.from_bytes(sink.bounds[at : at + 2].tobytes(), "little")
         after = bool(sink.bounds[at + 2])
         at += BOUND_HEADER_BYTES
@@ -354,8 +356,8 @@ class EventDecoder:
             length = int.from_bytes(sink.bounds[at : at + 4].tobytes(), "little", signed=True)
             value = sink.bounds[at + 4 : at + 4 + length].tobytes() if length >= 0 else None
             at += 4 + max(length, 0)
-            shown = value_to_json(column.type, value)
-            text = shown[1:-1] if shown.startswith('"') else shown
+            json_value = value_to_json(column.type, value)
+            text = json_value[1:-1] if json_value.startswith('"') else json_value
             kind = java_type(column.type, descending=column.descending)
             values.append({"name": column.name, "value": text, "type": kind})
         return after, values
@@ -371,11 +373,11 @@ class _Event:
 
 
 def _ordinals(change: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number the contributions of each change; they stand together."""
-    places = np.arange(len(change))
+    """Number the contributions of each change, which are adjacent."""
+    indexes = np.arange(len(change))
     first = np.ones(len(change), np.bool_)
     np.not_equal(change[1:], change[:-1], out=first[1:])
-    return places - np.maximum.accumulate(np.where(first, places, 0))
+    return indexes - np.maximum.accumulate(np.where(first, indexes, 0))
 
 
 def _times(times: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
@@ -385,7 +387,7 @@ def _times(times: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
 def cell_struct(
     field: pa.Field, values: pa.Array, times: pa.Array, present: NDArray[np.bool_]
 ) -> pa.StructArray:
-    """Put cells together: values, ``deletion_ts`` and ``set``; null where the event says nothing of one."""
+    """Build cells of values, ``deletion_ts`` and ``set``; null where the event doesn't contain a cell."""
     return pa.StructArray.from_arrays(
         [values, times, pa.array(present)],
         fields=[field, pa.field("deletion_ts", pa.int64()), pa.field("set", pa.bool_())],
@@ -393,20 +395,20 @@ def cell_struct(
     )
 
 
-def _places(
+def _log_positions(
     changes: pa.RecordBatch, data: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Name each change's segment file, and the logical position where its entry ends.
+    """Return each change's segment file, and the logical position where its entry ends.
 
-    A row of a snapshot is in no file, which Debezium tells by an empty name and -1.
+    A row of a snapshot is in no file, for which Debezium has an empty name and -1.
     """
     if not len(changes):
         return pa.array([], pa.utf8()), np.zeros(0, np.int64)
     versions = data[offsets[:-1]]
     logged = np.flatnonzero(versions != SNAPSHOT_TAG)
     segments, ends = np.zeros(len(changes), np.uint64), np.full(len(changes), -1, np.int64)
-    segments[logged], ends[logged] = segments_and_ends(_picked(changes.column("position"), logged))
-    # Changes come in the order of the log, a segment's one after the other.
+    segments[logged], ends[logged] = segments_and_ends(_take(changes.column("position"), logged))
+    # Changes are in the order of the log, so those of a segment are adjacent.
     new = np.concatenate([[True], (segments[1:] != segments[:-1]) | (versions[1:] != versions[:-1])])
     names = [
         "" if versions[i] == SNAPSHOT_TAG else f"CommitLog-{versions[i]}-{segments[i]}.log"
@@ -415,34 +417,34 @@ def _places(
     return pa.array(names, pa.utf8()).take(pa.array(np.cumsum(new) - 1)), ends
 
 
-def _picked(array: pa.Array, places: NDArray[np.int64]) -> pa.Array:
-    """Take rows of an array; all of them in their order, which is usual, without a copy."""
-    if len(places) == len(array) and np.array_equal(places, np.arange(len(places))):
+def _take(array: pa.Array, indexes: NDArray[np.int64]) -> pa.Array:
+    """Take rows of an array; without a copy in the usual case of all rows in order."""
+    if len(indexes) == len(array) and np.array_equal(indexes, np.arange(len(indexes))):
         return array
-    return array.take(pa.array(places))
+    return array.take(pa.array(indexes))
 
 
 def _without_values(everything: pa.Array, live: pa.Array) -> pa.Array:
-    """Return maps with null in place of the values of removed keys: of those that only ``everything`` has."""
+    """Return maps with null for the values of removed keys, which only ``everything`` has."""
     starts = everything.offsets.to_numpy()
     names = [repr(key) for key in _entries(everything)[0].to_pylist()]
     live_starts = live.offsets.to_numpy()
     live_names = [repr(key) for key in _entries(live)[0].to_pylist()]
     kept = np.zeros(len(names), np.bool_)
     for row in range(len(everything)):
-        left = set(live_names[live_starts[row] : live_starts[row + 1]])
-        for place in range(starts[row], starts[row + 1]):
-            kept[place] = names[place] in left
+        remaining = set(live_names[live_starts[row] : live_starts[row + 1]])
+        for index in range(starts[row], starts[row + 1]):
+            kept[index] = names[index] in remaining
     keys, values = _entries(everything)
-    shown = values.take(pa.array(np.arange(len(names)), mask=~kept))
+    kept_values = values.take(pa.array(np.arange(len(names)), mask=~kept))
     target = everything.type
     fields = list(target.value_type) if _is_list(everything) else [target.key_field, target.item_field]
-    entries = pa.StructArray.from_arrays([keys, shown], fields=fields)
+    entries = pa.StructArray.from_arrays([keys, kept_values], fields=fields)
     return pa.Array.from_buffers(target, len(everything), everything.buffers()[:2], children=[entries])
 
 
 def _is_list(maps: pa.Array) -> bool:
-    """Tell maps that are lists of entries, because of their keys, from Arrow's own."""
+    """Return whether maps are lists of entries, which their keys require, instead of Arrow's map type."""
     return not pa.types.is_map(maps.type)
 
 

@@ -1,4 +1,4 @@
-"""What the cell rows of updates say beside values: liveness, deletions, expiry, cells that are there."""
+"""Collect metadata of the cell rows of updates: liveness, deletions, expiry, present cells."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from airflow_cdc_provider.sources.cql.snapshots.select_rows import UNKNOWN_TIME
 
 @dataclass(frozen=True)
 class Facts:
-    """What contributions say beside values. By contribution, or by contribution and column.
+    """Metadata of contributions. By contribution, or by contribution and column.
 
-    ``states``    cell rows in which removed elements that are to be shown pass for live ones
+    ``states``    cell rows in which removed elements that events list are marked as live
     ``inserted``  whether it has row liveness that its deletion doesn't cover
-    ``deleted``, ``deleted_at``  its deletion, write time in us; also the liveness by which a view ends a row
-    ``survives``  whether something is later than its deletion
+    ``deleted``, ``deleted_at``  its deletion, write time in us; or the liveness with which a view ends a row
+    ``survives``  whether it has liveness or cells later than its deletion
     ``latest``    greatest write time
     ``live``, ``dead``  number of cells, without those that the deletion covers
-    ``emptied``   whether the collection was deleted whole
+    ``emptied``   whether the whole collection was deleted
     ``expires``, ``expiry``  whether all live cells expire in the same second, and which
     ``dead_at``   greatest write time of dead cells
-    ``selected``  whether it was read by a SELECT; such a row passes for inserted. Its time of reading is the
-                  latest of a row that shows no write time
+    ``selected``  whether it was read by a SELECT; such a row counts as inserted. ``latest`` is the time of
+                  reading if the row has no write time
     """
 
     states: NDArray[np.uint8]
@@ -62,11 +62,11 @@ class Facts:
     selected: NDArray[np.bool_]
 
     def take(self, order: NDArray[np.int64]) -> Facts:
-        """Return the facts of some contributions, one line for each place; ``states`` stay as they are."""
+        """Return the facts of the contributions at these indexes; ``states`` are unchanged."""
         if np.array_equal(order, np.arange(len(self.live))):
             return self
-        told = {f.name: getattr(self, f.name)[order] for f in fields(self) if f.name != "states"}
-        return replace(self, **told)
+        selected = {f.name: getattr(self, f.name)[order] for f in fields(self) if f.name != "states"}
+        return replace(self, **selected)
 
 
 _SIMPLE: Final = 0
@@ -88,11 +88,14 @@ def facts_of(
     """Walk cell rows.
 
     Args:
-        plain: They, one after the other. Cells that their row's own deletion covers get a column id that no
+        plain: The cell rows, concatenated. Cells that their row's own deletion covers get a column id that no
             table has.
-        ends: Where each ends.
-        slots: By column id, the column's place in ``cells``, -1 for none.
+        ends: End offset of each.
+        slots: By column id, the column's index in ``cells``, -1 for none.
         cells: Static and regular columns.
+
+    Returns:
+        The facts of each cell row.
     """
     shapes = np.array(
         [
@@ -144,12 +147,15 @@ def facts_of(
 def liveness_at(
     plain: NDArray[np.uint8], starts: NDArray[np.int64], at_us: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell of each cell row whether it had a live liveness, and whether it lives by that alone.
+    """Return whether each cell row had unexpired liveness, and whether it exists by its liveness alone.
 
     Args:
-        plain: They, one after the other.
-        starts: Where each begins.
-        at_us: The moment at which expiry of each is judged.
+        plain: The cell rows, concatenated.
+        starts: Offset of each.
+        at_us: The time at which to evaluate the expiry of each.
+
+    Returns:
+        Two booleans for each cell row.
     """
     flags = plain[starts + 1]
     ttl = _column(plain, starts + 4, np.int32)
@@ -164,7 +170,7 @@ def liveness_at(
 
 
 def _column(plain: NDArray[np.uint8], starts: NDArray[np.int64], kind: type[np.generic]) -> NDArray[Any]:
-    """Read a little-endian number at each of some places."""
+    """Read a little-endian number at each offset."""
     width = np.dtype(kind).itemsize
     return np.ascontiguousarray(plain[starts[:, np.newaxis] + np.arange(width)]).view(kind).ravel()
 
@@ -236,7 +242,7 @@ def _collect(  # type: ignore[no-untyped-def]
                     live[row, slot] += 1
             at = after
         if ended:
-            survives[row] = False  # what else an update says of such a row nobody sees
+            survives[row] = False  # readers see no other cells of such a row
         if selected[row] and latest[row] <= UNKNOWN_TIME:
             latest[row] = load_little64(plain, begin + 8)
         begin = ends[row]
@@ -250,7 +256,7 @@ def _show_removed(
     shapes: NDArray[np.int64],
     live: NDArray[np.int64],
 ) -> None:
-    """Let removed elements pass for live ones: all of maps, and of sets to which the update adds none."""
+    """Mark removed elements as live: all of maps, and those of sets to which the update adds none."""
     begin = np.int64(0)
     for row in range(len(ends)):
         at = begin + ROW_HEADER_BYTES + load_little32(states, begin + 40)

@@ -1,4 +1,4 @@
-"""Rows that a mirror keeps as the columns of Debezium's events: as a snapshot shows rows (:mod:`.events`)."""
+"""Rows of a mirror as the columns of Debezium's events, in the form of snapshot rows (:mod:`.events`)."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from airflow_cdc_provider.sources.cql.schema import Column
 
 
 class KeptRowDecoder(EventDecoder):
-    """Shows the cell rows of one table that a mirror keeps, or that changes add up to."""
+    """Decodes the cell rows of one table from a mirror, or merged from changes."""
 
     def whole_rows(self, rows: pa.RecordBatch) -> pa.StructArray:
-        """Show rows as cells, like the ``after`` of a snapshot's row.
+        """Decode rows to cells, like the ``after`` of a snapshot's row.
 
         Args:
-            rows: Columns ``key``; ``state`` and ``static_state``, cell rows in which nothing is marked as
-                expired, null for none; ``at_us``: cells that had expired by then are left out.
+            rows: Columns ``key``; ``state`` and ``static_state``, cell rows without expired marks, null for
+                none; ``at_us``: cells that had expired by then are omitted.
 
         Returns:
-            Struct of cells as ``after`` has them; null where nothing lived.
+            Struct of cells in the form of ``after``; null where no row existed.
         """
-        shown = self._kept(rows)
-        whole, present = shown.whole, shown.present
-        keys = (*self._shown.partition_key, *self._shown.clustering)
+        kept = self._kept(rows)
+        whole, present = kept.whole, kept.present
+        keys = (*self._event_schema.partition_key, *self._event_schema.clustering)
         has_row = rows["state"].is_valid().to_numpy(zero_copy_only=False)
         arrays = []
         for column in keys:
             values, field = self._value(whole, column)
-            there = has_row | (column.kind == "partition_key")
-            arrays.append(cell_struct(field, values, pa.nulls(len(there), pa.int64()), there))
+            cell_present = has_row | (column.kind == "partition_key")
+            arrays.append(cell_struct(field, values, pa.nulls(len(cell_present), pa.int64()), cell_present))
         for slot, column in enumerate(self._cells):
             values, field = self._value(whole, column)
-            arrays.append(cell_struct(field, values, shown.expiry_of(slot), present[:, slot]))
+            arrays.append(cell_struct(field, values, kept.expiry_of(slot), present[:, slot]))
         fields = [pa.field(c.name, a.type) for c, a in zip((*keys, *self._cells), arrays, strict=True)]
-        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~shown.lives))
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~kept.lives))
 
     def _kept(self, rows: pa.RecordBatch) -> _Kept:
         """Read the cell rows of :meth:`whole_rows`."""
@@ -52,55 +52,55 @@ class KeptRowDecoder(EventDecoder):
         expiry = np.zeros_like(present, np.int64)
         lives = np.zeros(len(at_us), np.bool_)
         for name, kind in (("state", "regular"), ("static_state", "static")):
-            told = np.flatnonzero(rows[name].is_valid())
+            valid = np.flatnonzero(rows[name].is_valid())
             data, offsets, _ = binary_parts(rows[name].drop_null())
             plain = data[offsets[0] : offsets[-1]].copy()
             facts = facts_of(plain, np.ascontiguousarray(offsets[1:] - offsets[0]), self._slots, self._cells)
             own = np.array([c.kind == kind for c in self._cells] or [False])
-            expired = facts.expires & (facts.expiry * 1_000_000 <= at_us[told, np.newaxis])
-            present[told] |= (facts.live > 0) & ~expired & own
-            expiry[told] = np.where(own, np.where(facts.expires, facts.expiry, 0), expiry[told])
-            by_itself, strict = liveness_at(plain, offsets[:-1] - offsets[0], at_us[told])
-            lives[told] |= (by_itself & (kind == "regular")) | (present[told].any(axis=1) & ~strict)
+            expired = facts.expires & (facts.expiry * 1_000_000 <= at_us[valid, np.newaxis])
+            present[valid] |= (facts.live > 0) & ~expired & own
+            expiry[valid] = np.where(own, np.where(facts.expires, facts.expiry, 0), expiry[valid])
+            by_itself, strict = liveness_at(plain, offsets[:-1] - offsets[0], at_us[valid])
+            lives[valid] |= (by_itself & (kind == "regular")) | (present[valid].any(axis=1) & ~strict)
         return _Kept(whole, present, expiry, lives)
 
     def merged_rows(self, rows: pa.RecordBatch, *, static: bool) -> pa.RecordBatch:
-        """Show what became of rows of a mirror, as a snapshot shows rows: with all of their columns.
+        """Decode changed rows of a mirror in the form of snapshot rows: with all of their columns.
 
         Args:
-            rows: As in :meth:`whole_rows`, rows alone or statics alone, with columns ``op`` (``r``: it is
-                read; ``c``, ``u`` and ``d``) and ``ts_us``, which is the time of a deletion too. A row that
-                is gone has the state that it had; statics that are gone are those of a partition that is.
-            static: Whether they are statics.
+            rows: As in :meth:`whole_rows`, only rows or only static rows, with columns ``op`` (``r`` for
+                read; ``c``, ``u`` and ``d``) and ``ts_us``, which is also the time of a deletion. A deleted
+                row has its last state; a deleted static row is that of a deleted partition.
+            static: Whether they are static rows.
 
         Returns:
-            Columns as :class:`CassandraEvents` describes them. They are in no file.
+            Columns of :class:`CassandraEvents`. ``file`` is empty.
         """
         count = rows.num_rows
         kept = self._kept(rows)
-        gone = pc.equal(rows["op"], "d").to_numpy(zero_copy_only=False)
-        ended = pa.array(rows["ts_us"].to_numpy(zero_copy_only=False), mask=~gone)
+        deleted = pc.equal(rows["op"], "d").to_numpy(zero_copy_only=False)
+        ended = pa.array(rows["ts_us"].to_numpy(zero_copy_only=False), mask=~deleted)
         everything = np.ones(count, np.bool_)
-        keys = (*self._shown.partition_key, *self._shown.clustering)
+        keys = (*self._event_schema.partition_key, *self._event_schema.clustering)
         key_values, after = [], []
         for column in keys:
             values, field = self._value(kept.whole, column)
             key_values.append((values, self._field(column.name, column)))
             of_partition = static and column.kind == "clustering"
             times = ended if of_partition else pa.nulls(count, pa.int64())
-            after.append(cell_struct(field, values, times, gone if of_partition else everything))
+            after.append(cell_struct(field, values, times, deleted if of_partition else everything))
         for slot, column in enumerate(self._cells):
             values, field = self._value(kept.whole, column)
             own = (column.kind == "static") == static
             if own and self._is_collection(column):
                 values = pc.if_else(values.is_null(), empty_of(field), values)
-            values = pc.if_else(pa.array(gone), pa.scalar(None, field.type), values)
-            times = pc.if_else(pa.array(gone), ended, kept.expiry_of(slot))
-            after.append(cell_struct(field, values, times, everything if own else gone))
+            values = pc.if_else(pa.array(deleted), pa.scalar(None, field.type), values)
+            times = pc.if_else(pa.array(deleted), ended, kept.expiry_of(slot))
+            after.append(cell_struct(field, values, times, everything if own else deleted))
         names = [column.name for column in (*keys, *self._cells)]
-        said = {"r": "u" if static else "i", "c": "u" if static else "i", "u": "u", "d": "d"}
+        operations = {"r": "u" if static else "i", "c": "u" if static else "i", "u": "u", "d": "d"}
         codes = rows["op"].dictionary_encode()
-        ops = pa.array([said[op] for op in codes.dictionary.to_pylist()], pa.utf8())
+        ops = pa.array([operations[op] for op in codes.dictionary.to_pylist()], pa.utf8())
         columns = {
             "row": pa.array(np.arange(count)),
             "ordinal": pa.array(np.zeros(count, np.int64)),
@@ -128,7 +128,7 @@ class KeptRowDecoder(EventDecoder):
 
 @dataclass(frozen=True)
 class _Kept:
-    """What cell rows that a mirror keeps show: values, which cells there are, when they expire; what lives.
+    """Decoded cell rows of a mirror: values, present cells, their expiry, and which rows exist.
 
     ``present`` and ``expiry`` (s since 1970, 0 for never) are by row and static or regular column.
     """

@@ -1,7 +1,7 @@
-"""CQL values as Debezium's Cassandra connector shows them: Arrow columns, Connect's names as metadata.
+"""CQL values in the format of Debezium's Cassandra connector: Arrow columns with Connect names as metadata.
 
-Starting point are the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`, timestamps as
-milliseconds). What differs from the lake's types:
+The input is the columns of a projection (:mod:`airflow_cdc_provider.sources.cql.project`, timestamps in
+milliseconds). Differences from the lake's types:
 
 =================== ================================================================================
 CQL                 event
@@ -17,11 +17,11 @@ duration            int64 ns with months of 30 days, ``io.debezium.time.NanoDura
 inet                text with a slash before the address
 uuid, timeuuid      text, ``io.debezium.data.Uuid``
 tuple, UDT          struct; Debezium can't read tables with UDTs
-frozen<...>         as the same type unfrozen; Debezium's page says bytes, its code (3.4) writes arrays and
+frozen<...>         as the same type unfrozen; Debezium documents bytes, its code (3.4) writes arrays and
                     maps. ``bytes``: the value as Cassandra stores it
 =================== ================================================================================
 
-Exact values are in the mirror. What is precise is optional here; Debezium's schema forbids null, so it fails
+Exact values are in the mirror. Precise values are optional here; Debezium's schema forbids null, so it fails
 on deletions in tables with such columns.
 """
 
@@ -91,7 +91,7 @@ _PRECISE_DECIMAL: Final = pa.struct(
     [pa.field("scale", pa.int32(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
 )
 _MOST_PLAIN_DIGITS: Final = 100_000
-"""A decimal with more zeros than these keeps its exponent: one of some bytes could have 2**31 of them."""
+"""A decimal with more zeros keeps its exponent: a few bytes can encode one with 2**31 zeros."""
 _PACKAGE: Final = "org.apache.cassandra.db.marshal."
 _DURATION_UNITS_NS: Final = {
     "y": 360 * 86_400_000_000_000,
@@ -113,18 +113,17 @@ class EventTypes:
     """Types of columns in events.
 
     Args:
-        decimals: How decimals are shown (``decimal.handling.mode``).
-        varints: How varints are shown (``varint.handling.mode``).
-        frozen: How columns of frozen collections and UDTs are shown: by their parts as the table above says,
-            or as the value's own bytes.
+        decimals: Form of decimals (``decimal.handling.mode``).
+        varints: Form of varints (``varint.handling.mode``).
+        frozen: Form of frozen collections and UDTs: structured as in the table above, or the value's bytes.
     """
 
     decimals: Decimals = "double"
     varints: Varints = "long"
     frozen: Frozen = "structured"
 
-    def shown(self, schema: TableSchema) -> TableSchema:
-        """Return a table whose columns have the types that events show; inside a type nothing changes."""
+    def event_schema(self, schema: TableSchema) -> TableSchema:
+        """Return the table with the column types of events; nested types are unchanged."""
         if self.frozen == "structured":
             return schema
         columns = (
@@ -137,12 +136,12 @@ class EventTypes:
 
     @property
     def lake(self) -> LakeTypes:
-        """How a projection must show values for :meth:`array`."""
+        """Lake types of the projections that :meth:`array` converts."""
         modes: dict[NativeType, str] = {"decimal": self.decimals, "varint": self.varints}
         return LakeTypes("milliseconds", tuple(name for name, mode in modes.items() if mode == "precise"))
 
     def field(self, name: str, cql_type: CqlType) -> pa.Field:
-        """Return the field that values of a type have in events."""
+        """Return the event field of a CQL type."""
         metadata: dict[bytes, bytes] = {}
         connect_name = self._names.get(cql_type.name, "")
         if cql_type.name == "tuple":
@@ -184,11 +183,14 @@ class EventTypes:
         return pa.struct([self.field(n, t) for n, t in zip(field_names(cql_type), inside, strict=True)])
 
     def array(self, column: pa.Array, cql_type: CqlType) -> pa.Array:
-        """Show a column of a projection as events do.
+        """Convert a column of a projection to its event form.
 
         Args:
-            column: As a projection with :attr:`lake` makes it: whole, not a slice.
+            column: From a projection with :attr:`lake`; whole, not a slice.
             cql_type: The type of its values.
+
+        Returns:
+            The converted column.
         """
         name, inside, target = cql_type.name, cql_type.parameters, self._type(cql_type)
         if name == "decimal":
@@ -225,7 +227,7 @@ def _scalar(name: str, column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def java_type(cql_type: CqlType, *, descending: bool = False) -> str:
-    """Name a type as Cassandra's ``AbstractType.toString`` does, as events of range deletions need it."""
+    """Return a type's name in the format of ``AbstractType.toString``, for events of range deletions."""
     text = _PACKAGE + _java_class(cql_type)
     if cql_type.parameters and cql_type.name != "udt":
         text += "(" + ",".join(java_type(p) for p in cql_type.parameters) + ")"
@@ -241,7 +243,7 @@ def _java_class(cql_type: CqlType) -> str:
 def _doubles(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.float64())
-    except pa.ArrowInvalid:  # beyond what a double can hold
+    except pa.ArrowInvalid:  # out of range of a double
         return pa.array([None if text is None else float(text) for text in column.to_pylist()], pa.float64())
 
 
@@ -255,7 +257,7 @@ def _plain_texts(column: pa.Array) -> pa.Array:
 
 
 def _plain_text(text: str) -> str:
-    """Write a decimal as ``BigDecimal.toPlainString`` does."""
+    """Format a decimal like ``BigDecimal.toPlainString``."""
     if "E" not in text or abs(int(text.partition("E")[2])) > _MOST_PLAIN_DIGITS:
         return text
     return f"{Decimal(text):f}"
@@ -275,7 +277,7 @@ def _wrap(number: int) -> int:
 
 
 def _nanoseconds(text: str | None) -> int | None:
-    """Add up the parts of a duration as CQL writes it."""
+    """Add up the parts of a duration in CQL's format."""
     if text is None:
         return None
     total = sum(int(n) * _DURATION_UNITS_NS[unit] for n, unit in _DURATION_PART.findall(text))

@@ -1,1 +1,1 @@
-"""Payloads of changes to contributions: what updates and snapshot rows say, cell by cell."""
+"""Decode payloads of changes, updates and snapshot rows, to contributions of cells."""

@@ -1,8 +1,8 @@
-"""Changes of one table to contributions: payload bytes in, cell rows out, one kernel call a batch.
+"""Decode changes of one table to contributions: payload bytes to cell rows, in one kernel call per batch.
 
 Layouts of payloads: :mod:`airflow_cdc_provider.sources.cassandra.payload`; of cell rows:
-:mod:`airflow_cdc_provider.changes.cells`; of updates: :mod:`.mutation`. A payload that
-can't be decoded is left out whole, with its reason; nothing of it is kept.
+:mod:`airflow_cdc_provider.changes.cells`; of updates: :mod:`.mutation`. A payload that can't be decoded
+contributes nothing and is reported with a reason.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ def decode_updates(schema: TableSchema, changes: pa.RecordBatch, fences: Sequenc
 
     Returns:
         The contributions, in the order of the changes; and the rows that could not be decoded, each with a
-        reason that leads with its code (``reasons``) and names the byte of the payload.
+        reason that starts with its code (``reasons``) and has the byte offset in the payload.
 
     Raises:
-        ConfigurationError: The batch makes more than 2 GiB of cell rows, which no Arrow batch can hold.
+        ConfigurationError: The batch decodes to more than 2 GiB of cell rows, the limit of an Arrow batch.
     """
     return UpdateDecoder(schema).decode(changes, fences)
 
 
 class UpdateDecoder:
-    """A table's schema compiled for decoding: make one for many batches. Picklable.
+    """Decodes changes of one table, with its schema compiled: create one for many batches. Picklable.
 
     Args:
         schema: As for :func:`decode_updates`.
-        former: Changes of other table ids may be among them, of tables of this name that were dropped: pass
-            them over. Without it they can't be decoded.
+        former: Whether to skip changes of other table ids, which are of dropped tables of the same name.
+            Otherwise they are undecodable.
     """
 
     def __init__(self, schema: TableSchema, *, former: bool = False) -> None:
@@ -92,9 +92,9 @@ class UpdateDecoder:
         self._program = compile_tables([schema])
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
-        """Do what :func:`decode_updates` does.
+        """Decode changes: see :func:`decode_updates`.
 
-        An update of a counter table holds no values: it puts its partition in doubt.
+        An update of a counter table has no values: it marks its partition as unresolved.
         """
         if self.schema.counter:
             return self._decode_counters(changes, fences)
@@ -110,12 +110,12 @@ class UpdateDecoder:
         touched = np.flatnonzero(is_update & own.to_numpy(zero_copy_only=False))
         keys = pc.take(changes.column("key"), pa.array(touched)).dictionary_encode()
         first = np.unique(keys.indices.to_numpy(zero_copy_only=False), return_index=True)[1]
-        places: Any = np.concatenate([rows[np.asarray(read.rows, np.int64)], touched[first]])
+        decoded_rows: Any = np.concatenate([rows[np.asarray(read.rows, np.int64)], touched[first]])
         return Decoded(
             contributions=pa.concat_batches([read.contributions, doubts(keys.dictionary, 0)]),
             undecodable=rows[np.asarray(read.undecodable, np.int64)].tolist(),
             reasons=read.reasons,
-            rows=places,
+            rows=decoded_rows,
         )
 
     def _decode_updates(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
@@ -124,19 +124,19 @@ class UpdateDecoder:
         rows = sink.rows[: sink.cursor[ROWS_AT]]
         clusterings, ends, malformed = comparable_clusterings(sink, self._program)
         failures[rows[malformed, CHANGE], 0] = BAD_CLUSTERING
-        left_out = malformed
+        skipped = malformed
         if self.former:
             dropped = self._of_former(changes, failures)
             failures[dropped, 0] = 0
-            left_out = malformed | dropped[rows[:, CHANGE]]
+            skipped = malformed | dropped[rows[:, CHANGE]]
         if sink.cursor[STATES_AT] > _MOST_BYTES:
             raise ConfigurationError(
-                "a batch of changes makes more cell rows than one Arrow column holds",
+                "a batch of changes decodes to more cell rows than an Arrow column can hold",
                 expected=f"at most {_MOST_BYTES} bytes",
                 found=str(sink.cursor[STATES_AT]),
                 remedy="lower spark.sql.execution.arrow.maxRecordsPerBatch",
             )
-        if self.schema.lives_by:
+        if self.schema.liveness_column:
             of_rows = rows[:, SCOPE] == ROW
             sink.states[np.concatenate(([0], rows[:, STATE_END]))[:-1][of_rows] + 1] |= ROW_STRICT
         nulls = pa.nulls(len(rows), pa.binary())
@@ -153,9 +153,9 @@ class UpdateDecoder:
             ],
             schema=CONTRIBUTION_SCHEMA,
         )
-        sound = (failures[rows[:, CHANGE], 0] == 0) & ~left_out
-        if left_out.any():
-            contributions = contributions.filter(pa.array(sound))
+        valid = (failures[rows[:, CHANGE], 0] == 0) & ~skipped
+        if skipped.any():
+            contributions = contributions.filter(pa.array(valid))
         failed = np.flatnonzero(failures[:, 0])
         return Decoded(
             contributions=contributions,
@@ -164,11 +164,11 @@ class UpdateDecoder:
                 _reason(data[offsets[i] : offsets[i + 1]], int(failures[i, 0]), int(failures[i, 1]))
                 for i in failed
             ],
-            rows=rows[sound, CHANGE],
+            rows=rows[valid, CHANGE],
         )
 
     def _of_former(self, changes: pa.RecordBatch, failures: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which changes are of a dropped table: an update's bytes say so, a snapshot row's record."""
+        """Return which changes are of a dropped table, by the id in an update or a snapshot record."""
         found = failures[:, 0] == OTHER_TABLE
         of = changes.column("schema_id")
         if of.null_count < len(of):
@@ -191,39 +191,42 @@ def generations(changes: pa.RecordBatch, fences: Sequence[Fence]) -> NDArray[np.
     """Return each change's generation: its own or that of the last fence before it, whichever is higher.
 
     A node may have no record of the newest fence: it joined later, or the record was not kept. The id of a
-    segment is the time of its node's start in ms, or a little more, so a segment with an id well above the
-    fence's time was begun after it. What lies in other segments counts as older until the record is seen.
+    segment is the time of its node's start in ms, or slightly more, so a segment with an id well above the
+    fence's time was created after it. Changes in other segments count as older until the record is read.
 
     Args:
         changes: Columns ``origin``, ``position`` and ``generation`` of changes.
-        fences: The table's.
+        fences: The table's fences.
+
+    Returns:
+        The generation of each change.
     """
     own = changes.column("generation").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     for fence in fences:
         after = pc.greater(changes.column("position"), pa.scalar(fence.position, pa.binary()))
         if fence.origin:
             after = pc.and_(after, pc.equal(changes.column("origin"), fence.origin))
-        passed = after.fill_null(False).to_numpy(zero_copy_only=False)
-        own = np.where(passed, np.maximum(own, fence.generation), own)
+        is_after = after.fill_null(False).to_numpy(zero_copy_only=False)
+        own = np.where(is_after, np.maximum(own, fence.generation), own)
     if newest := newest_event(fences):
         generation = next(iter(newest)).generation
         known = {fence.origin for fence in newest}
-        begun = Position(-(-(generation + EVENT_US) // 1000), _GREATEST_END, _GREATEST_END).pack()
+        first_after = Position(-(-(generation + EVENT_US) // 1000), _GREATEST_END, _GREATEST_END).pack()
         later = pc.and_(
-            pc.greater(changes.column("position"), pa.scalar(begun, pa.binary())),
+            pc.greater(changes.column("position"), pa.scalar(first_after, pa.binary())),
             pc.invert(pc.is_in(changes.column("origin"), value_set=pa.array(sorted(known), pa.string()))),
         )
-        passed = later.fill_null(False).to_numpy(zero_copy_only=False)
-        own = np.where(passed, np.maximum(own, generation), own)
+        is_later = later.fill_null(False).to_numpy(zero_copy_only=False)
+        own = np.where(is_later, np.maximum(own, generation), own)
     return own
 
 
 def _reason(payload: Bytes, reason: int, at: int) -> str:
-    place = f"byte {at} of {len(payload)}"
+    location = f"byte {at} of {len(payload)}"
     if reason == UNKNOWN_COLUMN and payload[0] in VERSIONS:
         length, begin = read_uvint(payload, at, len(payload))
-        place = f"{payload[begin : begin + length].tobytes().decode(errors='replace')!r} at {place}"
-    return describe(reason, place)
+        location = f"{payload[begin : begin + length].tobytes().decode(errors='replace')!r} at {location}"
+    return describe(reason, location)
 
 
 @walker
@@ -235,18 +238,18 @@ def _decode(
     sink: Sink,
     failures: NDArray[np.int64],
 ) -> Int:
-    """Decode payloads from number ``first`` on, until all are done or the sink is full.
+    """Decode payloads from number ``first`` until all are done or the sink is full.
 
     Args:
-        data: Payloads, one after the other.
-        offsets: Where each begins, then where the last ends.
+        data: The payloads, concatenated.
+        offsets: Offset of each, then the end of the last.
         first: Number of the first to decode.
-        program: The table, compiled.
-        sink: Gets the contributions.
-        failures: Per payload, gets reason and offset in it; reason 0 for success.
+        program: The compiled table.
+        sink: Receives the contributions.
+        failures: Receives reason and offset per payload; reason 0 for success.
 
     Returns:
-        Number of the first payload that is not done.
+        Number of the first payload that was not decoded.
     """
     cursor = sink.cursor
     for change in range(first, len(offsets) - 1):

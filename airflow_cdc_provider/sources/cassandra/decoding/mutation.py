@@ -1,4 +1,4 @@
-"""The grammar of a PartitionUpdate, walked in place to contributions (reference §5, §9).
+"""Parse a PartitionUpdate in place to contributions (reference §5, §9).
 
 An update, after its table id::
 
@@ -6,12 +6,11 @@ An update, after its table id::
     regular column names | [partition deletion] | [static row] | [uvint row estimate] |
     rows (:mod:`.rows`) and range tombstone markers ... | 01
 
-Everything is read with the compiled schema (:mod:`.programs`), and what comes out goes into a
-:class:`~.sink.Sink`.
+Parsing uses the compiled schema (:mod:`.programs`) and writes contributions to a :class:`~.sink.Sink`.
 
-Functions that walk return the offset after what they read, or a negative reason (``-TRUNCATED`` is the -1
-that :mod:`airflow_cdc_provider.sources.cql.wire` returns). Every length is compared with what is left before
-a byte of it is read; the limits of an update are given by ``at`` and ``end`` alone.
+Functions that parse return the offset after what they read, or a negative reason (``-TRUNCATED`` is the -1
+that :mod:`airflow_cdc_provider.sources.cql.wire` returns). Every length is checked against the remaining
+bytes before any of them is read; the limits of an update are ``at`` and ``end``.
 """
 
 from __future__ import annotations
@@ -67,18 +66,18 @@ def read_update(
     """Read one update and append its contributions.
 
     Args:
-        data: Array that holds it.
-        at: Where it begins, at its table id.
-        end: Where what may belong to it ends.
-        version: Of the segment.
-        change: Number to note with each contribution.
+        data: Array with the update.
+        at: Offset of the update, at its table id.
+        end: Limit.
+        version: Format version of the segment.
+        change: Number to store with each contribution.
         table: Its table's number in the program.
         program: Compiled schemas.
-        sink: Gets the contributions. After a failure the caller resets ``ROWS_AT``, ``STATES_AT`` and
+        sink: Receives the contributions. After a failure the caller resets ``ROWS_AT``, ``STATES_AT`` and
             ``BOUNDS_AT``.
 
     Returns:
-        The offset after it, or a negative reason; then ``FAILED_AT`` tells where.
+        The offset after it, or a negative reason; then ``FAILED_AT`` has the offset of the error.
     """
     cursor = sink.cursor
     if end - at < _TABLE_ID_BYTES:
@@ -105,12 +104,12 @@ def read_update(
     at = after
     header = (version, least_timestamp + EPOCH_US, least_deletion_time + _EPOCH_S, least_ttl)
 
-    statics = np.int64(0)
+    static_count = np.int64(0)
     if flags & 0x08:
-        statics, at = _read_columns(data, at, end, table, program, sink, STATIC_LINE)
+        static_count, at = _read_columns(data, at, end, table, program, sink, STATIC_LINE)
         if at < 0:
             return at
-    regulars, at = _read_columns(data, at, end, table, program, sink, REGULAR_LINE)
+    regular_count, at = _read_columns(data, at, end, table, program, sink, REGULAR_LINE)
     if at < 0:
         return at
     if flags & 0x04:
@@ -125,7 +124,7 @@ def read_update(
     if flags & 0x08:
         if end - at < 2 or data[at] & 0x83 != 0x80 or data[at + 1] != 0x01:
             return failed(cursor, at, BAD_FLAGS)
-        at = _read_static_row(data, at, end, header, change, table, program, sink, statics)
+        at = _read_static_row(data, at, end, header, change, table, program, sink, static_count)
         if at < 0:
             return at
     if flags & 0x10:
@@ -144,7 +143,7 @@ def read_update(
         if flags & 0x02:
             at = _read_marker(data, at, end, header, change, table, program, sink)
         else:
-            at = read_row(data, at, end, header, change, table, program, sink, REGULAR_LINE, regulars)
+            at = read_row(data, at, end, header, change, table, program, sink, REGULAR_LINE, regular_count)
         if at < 0:
             return at
     return failed(cursor, at, TRUNCATED)
@@ -162,7 +161,7 @@ def _read_static_row(
     sink: Sink,
     listed: Int,
 ) -> Int:
-    """Keep the rare static row from being compiled into :func:`read_update` as each other row is."""
+    """Read a static row; separate, so that this rare case isn't inlined in :func:`read_update`."""
     return read_row(data, at, end, header, change, table, program, sink, STATIC_LINE, listed)
 
 
@@ -170,7 +169,7 @@ def _read_static_row(
 def _read_columns(
     data: Bytes, at: Int, end: Int, table: Int, program: Program, sink: Sink, line: Int
 ) -> tuple[Int, Int]:
-    """Read column names and look them up: their count, and the offset after or a negative reason."""
+    """Read column names and look them up; return their count, and the offset after or a negative reason."""
     cursor = sink.cursor
     length = cursor[LIST_LENGTH]
     if (
@@ -215,7 +214,7 @@ def _read_marker(
     program: Program,
     sink: Sink,
 ) -> Int:
-    """Read one range tombstone marker (reference §9); one that closes a range appends its contribution.
+    """Read a range tombstone marker (reference §9); one that closes a range appends its contribution.
 
     ======== ====================================== ========= ==============================================
     kind     name                                   memcmp    does

@@ -1,4 +1,4 @@
-"""Rows and cells of an update, to cell rows (reference §7, §8).
+"""Parse rows and cells of an update to cell rows (reference §7, §8).
 
 A row::
 
@@ -9,8 +9,8 @@ A cell::
 
     flags | [timestamp] | [deletion time or expiry] | [TTL] | [path] | [value]
 
-Whether a column has one cell or many, and how long its values are, is known from the schema alone. Functions
-return as those of :mod:`.mutation` do.
+Only the schema says whether a column has one cell or many, and how long its values are. Return values are as
+in :mod:`.mutation`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from airflow_cdc_provider.sources.cql.reasons import (
 )
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
-# Numba compiles a function anew for each literal argument; these are plain numbers to it.
+# Numba recompiles a function for each literal argument, but not for these.
 STATIC_LINE: Final = np.int64(0)
 """Line of ``Sink.listed`` for static columns."""
 REGULAR_LINE: Final = np.int64(1)
@@ -226,23 +226,23 @@ def read_clustering(
     out: Bytes,
     out_at: Int,
 ) -> tuple[Int, Int]:
-    """Read ``count`` clustering values (reference §8) and write them as a cell row has them.
+    """Read ``count`` clustering values (reference §8) and write them in the format of cell rows.
 
-    Each 32 values are led by a number with two bits for each: empty, null; only the others take bytes.
+    Each group of 32 values starts with a number with two bits for each: empty, null; only others have bytes.
 
     Args:
-        data: Array that holds them.
-        at: Where they begin.
+        data: Array with the values.
+        at: Offset of the first.
         end: Limit.
         program: Compiled schemas.
         first: The table's first clustering column in it.
-        count: How many values there are.
-        cursor: Of the sink.
-        out: Gets an i32 length (-1: null) and the bytes of each.
-        out_at: Where to write.
+        count: Number of values.
+        cursor: Cursor of the sink.
+        out: Receives an i32 length (-1: null) and the bytes of each.
+        out_at: Offset at which to write.
 
     Returns:
-        The offset after them in ``out``, and that in ``data`` or a negative reason.
+        The offset after them in ``out``, and the one in ``data`` or a negative reason.
     """
     marks = np.int64(0)
     for i in range(count):
@@ -275,7 +275,7 @@ def read_clustering(
 def _read_large_subset(
     data: Bytes, at: Int, end: Int, listed: Int, missing: Int, present: NDArray[np.bool_]
 ) -> Int:
-    """Read which of 64 or more listed columns a row has: indexes of those, or of the others (§7)."""
+    """Read which of 64 or more listed columns a row has: indexes of present or of missing columns (§7)."""
     if missing < 0 or missing > listed:
         return -BAD_SUBSET
     named_are_present = listed - missing < listed // 2
@@ -307,23 +307,23 @@ def _read_cell(
     states: Bytes,
     state_at: Int,
 ) -> tuple[Int, Int]:
-    """Read one cell and write it unless its column is gone or was dropped after it.
+    """Read one cell and write it unless its column was dropped after it.
 
     Args:
-        data: Array that holds it.
-        at: Where it begins.
+        data: Array with the cell.
+        at: Offset of the cell.
         end: Limit.
         header: Version and least times of the update.
         row_times: Timestamp, TTL and expiry of the row's liveness.
-        column_id: Of its column.
-        size: Length of its value, -1 if that stands before it.
+        column_id: Id of its column.
+        size: Length of its value, -1 if the length precedes it.
         path: ``CELL_PATH`` if its column is complex, else 0.
-        dropped_at: Write times up to this one are left out.
-        states: Gets it.
-        state_at: Where to write.
+        dropped_at: Cells with write times up to this one are skipped.
+        states: Receives the cell.
+        state_at: Offset at which to write.
 
     Returns:
-        The offset after it in ``states``, and that in ``data`` or a negative reason.
+        The offset after it in ``states``, and the one in ``data`` or a negative reason.
     """
     if at >= end:
         return state_at, -TRUNCATED

@@ -1,6 +1,6 @@
-"""Times of an update: each is written as its distance from the least of its kind (reference §10).
+"""Times of an update: each is encoded as its difference from the least of its kind (reference §10).
 
-A function that reads returns the offset after what it read, or a negative reason
+Functions return the offset after what they read, or a negative reason
 (:mod:`airflow_cdc_provider.sources.cql.reasons`; ``-TRUNCATED`` is the -1 that
 :mod:`airflow_cdc_provider.sources.cql.wire` returns). ``header`` is the version of the segment and the
 update's least timestamp (us), deletion time and TTL (s).
@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.cql.reasons import BAD_EXPIRY
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 EXPIRED_TTL: Final = 0x7FFFFFFF
-"""TTL of the liveness by which a view's row is dead."""
+"""TTL of the liveness that marks a view's row as dead."""
 
 
 @walker
@@ -32,7 +32,7 @@ def read_deletion(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int, I
     timestamp = delta + header[1]
     delta, at = read_uvint(data, at, end)
     if at < 0 or timestamp == LIVE:
-        # The deletion time of what deletes nothing differs by writer.
+        # The deletion time of an empty deletion differs by writer.
         return LIVE, NEVER, at
     seconds = _local_time(delta, header)
     return timestamp, seconds, at if seconds >= 0 else -BAD_EXPIRY
@@ -48,7 +48,7 @@ def read_local_time(data: Bytes, at: Int, end: Int, header: tuple[Int, Int, Int,
 
 @walker
 def _local_time(delta: Int, header: tuple[Int, Int, Int, Int]) -> Int:
-    """Return a time in seconds, signed before version 8 and unsigned since, or -1 for none that can be."""
+    """Return a time in seconds, signed before version 8 and unsigned since, or -1 if it is invalid."""
     seconds = (delta + header[2]) & 0xFFFFFFFF
     return seconds if seconds <= (0x7FFFFFFF if header[0] < 8 else 0xFFFFFFFD) else np.int64(-1)
 

@@ -1,1 +1,1 @@
-"""From payloads to contributions: what the decoding of all CQL databases shares."""
+"""Decode payloads to contributions: the part shared by all CQL databases."""

@@ -1,4 +1,4 @@
-"""Writing the fixed parts of cell rows (changes/cells.py)."""
+"""Write the fixed parts of cell rows (changes/cells.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def put_deletion(
     lower: Int,
     upper: Int,
 ) -> bool:
-    """Append a contribution whose cell row is nothing but a deletion; False if there is no space."""
+    """Append a contribution whose cell row is only a deletion; False if there is no space."""
     states = sink.states
     at = sink.cursor[STATES_AT]
     if at + ROW_HEADER_BYTES > len(states):

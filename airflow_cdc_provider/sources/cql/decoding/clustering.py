@@ -1,4 +1,4 @@
-"""Clusterings of decoded rows and ends of range deletions, in the form that memcmp compares."""
+"""Encode clusterings of decoded rows and bounds of range deletions in byte-comparable form."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from airflow_cdc_provider.sources.cql.scratch import Scratch, new_scratch
 def comparable_clusterings(
     sink: Sink, program: Program
 ) -> tuple[pa.BinaryArray, pa.BinaryArray, NDArray[np.bool_]]:
-    """Encode what names each contribution inside its partition.
+    """Encode the clustering or bounds of each contribution.
 
     Args:
         sink: Contributions of the program's only table.
-        program: The table, compiled.
+        program: The compiled table.
 
     Returns:
-        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is none of
-        its type; what stands in the columns for those means nothing.
+        Columns ``clustering`` and ``clustering_end``, and which contributions have a value that is invalid
+        for its type; their values in the columns are undefined.
     """
     rows = sink.rows[: sink.cursor[ROWS_AT]]
     clusterings, malformed = _encode_column(sink, program, rows, np.int64(LOWER))
@@ -76,7 +76,7 @@ def _encode(
     malformed: NDArray[np.bool_],
     scratch: Scratch,
 ) -> Int:
-    """Encode from contribution ``first`` on until all are done or ``out`` is full; return the next number."""
+    """Encode from contribution ``first`` until all are done or ``out`` is full; return the next number."""
     columns = len(program.clustering_root)
     at = ends[first]
     for row in range(first, len(rows)):
@@ -92,9 +92,9 @@ def _encode(
             source, start, end = bounds, bound + BOUND_HEADER_BYTES, np.int64(len(bounds))
             count = load_little16(bounds, bound)
             after = bounds[bound + 2] != 0 and count > 0
-        place = at
+        encoded_end = at
         if count > 0:
-            place = encode_clustering(
+            encoded_end = encode_clustering(
                 program.types,
                 program.clustering_root,
                 program.descending,
@@ -106,15 +106,15 @@ def _encode(
                 out,
                 at,
             )
-        if place < 0:
+        if encoded_end < 0:
             malformed[row] = True
-            place = at
+            encoded_end = at
             after = False
-        if place + (1 if after else 0) > len(out):
+        if encoded_end + (1 if after else 0) > len(out):
             return row
         if after:
-            out[place] = AFTER
-            place += 1
-        at = place
+            out[encoded_end] = AFTER
+            encoded_end += 1
+        at = encoded_end
         ends[row + 1] = at
     return len(rows)

@@ -1,10 +1,9 @@
-"""Table schemas compiled to small integer arrays, so that kernels can walk mutations without Python.
+"""Compile table schemas to small integer arrays, so that kernels can parse mutations without Python.
 
-A :class:`Program` holds any number of tables, laid out one after the other: the columns of table ``t`` are
-``first_column[t]`` to ``first_column[t + 1]``, its clustering columns likewise, and ``types`` holds the
-clustering columns' types. Columns stand in Cassandra's own order (static before regular, simple before
-complex, then by name bytes), which is the order in which updates list them, so looking one up seldom looks
-further than the next.
+A :class:`Program` has any number of tables in sequence: the columns of table ``t`` are ``first_column[t]`` to
+``first_column[t + 1]``, its clustering columns likewise, and ``types`` has the clustering columns' types.
+Columns are in Cassandra's order (static before regular, simple before complex, then by name bytes), which is
+the order in which updates list them, so a lookup usually finds the next column.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from airflow_cdc_provider.sources.cql.types import fixed_length
 from airflow_cdc_provider.sources.cql.wire import read_i64
 
 GONE: Final = -1
-"""Column id of a dropped column: its cells are read and left out."""
+"""Column id of a dropped column: its cells are parsed and skipped."""
 
 _NEVER_DROPPED: Final = np.iinfo(np.int64).min
 
@@ -35,12 +34,12 @@ class Program(NamedTuple):
                           of 2
     ``id_high``, ``id_low``   per table, the two halves of its id
     ``first_column``      per table, then the total
-    ``names``             names of all columns as UTF-8, one after the other
-    ``name_start``, ``name_length``   per column, where its name is in ``names``
+    ``names``             names of all columns as UTF-8, concatenated
+    ``name_start``, ``name_length``   per column, position of its name in ``names``
     ``column_id``         per column, its id in cell rows, or :data:`GONE`
-    ``column_size``       per column, the length of a simple cell's value, -1 where each value has its own
+    ``column_size``       per column, the length of a simple cell's value, -1 if it is variable
     ``column_complex``    per column, whether it has a cell per element
-    ``dropped_at``        per column, cells with a write time up to this are left out
+    ``dropped_at``        per column, cells with a write time up to this are skipped
     ``first_clustering``  per table, then the total
     ``clustering_size``   per clustering column, as ``column_size``
     ``clustering_root``   per clustering column, its type's node in ``types``
@@ -75,11 +74,10 @@ class _Listed(NamedTuple):
 
 
 def compile_tables(schemas: Sequence[TableSchema]) -> Program:
-    """Compile tables; their numbers in the program are their places in ``schemas``.
+    """Compile tables; their numbers in the program are their indexes in ``schemas``.
 
-    Static and regular columns need their ids
-    (:func:`~airflow_cdc_provider.sources.cql.schema.number_columns`) only where cells are kept, not where
-    updates are merely told apart.
+    Static and regular columns need ids (:func:`~airflow_cdc_provider.sources.cql.schema.number_columns`) only
+    to decode cells, not to split updates.
     """
     ids = [bytes.fromhex(schema.id.replace("-", "")) for schema in schemas]
     columns: list[_Listed] = []
@@ -113,7 +111,7 @@ def compile_tables(schemas: Sequence[TableSchema]) -> Program:
 
 
 def _listed(schema: TableSchema) -> list[_Listed]:
-    """List what updates of a table may name: its columns, and dropped ones that are not there again."""
+    """List the columns that updates of a table may name: its own, and dropped ones not added again."""
     listed = []
     for column in (*schema.static, *schema.regular):
         dropped = schema.dropped.get(column.name)
@@ -123,9 +121,9 @@ def _listed(schema: TableSchema) -> list[_Listed]:
         )
     present = {column.name for column in schema.columns}
     listed += [
-        _Listed(gone.name.encode(), gone.kind == "static", gone.type, GONE, gone.dropped_at_us)
-        for gone in schema.dropped.values()
-        if gone.name not in present and gone.kind in ("static", "regular")
+        _Listed(column.name.encode(), column.kind == "static", column.type, GONE, column.dropped_at_us)
+        for column in schema.dropped.values()
+        if column.name not in present and column.kind in ("static", "regular")
     ]
     return sorted(listed, key=lambda column: (not column.static, column.type.multi_cell, column.name))
 
@@ -142,7 +140,7 @@ def _slots(ids: Sequence[bytes]) -> NDArray[np.int32]:
 
 @inlined
 def find_table(program: Program, data: Bytes, at: Int) -> Int:
-    """Return the number of the table whose id stands at ``at`` (16 bytes must be there), or -1."""
+    """Return the number of the table whose id is at ``at`` (16 bytes must be available), or -1."""
     mask = len(program.slots) - 1
     slot = (np.int64(data[at + 7]) | (np.int64(data[at + 3]) << 8) | (np.int64(data[at + 2]) << 16)) & mask
     high = read_i64(data, at)
@@ -158,7 +156,7 @@ def find_table(program: Program, data: Bytes, at: Int) -> Int:
 
 @inlined
 def find_column(program: Program, table: Int, likely: Int, data: Bytes, at: Int, length: Int) -> Int:
-    """Return the column of a table by its name, looking at ``likely`` and those after it first, or -1."""
+    """Return the column of a table by its name, or -1; tries ``likely`` and the columns after it first."""
     first = np.int64(program.first_column[table])
     count = np.int64(program.first_column[table + 1]) - first
     for step in range(count):

@@ -1,7 +1,7 @@
-"""Where decoded updates go: output arrays that kernels fill and the caller enlarges.
+"""Output arrays of decoded updates, which kernels fill and the caller enlarges.
 
-A kernel that finds an array full returns ``-NO_SPACE``; the caller resets the cursor to what it was before
-the change, enlarges the arrays (:func:`grow`) and calls again. So sizes are never computed beforehand.
+A kernel returns ``-NO_SPACE`` if an array is full; the caller resets the cursor to its value before the
+change, enlarges the arrays (:func:`grow`) and calls again. So sizes are never computed in advance.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ STATES_AT: Final = 1
 BOUNDS_AT: Final = 2
 """Cursor: bytes used of ``bounds``."""
 FAILED_AT: Final = 3
-"""Cursor: where in the input the last failure was found."""
+"""Cursor: offset in the input of the last failure."""
 RANGE_START: Final = 4
-"""Cursor: where in ``bounds`` the range deletion begins that is open in the present update, -1 for none; then
-its write time and deletion time."""
+"""Cursor: start in ``bounds`` of the range deletion that is open in the current update, -1 for none; then its
+write time and deletion time."""
 RANGE_TIMESTAMP: Final = 5
 RANGE_DELETION_TIME: Final = 6
 LIST_START: Final = 7
-"""Cursor: where in the input the list of regular columns stands that line 1 of ``listed`` was made of, its
-length, the number of columns and of the table. Most updates list the same ones as the update before."""
+"""Cursor: offset in the input of the list of regular columns that line 1 of ``listed`` was parsed from, its
+length, and the number of columns and of the table. Most updates list the same columns as the one before."""
 LIST_LENGTH: Final = 8
 LIST_COUNT: Final = 9
 LIST_TABLE: Final = 10
@@ -39,27 +39,27 @@ CHANGE: Final = 0
 """Column of ``rows``: number of the change that the contribution comes from."""
 SCOPE: Final = 1
 STATE_END: Final = 2
-"""Column of ``rows``: where its cell row ends in ``states``; it begins where the one before ends."""
+"""Column of ``rows``: end of its cell row in ``states``; it starts at the end of the one before."""
 LOWER: Final = 3
-"""Columns of ``rows``: for a range deletion, its ends in ``bounds``; the upper one is -1 if it is open."""
+"""Columns of ``rows``: for a range deletion, its bounds in ``bounds``; the upper is -1 if it is open."""
 UPPER: Final = 4
 ROW_COLUMNS: Final = 5
 
 BOUND_HEADER_BYTES: Final = 4
 NOWHERE: Final = np.int64(-1)
-"""No end of a range. (A NumPy number, because Numba compiles a function anew for each literal argument.)"""
+"""No bound of a range. (A NumPy number, because Numba recompiles a function for each literal argument.)"""
 
 
 class Sink(NamedTuple):
     """Output arrays.
 
     ``cursor``   numbers above
-    ``rows``     a line of the columns above per contribution
-    ``states``   cell rows (changes/cells.py), one after the other
-    ``bounds``   ends of range deletions: u16 number of values, u8 1 if it lies after all that begin with
-                 them, u8 zero, then the values as in a cell row
+    ``rows``     a row of the columns above per contribution
+    ``states``   cell rows (changes/cells.py), concatenated
+    ``bounds``   bounds of range deletions: u16 number of values, u8 1 if it is after all clusterings with
+                 these values, u8 zero, then the values as in a cell row
     ``cells``    scratch: offsets of a row's cells in ``states``, in two lines for sorting
-    ``spare``    scratch: a row's cells while they are put in order
+    ``spare``    scratch: a row's cells while they are sorted
     ``listed``   scratch: the columns that an update lists, static ones in line 0, regular ones in line 1
     ``present``  scratch: which listed columns a row has
     """
@@ -75,12 +75,15 @@ class Sink(NamedTuple):
 
 
 def new_sink(bytes_expected: int, rows_expected: int, columns: int) -> Sink:
-    """Make output arrays.
+    """Allocate output arrays.
 
     Args:
         bytes_expected: Bytes of input.
-        rows_expected: Contributions, about.
-        columns: Static and regular columns of the widest table, dropped ones among them.
+        rows_expected: Approximate number of contributions.
+        columns: Number of static and regular columns of the widest table, including dropped ones.
+
+    Returns:
+        An empty sink.
     """
     return Sink(
         cursor=np.zeros(CURSORS, np.int64),
@@ -120,7 +123,7 @@ def put_row(
     lower: Int,
     upper: Int,
 ) -> bool:
-    """Append a contribution whose cell row is written already; False if there is no space."""
+    """Append a contribution whose cell row is already written; False if there is no space."""
     cursor, rows = sink.cursor, sink.rows
     row = cursor[ROWS_AT]
     if row >= len(rows):
@@ -137,6 +140,6 @@ def put_row(
 
 @inlined
 def failed(cursor: NDArray[np.int64], at: Int, reason: Int) -> Int:
-    """Note where the input could not be read and return the negative reason."""
+    """Store the offset of the failure and return the negative reason."""
     cursor[FAILED_AT] = at
     return -reason

@@ -1,7 +1,7 @@
-"""Payloads of snapshot rows to contributions: a cell row is checked, renumbered and copied.
+"""Decode payloads of snapshot rows to contributions: validate, renumber and copy a cell row.
 
-The payload comes from our own writer, but through storage, and of an earlier schema perhaps; it is trusted as
-little as a segment.
+The payload was written by this package, but it was stored, and may have an earlier schema; so it is validated
+like a segment.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def read_snapshot_row(data: Bytes, at: Int, end: Int, change: Int, program: Prog
     """Read one snapshot row of the program's only table and append its contribution.
 
     Args:
-        data: Array that holds the payload.
-        at: Where it begins, at its tag.
-        end: Where it ends.
-        change: Number to note with the contribution.
-        program: The table, compiled.
-        sink: Gets the contribution, as in :func:`~.mutation.read_update`.
+        data: Array with the payload.
+        at: Offset of the payload, at its tag.
+        end: End of the payload.
+        change: Number to store with the contribution.
+        program: The compiled table.
+        sink: Receives the contribution, as in :func:`~.mutation.read_update`.
 
     Returns:
         ``end``, or a negative reason.

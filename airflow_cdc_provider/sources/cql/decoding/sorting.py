@@ -1,7 +1,7 @@
-"""Putting the cells of a cell row in the order that it promises: by column, complex deletion first, by path.
+"""Sort the cells of a cell row in its defined order: by column, complex deletion first, then by path.
 
 Updates list cells by column name and by the order of the collection's own type (signed numbers, times), so
-cells seldom need it; those that do are sorted by merging, because collections can be large.
+cells seldom need sorting. It is a merge sort, because collections can be large.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def order_cells(sink: Sink, begin: Int, end: Int, count: Int) -> Int:
     """Sort ``count`` cells that fill ``states`` from ``begin`` to ``end``.
 
     Returns:
-        0, or a negative reason: two cells are of one column and path, or the scratch arrays are too short.
+        0, or a negative reason: two cells have the same column and path, or the scratch arrays are too short.
     """
     states, cells, spare = sink.states, sink.cells, sink.spare
     if count > len(cells) or end - begin > len(spare):
@@ -63,7 +63,7 @@ def order_cells(sink: Sink, begin: Int, end: Int, count: Int) -> Int:
 
 @walker
 def _merge_sort(states: Bytes, cells: NDArray[np.int64], count: Int) -> Int:
-    """Sort the offsets in line 0 of ``cells``, bottom up; return the line that holds them in the end."""
+    """Sort the offsets in line 0 of ``cells``, bottom up; return the line with the sorted offsets."""
     line = 0
     width = 1
     while width < count:

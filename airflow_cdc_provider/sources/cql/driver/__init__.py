@@ -1,1 +1,1 @@
-"""Connections to clusters over the native protocol: settings, TLS, raw results, figures of requests."""
+"""Connections to clusters over the native protocol: settings, TLS, raw results, request metrics."""

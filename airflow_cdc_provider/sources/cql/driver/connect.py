@@ -1,6 +1,6 @@
-"""Connections to a cluster, and what the driver's errors mean to the caller.
+"""Connections to a cluster, and translation of the driver's errors.
 
-Nothing here prints a password: an error's text names the contact points only.
+No error contains a password: errors name only the contact points.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ DEFAULT_PORT = 9042
 def open_session(
     connection: Mapping[str, Any], *, timeout_seconds: float, raw_results: bool = False
 ) -> Session:
-    """Connect to a cluster; ``session.cluster.shutdown()`` ends the connection.
+    """Connect to a cluster; ``session.cluster.shutdown()`` closes the connection.
 
     Args:
         connection: An Airflow connection's values: ``host`` (contact points with commas), ``port``,
             ``login``, ``password``; in ``extra``: ``local_datacenter``, ``tls``, ``tls_ca_file``,
             ``tls_certificate_file``, ``tls_key_file``, ``tls_key_password``, ``tls_check_hostname``,
-            keystores as :mod:`.tls` names them, and the driver's settings as :mod:`.driver_settings` does.
-        timeout_seconds: How long to wait for one answer, unless a setting says.
+            keystores (:mod:`.tls`), and the driver's settings (:mod:`.driver_settings`).
+        timeout_seconds: Timeout of one request, unless a setting overrides it.
         raw_results: Results are pages of bytes (:mod:`.raw_results`), and the driver loads no metadata.
 
+    Returns:
+        The session.
+
     Raises:
-        ConfigurationError: Login refused, no such name, TLS doesn't fit, a setting is unknown or wrong.
-        TransientError: Nobody answers.
+        ConfigurationError: The login is rejected, a name doesn't exist, TLS fails, or a setting is unknown or
+            invalid.
+        TransientError: No node responds.
     """
     from cassandra.auth import PlainTextAuthProvider
     from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
@@ -83,7 +87,7 @@ def open_session(
                 "no node is in the local datacenter",
                 expected=f"one of {', '.join(datacenters)}",
                 found=datacenter,
-                remedy="correct local_datacenter in the connection's extra, or leave it out",
+                remedy="correct local_datacenter in the connection's extra, or omit it",
             ) from None
         raise
     except BaseException:
@@ -98,14 +102,14 @@ def contact_points(connection: Mapping[str, Any]) -> list[str]:
 
 
 NODE_LOCAL: Final = 12
-"""A level of Cassandra 4.0 and later that the driver doesn't name: what the contacted node itself has."""
+"""A level of Cassandra 4.0 and later that the driver lacks: reads only the contacted node's data."""
 
 
 def consistency_level(name: str) -> int:
     """Return the protocol's number of a consistency level for reads.
 
     Raises:
-        ConfigurationError: There is none of that name.
+        ConfigurationError: The name is not a consistency level for reads.
     """
     from cassandra import ConsistencyLevel
 
@@ -113,7 +117,7 @@ def consistency_level(name: str) -> int:
     known["NODE_LOCAL"] = NODE_LOCAL
     if name.upper() not in known:
         raise ConfigurationError(
-            f"{name} is no consistency level for reads", expected=f"one of {', '.join(sorted(known))}"
+            f"{name} is not a consistency level for reads", expected=f"one of {', '.join(sorted(known))}"
         )
     return known[name.upper()]
 
@@ -123,10 +127,10 @@ _NOT_FOR_READS: Final = frozenset({"ANY", "EACH_QUORUM", "SERIAL", "LOCAL_SERIAL
 
 @contextmanager
 def driver_errors(doing: str) -> Iterator[None]:
-    """Turn the driver's errors into ours.
+    """Translate the driver's errors to the package's exceptions.
 
     Args:
-        doing: What is being done, for the message.
+        doing: The operation, for the message.
     """
     from cassandra import DriverException
     from cassandra.cluster import NoHostAvailable
@@ -140,7 +144,7 @@ def driver_errors(doing: str) -> Iterator[None]:
 
 
 def translated(error: BaseException, doing: str) -> CdcError:
-    """Return our error for one of the driver's."""
+    """Return the package's exception for an error of the driver."""
     import cassandra as driver
     from cassandra.cluster import NoHostAvailable
 
@@ -150,7 +154,7 @@ def translated(error: BaseException, doing: str) -> CdcError:
     for cause in causes:
         if isinstance(cause, driver.AuthenticationFailed):
             return ConfigurationError(
-                f"{doing} failed: the login was refused",
+                f"{doing} failed: the login was rejected",
                 expected="login and password of a role that may log in",
                 remedy="correct the Airflow connection, or the role in Cassandra",
             )
@@ -160,40 +164,40 @@ def translated(error: BaseException, doing: str) -> CdcError:
                 found=_first_line(cause),
                 remedy="grant the role SELECT on the keyspace: GRANT SELECT ON KEYSPACE ... TO ...",
             )
-        # The driver makes an OSError of an SSLError, with its number, 1: as if connecting were not permitted.
+        # The driver converts an SSLError to an OSError with its number, 1: as if not permitted to connect.
         if isinstance(cause, (ssl.SSLError, PermissionError)):
             return ConfigurationError(
-                f"{doing} failed: TLS doesn't fit",
+                f"{doing} failed: TLS error",
                 found=_first_line(cause),
-                remedy="look at the connection's extra: tls_ca_file, trustStore.location, tls_check_hostname",
+                remedy="check the connection's extra: tls_ca_file, trustStore.location, tls_check_hostname",
             )
         if isinstance(cause, (driver.InvalidRequest, driver.UnsupportedOperation)):
-            return ConfigurationError(f"{doing} was refused by the cluster", found=_first_line(cause))
+            return ConfigurationError(f"{doing} was rejected by the cluster", found=_first_line(cause))
     cause = causes[0]
-    what, remedy = next(
-        (told for kind, told in _KNOWN_FAILURES.items() if isinstance(cause, getattr(driver, kind))),
-        ("got no answer", "check that the nodes run and can be reached"),
+    problem, remedy = next(
+        (known for kind, known in _KNOWN_FAILURES.items() if isinstance(cause, getattr(driver, kind))),
+        ("got no response", "check that the nodes are up and reachable"),
     )
     return TransientError(
-        f"{doing} {what}", found=f"{type(cause).__name__}: {_first_line(cause)}", remedy=remedy
+        f"{doing} {problem}", found=f"{type(cause).__name__}: {_first_line(cause)}", remedy=remedy
     )
 
 
 _KNOWN_FAILURES: Final = {
     "Unavailable": (
-        "needs more replicas than are up",
-        "start the nodes that are down, or ask for a lower consistency level",
+        "requires more replicas than are up",
+        "start the nodes that are down, or set a lower consistency level",
     ),
     "ReadTimeout": (
-        "got no answer from the replicas in time",
-        "look at their load; raise read_request_timeout, or read less at once (advanced.fetch_size)",
+        "got no response from the replicas in time",
+        "check their load; raise read_request_timeout, or lower advanced.fetch_size",
     ),
     "ReadFailure": (
-        "failed on replicas that answered",
-        "their logs say why: too many tombstones (tombstone_failure_threshold), a damaged SSTable",
+        "failed on replicas that responded",
+        "see their logs: too many tombstones (tombstone_failure_threshold), a corrupt SSTable",
     ),
 }
-"""What classes of the driver's errors mean, and what to do about it."""
+"""Problem and remedy by class of the driver's errors."""
 
 
 def _first_line(error: BaseException) -> str:

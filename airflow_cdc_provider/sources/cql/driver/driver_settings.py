@@ -1,11 +1,11 @@
 """Settings of the driver: from a connection's extra, and from a file of the DataStax Java driver.
 
-Debezium names such a file by ``cassandra.driver.config.file``: an ``application.conf`` (:mod:`.hocon`). Here
-the extra ``driver_config_file`` names it. What has a counterpart in the Python driver is followed; anything
-else is refused by name, so that no setting is lost in silence. What the connection itself says wins over the
-file.
+Debezium's option for such a file, an ``application.conf`` (:mod:`.hocon`), is
+``cassandra.driver.config.file``; here it is the extra ``driver_config_file``. Settings with a counterpart in
+the Python driver are applied; all others are rejected by name, so that none is silently ignored. The
+connection's own values take precedence.
 
-An error names a setting, never the value of a secret one.
+An error contains the name of a setting, never the value of a secret one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROTOCOLS: Final = (3, 4, 5)
 
 
 def _seconds(value: object) -> float:
-    """Read a duration of the Java driver: milliseconds, or what the unit says."""
+    """Parse a duration of the Java driver, in milliseconds if it has no unit."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
     if match is None or match[2] not in _UNITS:
         raise ValueError("a duration such as 500 ms or 5 seconds")
@@ -85,24 +85,24 @@ def _protocol(value: object) -> int:
     return number
 
 
-_READERS: Final[Mapping[str, tuple[Callable[[object], Any], str]]] = {
+_PARSERS: Final[Mapping[str, tuple[Callable[[object], Any], str]]] = {
     "request_timeout_seconds": (_positive, "seconds above 0"),
     "connect_timeout_seconds": (_positive, "seconds above 0"),
     "control_timeout_seconds": (_positive, "seconds above 0"),
     "heartbeat_interval_seconds": (_not_negative, "seconds, 0 for no heartbeats"),
     "heartbeat_timeout_seconds": (_positive, "seconds above 0"),
     "consistency": (_text, "a consistency level for reads"),
-    "page_size": (_whole, "a whole number from 1 on"),
+    "page_size": (_whole, "a positive integer"),
     "compression": (_compression, f"one of {', '.join(_COMPRESSIONS)}"),
     "protocol_version": (_protocol, f"one of {', '.join(map(str, _PROTOCOLS))}"),
     "tcp_keepalive": (_flag, "true or false"),
     "tcp_nodelay": (_flag, "true or false"),
 }
-"""What an extra of the driver must be."""
+"""Parser and expected value of each driver setting in the extra."""
 
 EXTRAS: Final = frozenset(
     {
-        *_READERS,
+        *_PARSERS,
         _FILE,
         "local_datacenter",
         *TLS_SETTINGS,
@@ -110,16 +110,16 @@ EXTRAS: Final = frozenset(
         "key_password",
     }
 )
-"""All that a connection's extra may hold."""
+"""All allowed settings of a connection's extra."""
 
 _DEFAULT_CLASSES: Final = {
     "basic.load-balancing-policy.class": ("DefaultLoadBalancingPolicy", "DcInferringLoadBalancingPolicy"),
     "advanced.auth-provider.class": ("PlainTextAuthProvider",),
     "advanced.ssl-engine-factory.class": ("DefaultSslEngineFactory",),
 }
-"""Java classes whose counterparts are used here; their packages may lead."""
+"""Java classes with a counterpart here; a package prefix is allowed."""
 
-_OF_JAVA: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
+_JAVA_SETTINGS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "basic.request.timeout": ("request_timeout_seconds", _seconds),
     "basic.request.consistency": ("consistency", _text),
     "basic.request.page-size": ("page_size", _whole),
@@ -140,31 +140,34 @@ _OF_JAVA: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "advanced.ssl-engine-factory.keystore-password": ("keyStore.password", _text),
     "advanced.ssl-engine-factory.hostname-validation": ("tls_check_hostname", _flag),
 }
-"""Java's settings, what each is here, and how it is read."""
+"""Java's settings, their names here, and their parsers."""
 
 _REASONS: Final = {
-    "profiles": "there is one profile",
-    "advanced.metrics": "requests are counted by CassandraCdcHook.request_numbers()",
-    "advanced.request-tracker": "requests are counted by CassandraCdcHook.request_numbers()",
-    "advanced.retry-policy": "readings are tried again by the job",
-    "advanced.speculative-execution-policy": "readings are tried again by the job",
-    "advanced.reconnection-policy": "jobs connect anew, and Airflow's retries of the task do the rest",
-    "basic.cloud": "secure connect bundles are of a service without commit logs",
-    "basic.session-keyspace": "statements name their keyspaces",
+    "profiles": "only one profile is supported",
+    "advanced.metrics": "CassandraCdcHook.request_numbers() counts requests",
+    "advanced.request-tracker": "CassandraCdcHook.request_numbers() counts requests",
+    "advanced.retry-policy": "jobs retry reads",
+    "advanced.speculative-execution-policy": "jobs retry reads",
+    "advanced.reconnection-policy": "jobs reconnect, and Airflow retries the task",
+    "basic.cloud": "secure connect bundles belong to a service without commit logs",
+    "basic.session-keyspace": "statements have qualified table names",
     "basic.request.serial-consistency": "nothing is written",
-    "basic.request.default-idempotence": "all that is asked is idempotent",
+    "basic.request.default-idempotence": "all requests are idempotent",
 }
 _NO_COUNTERPART: Final = "it has no counterpart in the Python driver"
 
 
 def resolved(connection: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's values with those of its driver's file below them, each read and checked.
+    """Return a connection's values, parsed and validated, with those of its driver's file as defaults.
 
     Args:
         connection: The values of an Airflow connection.
 
+    Returns:
+        The values.
+
     Raises:
-        ConfigurationError: A setting is unknown, wrong, or has no counterpart; or the file can't be read.
+        ConfigurationError: A setting is unknown, invalid, or has no counterpart; or the file can't be read.
     """
     extra = dict(connection.get("extra") or {})
     for name in extra:
@@ -177,39 +180,45 @@ def resolved(connection: Mapping[str, Any]) -> dict[str, Any]:
             )
     values = {**connection, "extra": {name: _read(name, value) for name, value in extra.items()}}
     path = extra.get(_FILE)
-    return _over(values, read_driver_file(str(path))) if path else values
+    return _with_defaults(values, read_driver_file(str(path))) if path else values
 
 
 def read_driver_file(path: str) -> dict[str, Any]:
     """Read an ``application.conf`` as values of a connection.
 
+    Args:
+        path: The file.
+
     Returns:
-        ``host``, ``port``, ``login``, ``password``, as far as it says, and ``extra``.
+        ``host``, ``port``, ``login``, ``password``, if the file has them, and ``extra``.
 
     Raises:
-        ConfigurationError: It can't be read, isn't understood, or has a setting that can't be followed.
+        ConfigurationError: The file can't be read or parsed, or has an unsupported setting.
     """
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        found = error.strerror if isinstance(error, OSError) else "no UTF-8"
+        found = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigurationError(
             f"the driver's settings file {path} can't be read",
             found=str(found),
-            remedy=f"mount it where jobs run, on executors too, or correct {_FILE}",
+            remedy=f"mount it on the driver and all executors, or correct {_FILE}",
         ) from None
     values: dict[str, Any] = {"extra": {}}
     for name, value in parse_hocon(text, path).items():
-        _follow(name.removeprefix("datastax-java-driver."), value, values, path)
+        _apply_setting(name.removeprefix("datastax-java-driver."), value, values, path)
     return values
 
 
 def cluster_options(extra: Mapping[str, Any], timeout_seconds: float) -> dict[str, Any]:
-    """Return the arguments of the driver's ``Cluster`` that settings ask for.
+    """Return the arguments of the driver's ``Cluster`` for settings.
 
     Args:
-        extra: Of :func:`resolved`.
-        timeout_seconds: For what no setting says.
+        extra: The extra from :func:`resolved`.
+        timeout_seconds: Default of the timeouts.
+
+    Returns:
+        The arguments.
 
     Raises:
         ConfigurationError: The library of the compression is not installed.
@@ -249,27 +258,27 @@ def _available(compression: str) -> str:
     if compression not in locally_supported_compressions:
         library = {"lz4": "lz4", "snappy": "python-snappy"}[compression]
         raise ConfigurationError(
-            f"compression {compression} needs a library that is not installed here",
+            f"compression {compression} requires a library that is not installed",
             expected=library,
-            remedy=f"pip install {library} where jobs run, on executors too; or leave the setting out",
+            remedy=f"pip install {library} on the driver and all executors; or omit the setting",
         )
     return compression
 
 
 def _read(name: str, value: object) -> Any:
-    if name not in _READERS:
+    if name not in _PARSERS:
         return value
-    read, expected = _READERS[name]
+    read, expected = _PARSERS[name]
     try:
         return read(value)
     except ValueError:
         raise ConfigurationError(
-            f"setting {name} of the connection's extra is wrong", expected=expected, found=repr(value)
+            f"invalid value of setting {name} of the connection's extra", expected=expected, found=repr(value)
         ) from None
 
 
-def _follow(name: str, value: object, values: dict[str, Any], path: str) -> None:
-    """Put one of Java's settings into a connection's values."""
+def _apply_setting(name: str, value: object, values: dict[str, Any], path: str) -> None:
+    """Add one of Java's settings to a connection's values."""
     extra = values["extra"]
     if value is None:
         return
@@ -278,22 +287,22 @@ def _follow(name: str, value: object, values: dict[str, Any], path: str) -> None
     elif name in _DEFAULT_CLASSES:
         classes = _DEFAULT_CLASSES[name]
         if str(value).rpartition(".")[2] not in classes:
-            raise _refused(name, path, f"of Java's classes {' and '.join(classes)} have counterparts")
+            raise _unsupported(name, path, f"only {' and '.join(classes)} have counterparts")
         if name.startswith("advanced.ssl"):
             extra["tls"] = True
     elif name == "advanced.ssl-engine-factory.cipher-suites":
         suites = value if isinstance(value, list) else [value]
         extra |= {"tls": True, "cipherSuites": ",".join(map(str, suites))}
-    elif name in _OF_JAVA:
-        target, read = _OF_JAVA[name]
+    elif name in _JAVA_SETTINGS:
+        target, read = _JAVA_SETTINGS[name]
         try:
             found = read(value)
-            found = _READERS[target][0](found) if target in _READERS else found
+            found = _PARSERS[target][0](found) if target in _PARSERS else found
         except ValueError as error:
-            expected = _READERS[target][1] if target in _READERS else "text"
+            expected = _PARSERS[target][1] if target in _PARSERS else "text"
             duration = str(error) if read is _seconds else ""
             raise ConfigurationError(
-                f"setting {name} in {path} is wrong",
+                f"invalid value of setting {name} in {path}",
                 expected=duration or expected,
                 found="" if "password" in name else repr(value),
             ) from None
@@ -302,11 +311,11 @@ def _follow(name: str, value: object, values: dict[str, Any], path: str) -> None
         (values if target in ("login", "password") else extra)[target] = found
     else:
         family = next((family for family in _REASONS if f"{name}.".startswith(f"{family}.")), "")
-        raise _refused(name, path, _REASONS.get(family, _NO_COUNTERPART))
+        raise _unsupported(name, path, _REASONS.get(family, _NO_COUNTERPART))
 
 
-def _refused(name: str, path: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"setting {name} in {path} can't be followed", remedy=f"Take it out: {reason}")
+def _unsupported(name: str, path: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"unsupported setting {name} in {path}", remedy=f"Remove it: {reason}")
 
 
 def _contact_points(value: object, path: str) -> tuple[str, int]:
@@ -315,15 +324,15 @@ def _contact_points(value: object, path: str) -> tuple[str, int]:
     ports = {port for _, _, port in parts}
     if not points or not all(host and port.isdigit() for host, _, port in parts) or len(ports) != 1:
         raise ConfigurationError(
-            f"setting basic.contact-points in {path} is wrong",
+            f"invalid value of setting basic.contact-points in {path}",
             expected='a list of "host:port", all with the same port',
             found=", ".join(points) or "none",
         )
     return ",".join(host.strip("[]") for host, _, _ in parts), int(ports.pop())
 
 
-def _over(connection: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a connection over those of a file: address and login each as a whole."""
+def _with_defaults(connection: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection's values with a file's as defaults: address and login each as a whole."""
     values = {**connection, "extra": {**file["extra"], **connection["extra"]}}
     if not connection.get("host") and file.get("host"):
         values |= {"host": file["host"], "port": file["port"]}

@@ -1,4 +1,4 @@
-"""What each node of a cluster answers for itself."""
+"""Queries that are sent to every node of a cluster."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ _CLOCK: Final = "SELECT toUnixTimestamp(now()) AS now_ms FROM system.local"
 
 
 def ask_nodes(session: Session, query: str) -> Iterator[tuple[Host, Any]]:
-    """Ask every node that is up, all at the same time; yield each with its answer, or with the error as ours.
+    """Query all nodes that are up concurrently; yield each with its result, or with a translated error.
 
-    With ``local_datacenter`` in the connection only that data centre's nodes can be asked.
+    With ``local_datacenter`` in the connection, only the nodes of that data center can be queried.
     """
     hosts = [host for host in session.cluster.metadata.all_hosts() if host.is_up is not False]
     last_try = time.monotonic() + _RETRY_SECONDS
     while hosts:
-        again = []
-        asked = [(host, session.execute_async(query, host=host)) for host in hosts]
-        for host, answer in asked:
+        to_retry = []
+        responses = [(host, session.execute_async(query, host=host)) for host in hosts]
+        for host, response in responses:
             try:
-                with driver_errors(f"asking {host.address}"):
-                    found: Any = answer.result()
+                with driver_errors(f"querying {host.address}"):
+                    found: Any = response.result()
             except CdcError as error:
-                lost = isinstance(error, TransientError)
-                if lost and time.monotonic() < last_try and not _is_ignored(session, host):
-                    again.append(host)
+                transient = isinstance(error, TransientError)
+                if transient and time.monotonic() < last_try and not _is_ignored(session, host):
+                    to_retry.append(host)
                     continue
                 found = error
             yield host, found
-        if again:
-            # Just after connecting, the driver may still be about to replace its connections.
+        if to_retry:
+            # Just after connecting, the driver may still be replacing its connections.
             time.sleep(_PAUSE_SECONDS)
-        hosts = again
+        hosts = to_retry
 
 
 def slowest_clock_us(session: Session) -> int:
-    """Ask all nodes for their clocks, and return the time of the slowest, us since 1970.
+    """Return the time of the slowest clock among all nodes, us since 1970.
 
     Raises:
-        TransientError: No node answers.
+        TransientError: No node responds.
     """
     answers = [answer for _, answer in ask_nodes(session, _CLOCK)]
     clocks = [int(answer.one().now_ms) for answer in answers if not isinstance(answer, CdcError)]
     if not clocks:
-        raise TransientError("no node tells its clock", remedy="check that the nodes run and can be reached")
+        raise TransientError("no node returned its clock", remedy="check that the nodes are up and reachable")
     return min(clocks) * 1000
 
 
 def _is_ignored(session: Session, host: Host) -> bool:
-    """Tell whether the driver keeps no connections to a node, being of another data centre."""
+    """Return whether the driver has no connections to a node, because it is in another data center."""
     from cassandra.policies import HostDistance
 
     return bool(session.cluster.profile_manager.distance(host) == HostDistance.IGNORED)

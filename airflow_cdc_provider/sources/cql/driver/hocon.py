@@ -1,12 +1,12 @@
-"""The part of HOCON in which drivers' ``application.conf`` files are written, read strictly.
+"""A strict parser for the subset of HOCON that drivers' ``application.conf`` files use.
 
-Read: objects with and without outer braces, ``key = value``, ``key : value``, ``key { ... }``, dotted keys,
-lists, quoted and unquoted text, ``null``, comments by ``#`` and ``//``, and ``${NAME}`` or ``${?NAME}`` as a
-whole value for an environment variable (the optional one that isn't set leaves what the key had). A later
-value wins; objects merge.
+Supported: objects with and without outer braces, ``key = value``, ``key : value``, ``key { ... }``, dotted
+keys, lists, quoted and unquoted text, ``null``, comments with ``#`` and ``//``, and ``${NAME}`` or
+``${?NAME}`` as a whole value for an environment variable (an optional one that isn't set keeps the key's
+earlier value). Later values override earlier ones; objects merge.
 
-Refused, with the line: ``include``, ``+=``, text in three quotes, values put together of several parts, and
-references to other keys. An error shows no value, which may be a secret.
+Rejected, with the line number: ``include``, ``+=``, triple-quoted text, concatenated values, and references
+to other keys. Errors contain no values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _UNCHANGED: Final = object()
 
 
 def parse_hocon(text: str, name: str) -> dict[str, Any]:
-    """Read a file's text.
+    """Parse a file's text.
 
     Args:
         text: The text.
         name: The file's name, for messages.
 
     Returns:
-        Values by their dotted keys: text as it stands, numbers too, None for ``null``, or a list of these.
+        Values by their dotted keys: verbatim text, also for numbers, None for ``null``, or a list of these.
 
     Raises:
-        ConfigurationError: Something is not understood; the message names its line.
+        ConfigurationError: The syntax is unsupported; the message has the line number.
     """
     return _Parser(text, name).parse()
 
@@ -66,12 +66,12 @@ class _Parser:
         return self._values
 
     def _read(self, text: str) -> Iterator[tuple[str, str, int, bool]]:
-        """Yield kind, text and line of each token, and whether space comes before it."""
+        """Yield kind, text and line of each token, and whether space precedes it."""
         at, line, spaced = 0, 1, False
         while at < len(text):
             found = _TOKEN.match(text, at)
             if found is None:
-                raise self._refusal(
+                raise self._syntax_error(
                     line, 'quotes around text that has any of $ " { } [ ] : = , + # ` ^ ? ! @ * & \\'
                 )
             at = found.end()
@@ -91,7 +91,7 @@ class _Parser:
                 return
             if self._kind() == "end":
                 if closing:
-                    raise self._error(f"{closing} at the end of what was opened")
+                    raise self._error(f"a closing {closing}")
                 return
             self._entry(prefix)
 
@@ -148,7 +148,7 @@ class _Parser:
                 yield item
 
     def _words(self) -> str:
-        """Read unquoted text, which may hold spaces, to its end."""
+        """Read unquoted text, which may contain spaces, to its end."""
         words: list[str] = []
         while self._kind() == "text":
             _, part, _, spaced = self._tokens[self._at]
@@ -160,7 +160,9 @@ class _Parser:
         name = reference[2:-1].strip()
         optional, name = name.startswith("?"), name.removeprefix("?").strip()
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise self._error("the name of an environment variable in ${...}; other keys can't be named", -1)
+            raise self._error(
+                "the name of an environment variable in ${...}; references to keys are not supported", -1
+            )
         if name in os.environ:
             return os.environ[name]
         if optional:
@@ -170,7 +172,7 @@ class _Parser:
     def _unquoted(self, text: str) -> str:
         try:
             return str(json.loads(text))
-        except ValueError:  # whose text shows the value
+        except ValueError:  # its text contains the value
             raise self._error("quoted text with JSON's escapes", -1) from None
 
     def _kind(self) -> str:
@@ -186,7 +188,7 @@ class _Parser:
             self._at += 1
 
     def _error(self, expected: str, step: int = 0) -> ConfigurationError:
-        return self._refusal(self._tokens[max(self._at + step, 0)][2], expected)
+        return self._syntax_error(self._tokens[max(self._at + step, 0)][2], expected)
 
-    def _refusal(self, line: int, expected: str) -> ConfigurationError:
-        return ConfigurationError(f"line {line} of {self._name} is not understood", expected=expected)
+    def _syntax_error(self, line: int, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"invalid syntax in line {line} of {self._name}", expected=expected)

@@ -1,13 +1,14 @@
-"""Certificates and a private key out of Java's keystores: JKS, PKCS12, and certificates out of JCEKS.
+"""Read certificates and a private key from Java keystores: JKS, PKCS12, and certificates from JCEKS.
 
-A JKS file is built as a JCEKS file (:mod:`.keystore`), with another magic number. Its private keys
-are ``EncryptedPrivateKeyInfo`` of an algorithm of Sun's own (1.3.6.1.4.1.42.2.17.1.1)::
+A JKS file has the layout of a JCEKS file (:mod:`.keystore`) with another magic number. Its private keys are
+``EncryptedPrivateKeyInfo`` of Sun's proprietary algorithm (1.3.6.1.4.1.42.2.17.1.1)::
 
     0     20   salt
     20    n    the key in PKCS#8, XORed with SHA-1(password, salt), SHA-1(password, the 20 bytes before) ...
     20+n  20   SHA-1(password, key)
 
-with the password in UTF-16. What a file is, it says itself: Java too takes PKCS12 where JKS is asked for.
+with the password in UTF-16. The type is detected from the file: Java also accepts PKCS12 where JKS is
+configured.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _JCEKS: Final = 0xCECECECE
 _DIGEST_BYTES: Final = 20
 _WHITENING: Final = b"Mighty Aphrodite"
 _SUNS_PROTECTION: Final = bytes.fromhex("060a2b060104012a021101010500")
-"""DER of the algorithm: its identifier and no parameters."""
+"""DER of the algorithm: its identifier without parameters."""
 
 
 @dataclass(frozen=True)
 class Keystore:
-    """What a keystore holds, in DER.
+    """The contents of a keystore, in DER.
 
     Args:
         trusted: Certificates without a key.
@@ -43,33 +44,36 @@ class Keystore:
     chain: tuple[bytes, ...] = ()
 
 
-def read_keystore(path: str, password: str, what: str) -> Keystore:
-    """Read a keystore whose keys have the same password as it has itself.
+def read_keystore(path: str, password: str, setting: str) -> Keystore:
+    """Read a keystore whose keys have the keystore's password.
 
     Args:
         path: The file.
         password: Its password.
-        what: What the settings call it, for messages.
+        setting: Its name in the settings, for messages.
+
+    Returns:
+        The contents.
 
     Raises:
-        ConfigurationError: It can't be read, is of another kind, or the password is wrong.
+        ConfigurationError: The file can't be read, has an unsupported type, or the password is wrong.
     """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{what} {path} can't be read", found=str(error.strerror)) from error
+        raise ConfigurationError(f"{setting} {path} can't be read", found=str(error.strerror)) from error
     magic = int.from_bytes(data[:4], "big")
     if magic not in (_JKS, _JCEKS):
-        return _read_pkcs12(data, path, password, what)
+        return _read_pkcs12(data, path, password, setting)
     body, word = data[:-_DIGEST_BYTES], password.encode("utf-16-be")
-    # Java opens a trust store without a password, too: it doesn't look then whether it was changed.
-    sealed = password or not what.lower().endswith("truststore")
-    if sealed and _sha1(word, _WHITENING, body) != data[-_DIGEST_BYTES:]:
-        raise _wrong_password(path, what)
+    # Java also opens a trust store without a password: then it doesn't verify its integrity.
+    verify = password or not setting.lower().endswith("truststore")
+    if verify and _sha1(word, _WHITENING, body) != data[-_DIGEST_BYTES:]:
+        raise _wrong_password(path, setting)
     try:
-        return _open_entries(body, word, f"{what} {path}")
+        return _open_entries(body, word, f"{setting} {path}")
     except (Malformed, RecursionError) as error:
-        raise ConfigurationError(f"{what} {path} can't be read", found=str(error)) from error
+        raise ConfigurationError(f"{setting} {path} can't be read", found=str(error)) from error
 
 
 def _open_entries(body: bytes, word: bytes, name: str) -> Keystore:
@@ -87,7 +91,7 @@ def _unseal(sealed: bytes, word: bytes, name: str) -> bytes:
     at = sealed.find(_SUNS_PROTECTION)
     if at < 0:
         raise ConfigurationError(
-            f"the key {name} is protected in a way that only Java knows",
+            f"the key {name} has an unsupported protection",
             expected="a keystore of type JKS or PKCS12",
             remedy="keytool -importkeystore -srckeystore FILE -destkeystore NEW -deststoretype PKCS12",
         )
@@ -106,7 +110,7 @@ def _unseal(sealed: bytes, word: bytes, name: str) -> bytes:
     key = bytes(one ^ two for one, two in zip(hidden, stream, strict=False))
     if _sha1(word, key) != digest:
         raise ConfigurationError(
-            f"the key {name} can't be opened",
+            f"the key {name} can't be decrypted",
             expected="a key with the keystore's own password",
             found="another password",
             remedy="keytool -keypasswd",
@@ -114,21 +118,21 @@ def _unseal(sealed: bytes, word: bytes, name: str) -> bytes:
     return key
 
 
-def _read_pkcs12(data: bytes, path: str, password: str, what: str) -> Keystore:
+def _read_pkcs12(data: bytes, path: str, password: str, setting: str) -> Keystore:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
     if data[:1] != b"\x30":
         raise ConfigurationError(
-            f"{what} {path} is no keystore",
+            f"{setting} {path} is not a keystore",
             expected="a file of type JKS, PKCS12 or JCEKS",
-            remedy="PEM files go into tls_ca_file, tls_certificate_file and tls_key_file (of MongoDB: into "
+            remedy="for PEM files use tls_ca_file, tls_certificate_file and tls_key_file (for MongoDB: "
             "tlsCAFile and tlsCertificateKeyFile)",
         )
     try:
         found = load_pkcs12(data, password.encode())
     except ValueError:
-        raise _wrong_password(path, what) from None
+        raise _wrong_password(path, setting) from None
     others = tuple(one.certificate.public_bytes(form.Encoding.DER) for one in found.additional_certs)
     if found.key is None:
         return Keystore(others)
@@ -137,11 +141,11 @@ def _read_pkcs12(data: bytes, path: str, password: str, what: str) -> Keystore:
     return Keystore((), key, own + others)
 
 
-def _wrong_password(path: str, what: str) -> ConfigurationError:
+def _wrong_password(path: str, setting: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} {path} can't be opened",
-        expected=f"its password, as {what}.password",
-        found="another password, or a damaged file",
+        f"{setting} {path} can't be opened",
+        expected=f"its password, as {setting}.password",
+        found="another password, or a corrupt file",
     )
 
 

@@ -1,4 +1,4 @@
-"""Secret keys out of a JCEKS keystore, the kind in which Cassandra keeps the keys of its commit log.
+"""Read secret keys from a JCEKS keystore, the type in which Cassandra stores the keys of its commit log.
 
 ::
 
@@ -7,13 +7,13 @@
     8    u32  number of entries; each: u32 tag, its alias (u16 length, text), i64 time of creation in ms, then
               tag 1, private key   u32 length, bytes; u32 number of certificates
               tag 2, certificate   its type (u16 length, text), u32 length, bytes
-              tag 3, secret key    a serialised ``javax.crypto.SealedObject``
+              tag 3, secret key    a serialized ``javax.crypto.SealedObject``
     end  20   SHA-1 over the password in UTF-16, ``Mighty Aphrodite``, and all before
 
-A sealed object is another serialised object, the key, encrypted by triple DES; its key and IV come from the
-key's password, a salt and a number of rounds by MD5 (Java's ``PBEWithMD5AndTripleDES``). Java's
-serialisation is in its Object Serialization Stream Protocol; what keys need of it is read here, and nothing
-that it names is ever built or run.
+A sealed object is another serialized object, the key, encrypted with triple DES; its key and IV are derived
+from the key's password, a salt and a number of MD5 rounds (Java's ``PBEWithMD5AndTripleDES``). The
+serialization is Java's Object Serialization Stream Protocol; this module parses the subset that keys use, and
+never instantiates or runs any class.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MOST_ROUNDS: Final = 5_000_000
 
 @dataclass(frozen=True)
 class SecretKeys:
-    """What a keystore holds.
+    """The secret keys of a keystore.
 
     Args:
-        opened: The bytes of each secret key that the password opens, by alias.
+        opened: The bytes of each secret key that the password decrypts, by alias.
         closed: Aliases of the others.
     """
 
@@ -49,15 +49,18 @@ class SecretKeys:
 
 
 def read_secret_keys(path: str, password: str, key_password: str) -> SecretKeys:
-    """Read all secret keys of a JCEKS file; each costs up to 0.2 s, by design of the format.
+    """Read all secret keys of a JCEKS file; each takes up to 0.2 s, by design of the format.
 
     Args:
         path: The file.
-        password: The keystore's.
-        key_password: The keys'.
+        password: Password of the keystore.
+        key_password: Password of the keys.
+
+    Returns:
+        The keys.
 
     Raises:
-        ConfigurationError: The file can't be read, is of another kind, or the password is wrong.
+        ConfigurationError: The file can't be read, has another type, or the password is wrong.
     """
     try:
         data = Path(path).read_bytes()
@@ -66,9 +69,9 @@ def read_secret_keys(path: str, password: str, key_password: str) -> SecretKeys:
     magic = int.from_bytes(data[:4], "big")
     if magic != _MAGIC:
         raise ConfigurationError(
-            f"{path} is no JCEKS keystore",
+            f"{path} is not a JCEKS keystore",
             expected="the keystore with the commit log's key, of store_type JCEKS",
-            found="a JKS keystore, which holds no secret keys"
+            found="a JKS keystore, which can't have secret keys"
             if magic == _MAGIC_JKS
             else "probably PKCS12"
             if data[:1] == b"\x30"
@@ -81,7 +84,7 @@ def read_secret_keys(path: str, password: str, key_password: str) -> SecretKeys:
         raise ConfigurationError(
             f"keystore {path} can't be opened",
             expected="its password as source.encryption.keystore_password",
-            found="another password, or a damaged file",
+            found="another password, or a corrupt file",
         )
     opened: dict[str, bytes] = {}
     closed: list[str] = []
@@ -100,7 +103,7 @@ def read_secret_keys(path: str, password: str, key_password: str) -> SecretKeys:
 
 
 class Malformed(Exception):
-    """The bytes are not what the format says."""
+    """The bytes violate the format."""
 
 
 class Entry(NamedTuple):
@@ -108,9 +111,9 @@ class Entry(NamedTuple):
 
     Args:
         alias: Its name.
-        private_key: A private key as it is sealed; empty for none.
-        certificates: Those of the key, its own first; or the one certificate that the entry is.
-        sealed: A secret key: the fields of its sealed object.
+        private_key: A private key in encrypted form; empty for none.
+        certificates: The key's certificate chain, its own first; or the certificate of the entry.
+        sealed: Fields of a secret key's sealed object.
     """
 
     alias: str
@@ -120,13 +123,16 @@ class Entry(NamedTuple):
 
 
 def read_entries(body: bytes) -> Iterator[Entry]:
-    """Yield the entries of a keystore in the layout above, whatever its magic number.
+    """Yield the entries of a keystore in the layout above, with any magic number.
 
     Args:
         body: The file without its digest.
 
+    Yields:
+        The entries.
+
     Raises:
-        Malformed: It is no such file, or damaged.
+        Malformed: The file has another format, or is corrupt.
     """
     reader = JavaReader(body, 4)
     version, count = reader.number(4), reader.number(4)
@@ -144,10 +150,10 @@ def read_entries(body: bytes) -> Iterator[Entry]:
         elif tag == _SECRET:
             sealed = reader.stream()
             if not isinstance(sealed, dict):
-                raise Malformed(f"secret key {alias} is no object")
+                raise Malformed(f"secret key {alias} is not an object")
             yield Entry(alias, sealed=sealed)
         else:
-            raise Malformed(f"entry {alias} of unknown kind {tag}")
+            raise Malformed(f"entry {alias} has unknown type {tag}")
 
 
 def _certificate(reader: JavaReader, version: int) -> bytes:
@@ -157,13 +163,13 @@ def _certificate(reader: JavaReader, version: int) -> bytes:
 
 
 def _unseal(sealed: Mapping[str, Any], password: str) -> bytes:
-    """Return a key's bytes, none if the password doesn't open it."""
+    """Return a key's bytes, empty if the password doesn't decrypt it."""
     from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
     from cryptography.hazmat.primitives.ciphers import Cipher, modes
 
     algorithm = sealed.get("sealAlg")
     if algorithm != "PBEWithMD5AndTripleDES":
-        raise Malformed(f"a key is sealed by {algorithm}")
+        raise Malformed(f"a key is sealed with {algorithm}")
     content, parameters = sealed.get("encryptedContent"), sealed.get("encodedParams")
     if not isinstance(content, bytes) or not isinstance(parameters, bytes) or not content or len(content) % 8:
         raise Malformed("a sealed key is incomplete")
@@ -176,8 +182,8 @@ def _unseal(sealed: Mapping[str, Any], password: str) -> bytes:
     try:
         key = JavaReader(plain[:-padding], 0).stream()
     except Malformed:
-        return b""  # the one padding of 256 that was right by chance
-    # SecretKeySpec has it as key, KeyRep, by which other classes travel, as encoded.
+        return b""  # one in 256 wrong passwords has a valid padding by chance
+    # The field is key in SecretKeySpec, and encoded in KeyRep, the serialized form of other classes.
     found = key.get("key") or key.get("encoded") if isinstance(key, dict) else None
     if not isinstance(found, bytes):
         raise Malformed("a key without bytes")
@@ -187,15 +193,15 @@ def _unseal(sealed: Mapping[str, Any], password: str) -> bytes:
 def _salt_and_rounds(parameters: bytes) -> tuple[bytes, int]:
     """Read DER: SEQUENCE of OCTET STRING (8 bytes) and INTEGER."""
     if parameters[:1] != b"\x30" or parameters[2:4] != b"\x04\x08" or parameters[12:13] != b"\x02":
-        raise Malformed("a key's salt can't be read")
+        raise Malformed("a key's salt is malformed")
     rounds = int.from_bytes(parameters[14 : 14 + parameters[13]], "big")
     if not 0 < rounds <= _MOST_ROUNDS:
-        raise Malformed(f"a key with {rounds} rounds of its password")
+        raise Malformed(f"a key has {rounds} rounds")
     return parameters[4:12], rounds
 
 
 def _derive(password: str, salt: bytes, rounds: int) -> bytes:
-    """Make 24 bytes of key and 8 of IV as Java's PBES1 does: each half of the salt gives a half of them."""
+    """Derive 24 bytes of key and 8 of IV like Java's PBES1: half of them from each half of the salt."""
     first, second = salt[:4], salt[4:]
     if first == second:
         first = first[::-1]
@@ -211,14 +217,14 @@ def _derive(password: str, salt: bytes, rounds: int) -> bytes:
 _STREAM: Final = b"\xac\xed\x00\x05"
 _NULL, _REFERENCE, _CLASS, _OBJECT, _STRING, _ARRAY = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75
 _BLOCK, _END, _ENUM = 0x77, 0x78, 0x7E
-_WRITES_MORE, _SERIALISABLE = 1, 2
+_WRITES_MORE, _SERIALIZABLE = 1, 2
 _FIRST_HANDLE: Final = 0x7E0000
 _PRIMITIVES: Final = {"B": ">b", "C": ">H", "D": ">d", "F": ">f", "I": ">i", "J": ">q", "S": ">h", "Z": ">?"}
 
 
 @dataclass(frozen=True)
 class _Class:
-    """A class as a stream describes it: its fields as (type, name), and the class that it extends."""
+    """A class descriptor of a stream: its fields as (type, name), and the class that it extends."""
 
     name: str
     flags: int
@@ -227,7 +233,7 @@ class _Class:
 
 
 class JavaReader:
-    """Reads Java's ``DataOutput`` and serialised objects: an object becomes a dict of its fields."""
+    """Reads Java's ``DataOutput`` and serialized objects: an object becomes a dict of its fields."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -238,13 +244,13 @@ class JavaReader:
         """Return the next bytes."""
         end = self._at + length
         if length < 0 or end > len(self._data):
-            raise Malformed(f"it is cut off at byte {self._at}")
+            raise Malformed(f"truncated at byte {self._at}")
         found = self._data[self._at : end]
         self._at = end
         return found
 
     def number(self, length: int) -> int:
-        """Return the next number, without sign."""
+        """Return the next unsigned number."""
         return int.from_bytes(self.take(length), "big")
 
     def text(self) -> str:
@@ -252,9 +258,9 @@ class JavaReader:
         return self.take(self.number(2)).decode(errors="replace")
 
     def stream(self) -> Any:
-        """Return the one object of a stream that begins here."""
+        """Return the object of a stream that starts here."""
         if self.take(4) != _STREAM:
-            raise Malformed("no serialised object where one should be")
+            raise Malformed("expected a serialized object")
         self._handles = []
         return self._content()
 
@@ -265,7 +271,7 @@ class JavaReader:
         if tag == _REFERENCE:
             handle = self.number(4) - _FIRST_HANDLE
             if not 0 <= handle < len(self._handles):
-                raise Malformed("a reference to nothing")
+                raise Malformed("a dangling reference")
             return self._handles[handle]
         if tag == _CLASS:
             return self._class()
@@ -280,7 +286,7 @@ class JavaReader:
             return self._enum()
         if tag == _BLOCK:
             return self.take(self.number(1))
-        raise Malformed(f"unexpected element {tag:#x} of a serialised object")
+        raise Malformed(f"unexpected element {tag:#x} of a serialized object")
 
     def _class(self) -> _Class:
         name, _ = self.text(), self.take(8)
@@ -293,7 +299,7 @@ class JavaReader:
             if kind in "[L":
                 self._content()
             elif kind not in _PRIMITIVES:
-                raise Malformed(f"field {field} of unknown type")
+                raise Malformed(f"field {field} has an unknown type")
             fields.append((kind, field))
         self._skip_to_end()
         base = self._class_or_null()
@@ -303,20 +309,20 @@ class JavaReader:
     def _class_or_null(self) -> _Class | None:
         found = self._content()
         if found is not None and not isinstance(found, _Class):
-            raise Malformed("no class where one should be")
+            raise Malformed("expected a class descriptor")
         return found
 
     def _object(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         described = self._class_or_null()
         self._handles.append(values)
-        line = []
+        hierarchy = []
         while described is not None:
-            line.append(described)
+            hierarchy.append(described)
             described = described.base
-        for one in reversed(line):
-            if one.flags & 0xF not in (_SERIALISABLE, _SERIALISABLE | _WRITES_MORE):
-                raise Malformed(f"class {one.name} writes itself in a way of its own")
+        for one in reversed(hierarchy):
+            if one.flags & 0xF not in (_SERIALIZABLE, _SERIALIZABLE | _WRITES_MORE):
+                raise Malformed(f"class {one.name} has a custom serialization")
             for kind, name in one.fields:
                 values[name] = self._content() if kind in "[L" else self._primitive(kind)
             if one.flags & _WRITES_MORE:

@@ -1,6 +1,6 @@
-"""Results of queries as the bytes that the server sent: pages for kernels to walk.
+"""Results of queries as raw bytes from the server: pages for kernels to parse.
 
-Needs the driver; import it where a session is made, not at module level of what DAG files read.
+It imports the driver, so import it where a session is opened, not at module level of modules for DAG files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _RawResult(ResultMessage):
     def recv_results_rows(
         self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, *_: Any
     ) -> None:
-        """Read metadata as the driver does, and leave the rows as they are."""
+        """Read metadata like the driver, and return the rows unparsed."""
         self.recv_results_metadata(f, user_type_map)
         columns = self.column_metadata or result_metadata or []
         self.column_names = [c[2] for c in columns]
@@ -47,12 +47,12 @@ class _RawResult(ResultMessage):
 
 
 class RawProtocolHandler(ProtocolHandler):
-    """Makes a session's results :class:`RawPage`; its row factory must be :func:`raw_pages`."""
+    """Returns a session's results as :class:`RawPage`; its row factory must be :func:`raw_pages`."""
 
     message_types_by_opcode = {**ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}  # noqa: RUF012  # the driver's own form
 
 
 def raw_pages(names: list[str], rows: list[RawPage]) -> list[RawPage]:
-    """Leave a result's rows as they are."""
+    """Return a result's rows unchanged."""
     del names
     return rows

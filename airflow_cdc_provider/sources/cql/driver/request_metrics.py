@@ -1,13 +1,12 @@
-"""How many CQL requests sessions made, and how long they took.
+"""Request counts and latencies of CQL sessions.
 
-The driver's own metrics need a library that is no longer kept. This counts by the driver's public listener of
-requests instead, in memory of fixed size: times fall into buckets, eight to a doubling, so a quantile is told
-at most 9 % too great, never too small.
+The driver's own metrics require an unmaintained library. This uses the driver's public request listener
+instead, with constant memory: latencies are counted in buckets, eight per doubling, so a quantile is at most
+9 % too high, never too low.
 
-What counts is a request as the session's caller makes it, from its creation to its answer or its failure; the
-driver's retries are part of it. What the driver asks for itself (its control connection, ``prepare``) doesn't
-pass the listener. Neither do further pages of a result that is fetched page by page: they are counted, and
-their time is not known.
+A request is measured from its creation by the session's caller to its response or failure, including the
+driver's retries. The driver's internal requests (its control connection, ``prepare``) don't pass the
+listener. Neither do further pages of a paged result: they are counted, but their latency is unknown.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ if TYPE_CHECKING:
 _BUCKETS_PER_DOUBLING: Final = 8
 _SHORTEST_SECONDS: Final = 1e-6
 _BUCKETS: Final = 36 * _BUCKETS_PER_DOUBLING
-"""The last one holds whatever takes longer than 19 hours."""
+"""The last one counts requests that take longer than 19 hours."""
 
 
 @dataclass(frozen=True)
 class RequestNumbers:
-    """What :class:`RequestMetrics` knows at a moment. Times are of all requests that ended, failed ones too.
+    """A snapshot of :class:`RequestMetrics`. Latencies are of all completed requests, including failed ones.
 
     Args:
-        requests: Requests that ended.
-        errors: How many of them failed.
-        errors_by_class: These by the driver's class of error.
-        in_flight: Requests that have not ended.
-        pages: Further pages of results that were answered.
-        mean_seconds: Mean time of a request, None before the first.
-        p50_seconds: Half of the requests took no longer.
-        p95_seconds: 95 of 100 took no longer.
-        p99_seconds: 99 of 100 took no longer.
-        max_seconds: The longest.
+        requests: Completed requests.
+        errors: Failed requests among them.
+        errors_by_class: Failed requests by the driver's error class.
+        in_flight: Requests that are not completed.
+        pages: Further pages of results that were received.
+        mean_seconds: Mean latency of a request, None before the first.
+        p50_seconds: Median latency.
+        p95_seconds: 95th percentile of the latency.
+        p99_seconds: 99th percentile of the latency.
+        max_seconds: Maximum latency.
     """
 
     requests: int = 0
@@ -58,7 +57,7 @@ class RequestNumbers:
     max_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as plain data for XCom."""
+        """Return the numbers as a JSON-serializable dict for XCom."""
         return asdict(self)
 
 
@@ -77,37 +76,37 @@ class RequestMetrics:
         self._lock = threading.Lock()
         self._counts = [0] * _BUCKETS
         self._errors: Counter[str] = Counter()
-        self._asked = 0
+        self._started = 0
         self._ended = 0
         self._pages = 0
         self._seconds = 0.0
         self._longest = 0.0
 
     def watch(self, session: Session) -> None:
-        """Count what a session is asked from now on."""
+        """Count a session's requests from now on."""
         session.add_request_init_listener(self._begin)
 
     def numbers(self) -> RequestNumbers:
-        """Return the numbers as they are now."""
+        """Return the current numbers."""
         with self._lock:
             ended, longest, counts = self._ended, self._longest, list(self._counts)
-            told = RequestNumbers(
+            totals = RequestNumbers(
                 requests=ended,
                 errors=self._errors.total(),
                 errors_by_class=dict(sorted(self._errors.items())),
-                in_flight=self._asked - ended,
+                in_flight=self._started - ended,
                 pages=self._pages,
                 mean_seconds=self._seconds / ended if ended else None,
                 max_seconds=longest if ended else None,
             )
         if not ended:
-            return told
+            return totals
         quantiles = {f"p{percent}_seconds": _quantile(counts, percent, longest) for percent in (50, 95, 99)}
-        return RequestNumbers(**{**vars(told), **quantiles})
+        return RequestNumbers(**{**vars(totals), **quantiles})
 
     def _begin(self, future: ResponseFuture) -> None:
         with self._lock:
-            self._asked += 1
+            self._started += 1
         request = _Request(time.perf_counter())
         future.add_callbacks(self._answered, self._failed, callback_args=(request,), errback_args=(request,))
 
@@ -145,12 +144,12 @@ def _bucket(seconds: float) -> int:
 
 
 def _quantile(counts: list[int], percent: int, longest: float) -> float:
-    """Return the upper end of the bucket in which so many of the requests have ended."""
-    wanted = math.ceil(sum(counts) * percent / 100)
+    """Return the upper bound of the bucket that contains the percentile."""
+    rank = math.ceil(sum(counts) * percent / 100)
     seen = 0
     for number, count in enumerate(counts[:-1]):
         seen += count
-        if seen >= wanted:
+        if seen >= rank:
             end: float = _SHORTEST_SECONDS * 2.0 ** ((number + 1) / _BUCKETS_PER_DOUBLING)
             return min(end, longest)
     return longest

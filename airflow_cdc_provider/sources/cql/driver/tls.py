@@ -1,16 +1,16 @@
-"""TLS of connections to a cluster: from PEM files, or from settings in the names that Debezium has for them.
+"""TLS of connections to a cluster: from PEM files, or from settings with Debezium's names.
 
-Debezium keeps them in a properties file, which ``cassandra.ssl.config.path`` names. They may stand in such a
-file (``tls_config_file``) or in a connection's extra:
+Debezium has them in a properties file, set by ``cassandra.ssl.config.path``. Here they may be in such a file
+(``tls_config_file``) or in a connection's extra:
 
 =========================  ==========================================================================
-``keyStore.location``      keystore with the client's key and certificate, where nodes demand one
+``keyStore.location``      keystore with the client's key and certificate, if nodes require one
 ``keyStore.password``      its password, and its key's
-``keyStore.type``          ``JKS`` by default; what the file is, it says itself
-``keyManager.algorithm``   ``SunX509`` by default; ``PKIX`` and ``NewSunX509`` do the same here
+``keyStore.type``          ``JKS`` by default; the type is detected from the file
+``keyManager.algorithm``   ``SunX509`` by default; ``PKIX`` and ``NewSunX509`` are equivalent here
 ``trustStore.location``    keystore with the authorities' or the nodes' certificates; ``trustStore.password``,
                            ``trustStore.type`` and ``trustManager.algorithm`` likewise
-``cipherSuites``           the only suites to use, with commas, in Java's or OpenSSL's names; default: all
+``cipherSuites``           the allowed suites, comma-separated, by Java's or OpenSSL's names; default: all
 =========================  ==========================================================================
 """
 
@@ -48,18 +48,18 @@ SETTINGS: Final = (
     "tls_config_file",
     *_DEFAULTS,
 )
-"""What a connection's extra may say of TLS."""
+"""TLS settings of a connection's extra."""
 _TYPES: Final = ("JKS", "PKCS12", "JCEKS")
 _ALGORITHMS: Final = ("SunX509", "NewSunX509", "PKIX")
 _RENEGOTIATION: Final = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
-"""No suite, but what Java says in its place; OpenSSL says it by itself."""
+"""A signaling value that Java lists as a suite; OpenSSL sends it automatically."""
 _OF_TLS_1_3: Final = frozenset(
     {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
 )
 
 
 def wants_tls(extra: Mapping[str, Any]) -> bool:
-    """Tell whether a connection's extra asks for TLS: by ``tls``, else by naming a keystore or their file."""
+    """Return whether a connection's extra enables TLS: by ``tls``, a keystore or ``tls_config_file``."""
     if "tls" in extra:
         return bool(extra["tls"])
     return any(extra.get(name) for name in ("tls_config_file", "keyStore.location", "trustStore.location"))
@@ -70,8 +70,11 @@ def tls_context(extra: Mapping[str, Any]) -> ssl.SSLContext:
 
     Args:
         extra: The connection's extra: ``tls_ca_file``, ``tls_certificate_file``, ``tls_key_file``,
-            ``tls_key_password``, ``tls_check_hostname``; and the module's settings, there or in the file that
-            ``tls_config_file`` names. What stands in the extra wins.
+            ``tls_key_password``, ``tls_check_hostname``; and the module's settings, there or in the file
+            ``tls_config_file``. The extra takes precedence.
+
+    Returns:
+        The context.
 
     Raises:
         ConfigurationError: A file can't be used, a password is wrong, or a setting is unknown.
@@ -84,7 +87,7 @@ def tls_context(extra: Mapping[str, Any]) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
             "the connection's TLS files can't be used",
-            expected="PEM files that this machine can read (executors too)",
+            expected="PEM files readable on this machine (executors, too)",
             found=str(error),
         ) from error
     if settings["cipherSuites"]:
@@ -97,24 +100,26 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, str]:
     path = extra.get("tls_config_file")
     if path:
         try:
-            told = parse_properties(Path(path).read_text("latin-1"))  # what java.util.Properties reads
+            from_file = parse_properties(
+                Path(path).read_text("latin-1")
+            )  # the encoding of java.util.Properties
         except OSError as error:
             raise ConfigurationError(
                 f"tls_config_file {path} can't be read", found=str(error.strerror)
             ) from None
-        if unknown := sorted(set(told) - set(_DEFAULTS)):
+        if unknown := sorted(set(from_file) - set(_DEFAULTS)):
             raise ConfigurationError(
-                f"{path} has settings that TLS doesn't know",
+                f"{path} has unknown TLS settings",
                 expected=", ".join(_DEFAULTS),
                 found=", ".join(unknown),
             )
-        settings |= told
+        settings |= from_file
     settings |= {name: str(extra[name]) for name in _DEFAULTS if extra.get(name)}
     for name, allowed in (("Store.type", _TYPES), ("Manager.algorithm", _ALGORITHMS)):
         for side in ("key", "trust"):
             if settings[side + name].upper() not in map(str.upper, allowed):
                 raise ConfigurationError(
-                    f"{side}{name} is wrong",
+                    f"invalid value for {side}{name}",
                     expected=f"one of {', '.join(allowed)}",
                     found=settings[side + name],
                 )
@@ -128,11 +133,11 @@ def _trusting(extra: Mapping[str, Any], settings: Mapping[str, str]) -> ssl.SSLC
     trusted = store.trusted or store.chain
     if not trusted:
         raise ConfigurationError(
-            f"trustStore {settings['trustStore.location']} holds no certificate",
-            expected="those of the nodes, or of the authority that signed them",
+            f"trustStore {settings['trustStore.location']} has no certificate",
+            expected="the certificates of the nodes, or of the authority that signed them",
         )
     context = ssl.create_default_context(cadata="".join(map(ssl.DER_cert_to_PEM_cert, trusted)))
-    # As Java: what a trust store holds is trusted, be it an authority's or a node's own.
+    # Like Java: all certificates of a trust store are trusted, of authorities and of nodes.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if extra.get("tls_ca_file"):
@@ -149,7 +154,7 @@ def _identify(context: ssl.SSLContext, extra: Mapping[str, Any], settings: Mappi
         store = _open(settings, "keyStore")
         if not store.key:
             raise ConfigurationError(
-                f"keyStore {settings['keyStore.location']} holds no private key",
+                f"keyStore {settings['keyStore.location']} has no private key",
                 expected="the client's key with its certificate",
             )
         _load(context, store)
@@ -160,7 +165,7 @@ def _open(settings: Mapping[str, str], name: str) -> Keystore:
 
 
 def _load(context: ssl.SSLContext, store: Keystore) -> None:
-    """Give a context its key: it takes files alone, so the key lies in one for a moment, encrypted."""
+    """Load a key into a context, which only accepts files: the key is briefly in a file, encrypted."""
     from cryptography.hazmat.primitives import serialization as form
 
     word = secrets.token_hex(16)
@@ -174,12 +179,12 @@ def _load(context: ssl.SSLContext, store: Keystore) -> None:
 
 
 def _limit(context: ssl.SSLContext, suites: list[str]) -> None:
-    """Allow some suites alone; those of TLS 1.3 all or none, as Python can't choose among them."""
+    """Restrict the suites; those of TLS 1.3 can only be all or none, as Python can't restrict them."""
     suites = [name for name in suites if name != _RENEGOTIATION]
     newest = _OF_TLS_1_3 & set(suites)
     if newest and newest != _OF_TLS_1_3:
         raise ConfigurationError(
-            "cipherSuites names some suites of TLS 1.3, and Python can't choose among them",
+            "cipherSuites has only some suites of TLS 1.3, and Python can't restrict them",
             expected=f"all of {', '.join(sorted(_OF_TLS_1_3))}, or none: then TLS 1.2 is used",
             found=", ".join(sorted(newest)),
         )
@@ -197,13 +202,13 @@ def _limit(context: ssl.SSLContext, suites: list[str]) -> None:
         known = {suite["name"] for suite in context.get_ciphers()}
     if unknown := [name for name in older if name not in known]:
         raise ConfigurationError(
-            f"cipherSuites names what OpenSSL doesn't know: {', '.join(unknown)}",
-            expected="names as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or OpenSSL's own",
+            f"cipherSuites has suites unknown to OpenSSL: {', '.join(unknown)}",
+            expected="names such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or OpenSSL's",
         )
 
 
 def openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a suite of TLS 1.2: Java's is ``TLS_<exchange>_WITH_<cipher>_<hash>``."""
+    """Return OpenSSL's name of a TLS 1.2 suite: Java's is ``TLS_<exchange>_WITH_<cipher>_<hash>``."""
     exchange, separator, rest = suite.removeprefix("TLS_").removeprefix("SSL_").partition("_WITH_")
     if not separator:
         return suite

@@ -1,1 +1,1 @@
-"""Tables in full over CQL: token ranges, and rows as the server sends them to change records."""
+"""Snapshots over CQL: token ranges, and conversion of the server's rows to change records."""

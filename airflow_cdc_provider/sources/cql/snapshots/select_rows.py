@@ -1,24 +1,24 @@
-"""Rows of a SELECT, as the server sent them, to payloads of snapshot changes: :mod:`.token_ranges`' kernel.
+"""Convert rows of a SELECT, as received from the server, to payloads of snapshot changes.
 
-A page is ``rows`` times the values of the query's columns, each an int32 length (-1: null) and its bytes.
-The query asks for the partition key, the clustering, and each static and regular column; behind a column
-that has them come its WRITETIME and TTL, of a multi-cell column lists with one entry per element (Cassandra
-5.0).
+This is the kernel of :mod:`.token_ranges`. A page is ``rows`` times the values of the query's columns, each
+an int32 length (-1: null) and its bytes. The query selects the partition key, the clustering, and each static
+and regular column, followed by its WRITETIME and TTL if it has them; for a multi-cell column these are lists
+with one entry per element (Cassandra 5.0).
 
-What a SELECT doesn't show decides how cells are written (:mod:`airflow_cdc_provider.changes.cells`):
+A SELECT doesn't return all metadata, which affects the cells (:mod:`airflow_cdc_provider.changes.cells`):
 
-* Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading. Only of a view whose
-  rows live by a column of its key (``ROW_STRICT``) the liveness is known: that column's WRITETIME and TTL in
-  the base, which the query asks for last. A row of the base without that column is none of the view.
-* Expiry: the second of reading plus the TTL that is left; it can be one second off.
+* Row liveness and tombstones: each row is ``ROW_UNCERTAIN`` as of the time of reading. The liveness is only
+  known for a view with a liveness column (``ROW_STRICT``): that column's WRITETIME and TTL in the base, which
+  the query selects last. A row of the base without that column is not in the view.
+* Expiry: the second of reading plus the remaining TTL; it can be off by one second.
 * Write times of elements before 5.0, and of counters: ``CELL_UNCERTAIN``.
-* Paths of list elements, in any version: they are made up, bear a mark, and are ``CELL_UNCERTAIN``.
+* Paths of list elements, in any version: they are synthetic, have a mark, and are ``CELL_UNCERTAIN``.
 
-A made-up path holds a time that keeps the list's order, made of the element's write time where that has the
-same order, and a hash of the value; so reading a list again mostly gives its elements the same paths. It
-lies after the paths of elements that can be prepended and before those of elements that can be appended
-after the reading. Where write times aren't shown (before 5.0) a list is written as if it had been written
-anew at the time of reading: a deletion of the whole, then elements one microsecond later.
+A synthetic path contains a time that preserves the list's order, derived from the element's write time if
+that has the same order, and a hash of the value; so reading a list again usually yields the same paths. It
+sorts after the paths of elements that can be prepended and before those of elements that can be appended
+after the read. If write times are unavailable (before 5.0), a list is encoded as if it had been overwritten
+at the time of reading: a deletion of the whole, then elements one microsecond later.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from airflow_cdc_provider.sources.cql.programs import LIST, MAP, SET, UDT
 from airflow_cdc_provider.sources.cql.wire import next_part, read_i32, read_i64
 
 UNKNOWN_TIME: Final = -(1 << 63) + 1
-"""Write time of what has an unknown one: the least."""
+"""Write time of cells with an unknown one: the least."""
 
 PLAIN: Final = 0
-"""Shape of a column that is one cell with WRITETIME and TTL."""
+"""Shape of a single-cell column with WRITETIME and TTL."""
 COUNTER: Final = 1
 """Shape of a counter column: a value without either."""
 ELEMENTS: Final = 2
@@ -61,7 +61,7 @@ UNTIMED_ELEMENTS: Final = 3
 
 _HUNDRED_NS_TO_1970: Final = 12_219_292_800 * 10_000_000
 _HUNDRED_NS_TO_2010: Final = _HUNDRED_NS_TO_1970 + 1_262_304_000 * 10_000_000
-"""Cassandra's own paths of appended elements are later, those of prepended ones are mirrored here."""
+"""Cassandra's paths of appended elements are later; those of prepended ones are mirrored at this time."""
 _MARK: Final = np.frombuffer(MADE_UP_PATH_MARK, np.uint8)
 _PATH_BYTES: Final = 16
 
@@ -71,17 +71,17 @@ class SelectProgram(NamedTuple):
 
     ``partition``    number of partition key columns
     ``clustering``   number of clustering columns
-    ``statics``      number of static columns, which come first
+    ``static_count`` number of static columns, which come first
     ``shapes``       shape of each static and regular column
     ``kinds``        LIST, SET, MAP or UDT for those with elements, else -1
-    ``strict``       whether the query ends with WRITETIME and TTL of the column by which a row lives
-    ``row_prefix``   what comes before the cell row in the payload of a row
-    ``static_prefix``   likewise of a static row
+    ``strict``       whether the query ends with WRITETIME and TTL of the liveness column
+    ``row_prefix``   bytes before the cell row in the payload of a row
+    ``static_prefix``   bytes before the cell row in the payload of a static row
     """
 
     partition: int
     clustering: int
-    statics: int
+    static_count: int
     shapes: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.int32]
     strict: bool
@@ -90,10 +90,10 @@ class SelectProgram(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What the kernel fills: bytes of keys and payloads, and where each record's end.
+    """Output of the kernel: bytes of keys and payloads, and their end offsets for each record.
 
-    ``totals`` holds the number of records, the bytes of keys and the bytes of payloads, written or not: what
-    doesn't fit is counted only, and then the page is read again with more room.
+    ``totals`` has the number of records, the bytes of keys and the bytes of payloads, written or not: bytes
+    beyond the capacity are only counted, and then the page is read again with larger arrays.
     """
 
     keys: npt.NDArray[np.uint8]
@@ -105,18 +105,18 @@ class Records(NamedTuple):
 
 @kernel
 def read_page(program, data, rows, read_us, read_seconds, records):  # type: ignore[no-untyped-def]
-    """Turn a page into records.
+    """Convert a page to records.
 
     Args:
         program: SelectProgram.
         data: The page's bytes.
         rows: Number of rows in it.
         read_us: Time of reading, by the server's clock.
-        read_seconds: The second from which TTLs count.
-        records: Where to write; ``totals`` is set anew.
+        read_seconds: Second from which TTLs count.
+        records: Receives the records; ``totals`` is overwritten.
 
     Returns:
-        -1, or the number of the first row that breaks the format.
+        -1, or the number of the first malformed row.
     """
     columns = program.partition + program.clustering
     for shape in program.shapes:
@@ -142,9 +142,9 @@ def read_page(program, data, rows, read_us, read_seconds, records):  # type: ign
         new_partition = key_to < 0 or not _same(data, key_from, key_to, begins, ends)
         key_from, key_to = begins, ends
         ok = True
-        if program.statics > 0 and new_partition:
+        if program.static_count > 0 and new_partition:
             ok = _put_record(program, data, starts, lengths, True, read_us, read_seconds, records)
-        # A partition without rows shows as one whose clustering is null.
+        # A partition without rows is returned as a row whose clustering is null.
         if ok and (program.clustering == 0 or lengths[program.partition] >= 0):
             ok = _put_record(program, data, starts, lengths, False, read_us, read_seconds, records)
         if not ok:
@@ -168,20 +168,22 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
     clustering_length = at - header - ROW_HEADER_BYTES
 
     cells = 0
-    place = program.partition + program.clustering
+    value_index = program.partition + program.clustering
     for column in range(program.shapes.size):
         shape = program.shapes[column]
-        if (column < program.statics) == static and lengths[place] >= 0:
-            number = column if static else column - program.statics
+        if (column < program.static_count) == static and lengths[value_index] >= 0:
+            number = column if static else column - program.static_count
             if shape in (PLAIN, COUNTER):
-                at = _put_cell(data, starts, lengths, place, shape, number, read_us, read_seconds, out, at)
+                at = _put_cell(
+                    data, starts, lengths, value_index, shape, number, read_us, read_seconds, out, at
+                )
                 cells += 1
             else:
                 at, added = _put_elements(
                     data,
                     starts,
                     lengths,
-                    place,
+                    value_index,
                     shape,
                     program.kinds[column],
                     number,
@@ -193,7 +195,7 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
                 if added < 0:
                     return False
                 cells += added
-        place += 3 if shape in (PLAIN, ELEMENTS) else 1
+        value_index += 3 if shape in (PLAIN, ELEMENTS) else 1
     if static and cells == 0:
         return True
 
@@ -201,10 +203,10 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
     flags = ROW_UNCERTAIN | (ROW_STATIC if static else 0)
     if program.strict:
         flags |= ROW_STRICT
-        if lengths[place] == 8:
-            known_us = read_i64(data, starts[place])
-        if lengths[place + 1] == 4:
-            known_end = min(read_seconds + read_i32(data, starts[place + 1]), np.int64(LATEST_EXPIRY))
+        if lengths[value_index] == 8:
+            known_us = read_i64(data, starts[value_index])
+        if lengths[value_index + 1] == 4:
+            known_end = min(read_seconds + read_i32(data, starts[value_index + 1]), np.int64(LATEST_EXPIRY))
     if header + ROW_HEADER_BYTES <= out.size:
         out[header] = FORMAT
         out[header + 1] = flags
@@ -239,35 +241,35 @@ def _put_record(program, data, starts, lengths, static, read_us, read_seconds, r
 
 
 @kernel
-def _put_cell(data, starts, lengths, place, shape, column, read_us, read_seconds, out, at):  # type: ignore[no-untyped-def]
+def _put_cell(data, starts, lengths, value_index, shape, column, read_us, read_seconds, out, at):  # type: ignore[no-untyped-def]
     flags = 0
     ttl = np.int64(0)
     time_us = read_us
     if shape == COUNTER:
         flags = CELL_UNCERTAIN
     else:
-        if lengths[place + 1] == 8:
-            time_us = read_i64(data, starts[place + 1])
-        if lengths[place + 2] == 4:
-            ttl = read_i32(data, starts[place + 2])
+        if lengths[value_index + 1] == 8:
+            time_us = read_i64(data, starts[value_index + 1])
+        if lengths[value_index + 2] == 4:
+            ttl = read_i32(data, starts[value_index + 2])
     expiry = np.int64(NEVER)
     if ttl > 0:
         flags |= CELL_EXPIRING
         expiry = read_seconds + ttl
-    at = _put_header(out, at, column, flags, ttl, time_us, expiry, 0, lengths[place])
-    return _put_bytes(out, at, data, starts[place], lengths[place])
+    at = _put_header(out, at, column, flags, ttl, time_us, expiry, 0, lengths[value_index])
+    return _put_bytes(out, at, data, starts[value_index], lengths[value_index])
 
 
 @kernel
 def _put_elements(  # type: ignore[no-untyped-def]
-    data, starts, lengths, place, shape, kind, column, read_us, read_seconds, out, at
+    data, starts, lengths, value_index, shape, kind, column, read_us, read_seconds, out, at
 ):
-    """Append a multi-cell column's cells; returns the place after them and their number, -1 if malformed."""
-    value_at, value_end = starts[place], starts[place] + lengths[place]
+    """Append a multi-cell column's cells; returns the offset after them and their number, -1 if malformed."""
+    value_at, value_end = starts[value_index], starts[value_index] + lengths[value_index]
     time_at, time_end, ttl_at, ttl_end = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     if shape == ELEMENTS:
-        time_at, time_end = starts[place + 1] + 4, starts[place + 1] + lengths[place + 1]
-        ttl_at, ttl_end = starts[place + 2] + 4, starts[place + 2] + lengths[place + 2]
+        time_at, time_end = starts[value_index + 1] + 4, starts[value_index + 1] + lengths[value_index + 1]
+        ttl_at, ttl_end = starts[value_index + 2] + 4, starts[value_index + 2] + lengths[value_index + 2]
     cells = np.int64(0)
     count = np.int64(1) << 40
     if kind != UDT:
@@ -302,7 +304,7 @@ def _put_elements(  # type: ignore[no-untyped-def]
             flags |= CELL_UNCERTAIN
             if shape == UNTIMED_ELEMENTS:
                 time_us = read_us + 1
-            # In the order of the list, not after the reading, and at the write time where that is possible.
+            # In the order of the list, not after the read, and at the write time if possible.
             latest = read_us - (count - index)
             written = min(max(time_us, np.int64(0)), latest) * 10 + _HUNDRED_NS_TO_1970
             path_time = max(path_time + 1, written)
@@ -317,7 +319,7 @@ def _put_elements(  # type: ignore[no-untyped-def]
         if kind == UDT:
             at = _put_number(out, at, ((index & 0xFF) << 8) | (index >> 8), 2)
         elif kind == LIST:
-            at = _put_made_up_path(out, at, path_time, data, begin, length)
+            at = _put_synthetic_path(out, at, path_time, data, begin, length)
         else:
             at = _put_bytes(out, at, data, key_at, key_length)
         if kind != SET:
@@ -328,7 +330,7 @@ def _put_elements(  # type: ignore[no-untyped-def]
 
 @kernel
 def _next_number(data, at, end, size, missing):  # type: ignore[no-untyped-def]
-    """Read one number of a list, ``missing`` if it is null or there is none; and the next place."""
+    """Read one number of a list, ``missing`` if it is null or absent; and the next offset."""
     if at >= end:
         return missing, end
     begin, length, after = next_part(data, at, end)
@@ -354,7 +356,7 @@ def _put_header(out, at, column, flags, ttl, time_us, seconds, path, value):  # 
 
 
 @kernel
-def _put_made_up_path(out, at, time, data, begin, length):  # type: ignore[no-untyped-def]
+def _put_synthetic_path(out, at, time, data, begin, length):  # type: ignore[no-untyped-def]
     """Write a time UUID: its time in 100 ns since 1582, the mark, and a hash of the value."""
     if at + _PATH_BYTES <= out.size:
         for i in range(4):

@@ -1,18 +1,17 @@
-"""Snapshots: tables read in full over CQL, by token ranges, each range on its own and as often as needed.
+"""Snapshots: full reads of tables over CQL, by token ranges, which are independent and can be repeated.
 
-Each row becomes one change of kind ``snapshot`` (and each partition's static row one more) that holds every
-value with its write time and TTL, so it merges with changes from the log by the database's own rules,
-whatever came first. Rows stay bytes from the socket to the payload (:mod:`.select_rows`).
+Each row becomes one change of kind ``snapshot`` (and each partition's static row another) with the write time
+and TTL of every value, so it merges with changes from the log by the database's rules, in any order. Rows
+stay bytes from the socket to the payload (:mod:`.select_rows`).
 
-Guarantees: every row that was there before the plan was made and stayed is read, at the consistency level
-asked for,
-or the reading fails. What is written meanwhile may be seen or not: the log has it. A range that is read
-again gives the rows as they are then. Expiry times can be off by one second.
+Guarantees: every row that existed before planning and was not deleted is read, at the configured consistency
+level, or the read fails. Concurrent writes may be read or not: the log has them. Reading a range again
+returns its rows at that time. Expiry times can be off by one second.
 
-Not guaranteed: deletions are not seen (what a mirror has from before and a snapshot doesn't show is read
-again after its merge), and paths of list elements, the liveness of rows and, before Cassandra 5.0, write
-times of elements are not known; merging marks what can't be decided without them as doubtful. A materialized
-view whose rows live by a column of its key is read from its base.
+Not guaranteed: deletions are not read (keys of the mirror that are missing from a snapshot are read again
+after its merge), and paths of list elements, the liveness of rows and, before Cassandra 5.0, write times of
+elements are unknown; merging marks keys that depend on them as unresolved. A materialized view with a
+liveness column is read from its base.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _BYTES_PER_RANGE: Final = 64 * 1024 * 1024
 _MOST_RANGES: Final = 4096
 _ATTEMPTS: Final = 4
 _FIRST_WAIT_SECONDS: Final = 0.5
-_QUERIES_AHEAD: Final = 16
+_PREFETCHED_QUERIES: Final = 16
 
 
 class SnapshotRange(NamedTuple):
@@ -71,11 +70,11 @@ class SnapshotRange(NamedTuple):
 
     Args:
         table: ``keyspace.table``.
-        after: Tokens greater than this one,
-        through: up to this one.
+        after: Start of the tokens, exclusive.
+        through: End of the tokens, inclusive.
         where: Further conditions in CQL, empty for none.
-        origin: Feed in which the snapshot takes its place, so that truncations before it don't count.
-        position: That place.
+        origin: Feed of the snapshot's position, so that truncations before it don't apply.
+        position: The snapshot's position.
     """
 
     table: str
@@ -96,19 +95,22 @@ def plan_ranges(
     position: bytes,
     sees_all: bool = False,
 ) -> SnapshotPlan:
-    """Cut a table into ranges, at least so many, and more for a large one.
+    """Split a table into ranges, more for a large table.
 
     Args:
-        session: To the cluster.
+        session: A session with the cluster.
         table: The table.
-        least_ranges: How many ranges at least.
+        least_ranges: Minimum number of ranges.
         where: Further conditions in CQL, empty for none.
         origin: As in :class:`SnapshotRange`.
-        position: Likewise.
-        sees_all: The reading can't miss what any replica has.
+        position: As in :class:`SnapshotRange`.
+        sees_all: Whether the reads include the data of every replica.
+
+    Returns:
+        The plan.
 
     Raises:
-        ConfigurationError: The cluster's partitioner has no ranges of tokens that can be cut.
+        ConfigurationError: The cluster's partitioner is unsupported.
     """
     with driver_errors(f"planning the snapshot of {table.full_name}"):
         partitioner = session.execute("SELECT partitioner FROM system.local").one().partitioner
@@ -116,7 +118,7 @@ def plan_ranges(
         now = session.execute("SELECT toUnixTimestamp(now()) AS ms FROM system.local").one().ms
     if partitioner != PARTITIONER:
         raise ConfigurationError(
-            "snapshots need another partitioner", expected=PARTITIONER, found=partitioner
+            "unsupported partitioner for snapshots", expected=PARTITIONER, found=partitioner
         )
     count = min(max(least_ranges, size_bytes // _BYTES_PER_RANGE), _MOST_RANGES)
     step = (1 << 64) // count
@@ -135,7 +137,7 @@ def plan_ranges(
 
 
 def _estimate(session: Session, table: TableSchema) -> tuple[int, int]:
-    """Return about how many partitions and bytes the contacted node has; zeros if it doesn't know yet."""
+    """Return the contacted node's estimates of partitions and bytes; zeros if it has none yet."""
     rows = session.execute(
         "SELECT mean_partition_size, partitions_count FROM system.size_estimates "
         "WHERE keyspace_name = %s AND table_name = %s",
@@ -150,12 +152,12 @@ def _estimate(session: Session, table: TableSchema) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SnapshotReads:
-    """How queries of a snapshot are asked.
+    """Settings of a snapshot's queries.
 
     Args:
         consistency: Consistency level.
         fetch_size: Rows per page.
-        request_timeout_seconds: How long to wait for one answer.
+        request_timeout_seconds: Timeout of one request.
     """
 
     consistency: str
@@ -165,11 +167,11 @@ class SnapshotReads:
 
 @dataclass(frozen=True)
 class SnapshotReader:
-    """Reads ranges, on any machine that reaches the cluster. Picklable.
+    """Reads ranges, on any machine with access to the cluster. Picklable.
 
     Args:
         connection: The Airflow connection's values.
-        options: How to ask.
+        options: Settings of the queries.
         tables: Schemas by name.
     """
 
@@ -178,23 +180,21 @@ class SnapshotReader:
     tables: Mapping[str, TableSchema]
 
     def __call__(self, part: SnapshotRange) -> Iterator[pa.RecordBatch]:
-        """Read one range as batches of ``CHANGE_SCHEMA``, one a page.
+        """Read one range as batches of ``CHANGE_SCHEMA``, one per page.
 
         Raises:
-            TransientError: The cluster doesn't answer at this consistency level, after some attempts.
-            ConfigurationError: The query is refused.
+            TransientError: The cluster doesn't respond at this consistency level, after several attempts.
+            ConfigurationError: The cluster rejects the query.
         """
         return self.read_several([part])
 
     def read_several(self, parts: Iterable[SnapshotRange]) -> Iterator[pa.RecordBatch]:
-        """Read ranges one after the other, over one connection."""
+        """Read ranges in sequence, over one connection."""
         with self._connected() as session:
             for part in parts:
                 schema = self.tables.get(part.table)
                 if schema is None:
-                    raise SchemaUnknown(
-                        f"there is no table {part.table} any more", remedy="reset its snapshot"
-                    )
+                    raise SchemaUnknown(f"table {part.table} no longer exists", remedy="reset its snapshot")
                 token = _token(schema)
                 conditions = _filtered(f"{token} > ? AND {token} <= ?", [*_conditions(schema), part.where])
                 bounds = [[struct.pack(">q", token) for token in (part.after, part.through)]]
@@ -208,16 +208,19 @@ class SnapshotReader:
 
         Args:
             table: ``keyspace.table``.
-            keys: Partition keys as change records have them.
+            keys: Partition keys in the format of change records.
             origin: As in :class:`SnapshotRange`.
-            position: Likewise.
+            position: As in :class:`SnapshotRange`.
+
+        Yields:
+            Batches of ``CHANGE_SCHEMA``.
         """
         schema = self.tables[table]
         own = _equal([c.name for c in schema.partition_key])
-        # What it doesn't show is settled as gone: no replica may be passed over.
+        # Missing rows count as deleted, so every replica must be read.
         options = replace(self.options, consistency="ALL")
         with self._connected() as session:
-            if schema.definition and schema.lives_by:
+            if schema.definition and schema.liveness_column:
                 base_key = [*schema.definition.partition_key, *schema.definition.clustering]
                 find = _Query(session, schema, own, options, names=base_key)
                 query = _Query(session, schema, _equal(base_key), options)
@@ -239,17 +242,17 @@ class SnapshotReader:
 def _from_base(
     find: _Query, query: _Query, keys: Sequence[bytes], origin: str, position: bytes
 ) -> Iterator[pa.RecordBatch]:
-    """Read partitions of a view from its base, one after the other.
+    """Read partitions of a view from its base, in sequence.
 
     Args:
-        find: Gives the base's keys of a partition of the view.
-        query: Gives the row of one of them.
+        find: Query for the base's keys of a partition of the view.
+        query: Query for the row of one base key.
         keys: Partition keys of the view.
         origin: As in :class:`SnapshotRange`.
-        position: Likewise.
+        position: As in :class:`SnapshotRange`.
 
     Yields:
-        A batch a row. One that has moved to another partition since it was found is left out.
+        A batch per row. Rows that have moved to another partition in the meantime are omitted.
     """
     number = 0
     for key in keys:
@@ -265,9 +268,9 @@ def _from_base(
 
 
 class _Query:
-    """One prepared query on one connection: of a table's rows, or of some key columns (``names``).
+    """One prepared query on one connection: for a table's rows, or for key columns (``names``).
 
-    The rows of a view that live by a column of its key are those of its base.
+    Rows of a view with a liveness column are read from its base.
     """
 
     def __init__(
@@ -287,16 +290,16 @@ class _Query:
         elements_have_times = int(version.partition(".")[0]) >= 5
         self.program = compile_select(schema, elements_have_times=elements_have_times)
         self.names = names
-        of_base = bool(schema.lives_by) and not names
+        of_base = bool(schema.liveness_column) and not names
         source = schema.definition.base if schema.definition and of_base else schema.full_name
-        asked = map(quote_name, names) if names else select_list(schema, self.program)
+        selected = map(quote_name, names) if names else select_list(schema, self.program)
         with driver_errors(self.doing):
             self.prepared = session.prepare(
-                f"SELECT {', '.join(asked)} FROM {cql_name(source)} WHERE {conditions}"
+                f"SELECT {', '.join(selected)} FROM {cql_name(source)} WHERE {conditions}"
             )
         self.prepared.consistency_level = consistency_level(options.consistency)
         self.prepared.fetch_size = options.fetch_size
-        # The server's clock is the one that write times and TTLs are compared with.
+        # Write times and TTLs are compared with the server's clock.
         started = time.monotonic_ns()
         now_ms = int.from_bytes(self._single("SELECT toUnixTimestamp(now()) FROM system.local"), "big")
         self.clock_us = now_ms * 1000 - started // 1000
@@ -304,7 +307,7 @@ class _Query:
     def changes(
         self, values: Sequence[Sequence[bytes]], origin: str, position: bytes, first_number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Run the query with each of some values; yield a batch a page, empty ones left out."""
+        """Run the query with each of the values; yield a batch per page, except empty ones."""
         number = first_number
         for page, read_us in self.pages(values):
             batch = self.to_changes(page, read_us, origin, position, number)
@@ -313,27 +316,27 @@ class _Query:
                 yield batch
 
     def pages(self, values: Sequence[Sequence[bytes]]) -> Iterator[tuple[RawPage, int]]:
-        """Yield the pages of each query in turn, with the time at which each was asked for, in us.
+        """Yield the pages of each query in sequence, with the time of each request, in us.
 
-        The first pages of some queries are asked for ahead: those of single keys have no other.
+        The first pages of several queries are prefetched, because queries of single keys have no others.
         """
-        ahead: deque[tuple[Any, int, Any]] = deque()
+        prefetched: deque[tuple[Any, int, Any]] = deque()
         for bound in values:
-            ahead.append(self._ask(bound))
-            if len(ahead) == _QUERIES_AHEAD:
-                yield from self._pages(*ahead.popleft())
-        while ahead:
-            yield from self._pages(*ahead.popleft())
+            prefetched.append(self._request(bound))
+            if len(prefetched) == _PREFETCHED_QUERIES:
+                yield from self._pages(*prefetched.popleft())
+        while prefetched:
+            yield from self._pages(*prefetched.popleft())
 
-    def _ask(self, values: Sequence[bytes]) -> tuple[Any, int, Any]:
+    def _request(self, values: Sequence[bytes]) -> tuple[Any, int, Any]:
         from cassandra.query import BoundStatement
 
         statement = BoundStatement(self.prepared)
         statement.values = list(values)
         return statement, self._clock_us(), self.session.execute_async(statement)
 
-    def _pages(self, statement: Any, read_us: int, asked: Any) -> Iterator[tuple[RawPage, int]]:
-        result, read_us = self._result(statement, None, asked, read_us)
+    def _pages(self, statement: Any, read_us: int, response: Any) -> Iterator[tuple[RawPage, int]]:
+        result, read_us = self._result(statement, None, response, read_us)
         while True:
             if result.current_rows:
                 yield result.current_rows[0], read_us
@@ -341,23 +344,23 @@ class _Query:
             if not paging_state:
                 return
             read_us = self._clock_us()
-            asked = self.session.execute_async(statement, paging_state=paging_state)
-            result, read_us = self._result(statement, paging_state, asked, read_us)
+            response = self.session.execute_async(statement, paging_state=paging_state)
+            result, read_us = self._result(statement, paging_state, response, read_us)
 
     def _clock_us(self) -> int:
         return self.clock_us + time.monotonic_ns() // 1000
 
     def _result(
-        self, statement: Any, paging_state: bytes | None, asked: Any, read_us: int
+        self, statement: Any, paging_state: bytes | None, response: Any, read_us: int
     ) -> tuple[Any, int]:
-        """Wait for an answer, asking again if need be; return it with the time at which it was asked for."""
+        """Wait for a response, retrying if necessary; return it with the time of the request."""
         for attempt in range(_ATTEMPTS):
             try:
                 with driver_errors(self.doing):
                     if attempt:
                         read_us = self._clock_us()
-                        asked = self.session.execute_async(statement, paging_state=paging_state)
-                    return asked.result(), read_us
+                        response = self.session.execute_async(statement, paging_state=paging_state)
+                    return response.result(), read_us
             except TransientError:
                 if attempt + 1 == _ATTEMPTS:
                     raise
@@ -371,7 +374,7 @@ class _Query:
     def to_changes(
         self, page: RawPage, read_us: int, origin: str, position: bytes, number: int
     ) -> pa.RecordBatch:
-        """Turn a page into changes; ``number`` makes positions unique inside the snapshot."""
+        """Convert a page to changes; ``number`` makes positions unique inside the snapshot."""
         keys, payloads = page_records(self.program, page.data, page.rows, read_us, self.schema.full_name)
         count = len(keys)
         width = len(position) + 8
@@ -405,20 +408,30 @@ class _Query:
 def page_records(
     program: SelectProgram, data: bytes, rows: int, read_us: int, table: str
 ) -> tuple[pa.Array, pa.Array]:
-    """Turn a page's bytes into keys and payloads.
+    """Convert a page's bytes to keys and payloads.
+
+    Args:
+        program: The compiled query.
+        data: The page's bytes.
+        rows: Number of rows in it.
+        read_us: Time of reading, by the server's clock.
+        table: The table, for errors.
+
+    Returns:
+        The keys and the payloads.
 
     Raises:
-        CorruptInput: The page doesn't have the form of the query.
+        CorruptInput: The page doesn't match the query.
     """
     content = np.frombuffer(data, np.uint8)
     records_at_most = 2 * rows
     headers = program.row_prefix.size + program.static_prefix.size + 48 * (2 + program.shapes.size)
-    room = 3 * len(data) + rows * headers
+    payload_capacity = 3 * len(data) + rows * headers
     while True:
         records = Records(
             np.empty(2 * len(data), np.uint8),
             np.zeros(records_at_most, np.int64),
-            np.empty(room, np.uint8),
+            np.empty(payload_capacity, np.uint8),
             np.zeros(records_at_most, np.int64),
             np.zeros(3, np.int64),
         )
@@ -426,9 +439,9 @@ def page_records(
         if broken >= 0:
             raise CorruptInput(f"row {broken} of a page of {table} can't be read")
         count, key_bytes, payload_bytes = (int(n) for n in records.totals)
-        if payload_bytes <= room:
+        if payload_bytes <= payload_capacity:
             break
-        room = payload_bytes
+        payload_capacity = payload_bytes
     return (
         _binary(records.keys[:key_bytes], records.key_ends[:count]),
         _binary(records.payloads[:payload_bytes], records.payload_ends[:count]),
@@ -445,10 +458,10 @@ def compile_select(schema: TableSchema, *, elements_have_times: bool) -> SelectP
     return SelectProgram(
         partition=len(schema.partition_key),
         clustering=len(schema.clustering),
-        statics=len(schema.static),
+        static_count=len(schema.static),
         shapes=np.array([_shape(c, elements_have_times) for c in cells], np.int32),
         kinds=np.array([OPS[c.type.name] if c.type.multi_cell else -1 for c in cells], np.int32),
-        strict=bool(schema.lives_by),
+        strict=bool(schema.liveness_column),
         row_prefix=_prefix(schema.regular, static=False),
         static_prefix=_prefix(schema.static, static=True),
     )
@@ -467,7 +480,7 @@ def _prefix(columns: Sequence[Column], *, static: bool) -> npt.NDArray[np.uint8]
 
 
 def select_list(schema: TableSchema, program: SelectProgram) -> Iterator[str]:
-    """Yield what the query asks for, in the order that the kernel expects."""
+    """Yield the query's selectors, in the order that the kernel expects."""
     for column in (*schema.partition_key, *schema.clustering):
         yield quote_name(column.name)
     for column, shape in zip((*schema.static, *schema.regular), program.shapes, strict=True):
@@ -477,12 +490,12 @@ def select_list(schema: TableSchema, program: SelectProgram) -> Iterator[str]:
             yield f"WRITETIME({name})"
             yield f"TTL({name})"
     if program.strict:
-        yield f"WRITETIME({quote_name(schema.lives_by)})"
-        yield f"TTL({quote_name(schema.lives_by)})"
+        yield f"WRITETIME({quote_name(schema.liveness_column)})"
+        yield f"TTL({quote_name(schema.liveness_column)})"
 
 
 def split_key(schema: TableSchema, key: bytes) -> list[bytes]:
-    """Take a partition key apart into its columns' values."""
+    """Split a partition key into its columns' values."""
     if len(schema.partition_key) == 1:
         return [key]
     parts, at = [], 0
@@ -495,14 +508,14 @@ def split_key(schema: TableSchema, key: bytes) -> list[bytes]:
 
 def _token(schema: TableSchema) -> str:
     names: Iterable[str] = (c.name for c in schema.partition_key)
-    if schema.definition and schema.lives_by:
+    if schema.definition and schema.liveness_column:
         names = schema.definition.partition_key
     return f"token({', '.join(map(quote_name, names))})"
 
 
 def _conditions(schema: TableSchema) -> Sequence[str]:
-    """Return what rows of a view's base must fulfil to be rows of the view."""
-    return schema.definition.conditions if schema.definition and schema.lives_by else ()
+    """Return the conditions on rows of a view's base to be in the view."""
+    return schema.definition.conditions if schema.definition and schema.liveness_column else ()
 
 
 def _equal(names: Iterable[str]) -> str:
@@ -510,6 +523,6 @@ def _equal(names: Iterable[str]) -> str:
 
 
 def _filtered(conditions: str, more: Iterable[str]) -> str:
-    """Add conditions for which the server must look at rows that it doesn't return."""
-    told = [condition for condition in more if condition]
-    return " AND ".join([conditions, *told]) + " ALLOW FILTERING" if told else conditions
+    """Add conditions that the server evaluates by filtering."""
+    filters = [condition for condition in more if condition]
+    return " AND ".join([conditions, *filters]) + " ALLOW FILTERING" if filters else conditions

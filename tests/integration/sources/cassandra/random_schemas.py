@@ -1,7 +1,7 @@
 """Tables whose schema changes at random between the statements: what comes in the middle of a workload.
 
 Columns are added, dropped and added again, key columns are renamed, user-defined types grow, tables are
-truncated, dropped and made anew in another shape. A :class:`RandomTable` is kept as the server's table is.
+truncated, dropped and re-created in another shape. A :class:`RandomTable` is kept as the server's table is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RandomSchema:
     draw_shape: Callable[[random.Random, str, str], RandomTable] = draw_table
     tables: list[RandomTable] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
-    _gone: dict[str, list[RandomColumn]] = field(default_factory=dict)
+    _dropped: dict[str, list[RandomColumn]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(100))
 
     def create(self, session: Any, tables: int) -> None:
@@ -60,7 +60,7 @@ class RandomSchema:
             yield from statements(self.rng, self.rng.choice(self.tables), 1)
 
     def change(self, session: Any) -> str:
-        """Change something; return what. The server may refuse it: then nothing has changed."""
+        """Change something; return what. The server may reject it: then nothing has changed."""
         from cassandra import InvalidRequest
 
         number = self.rng.randrange(len(self.tables))
@@ -71,7 +71,7 @@ class RandomSchema:
             "add again": self._add_again,
             "rename": self._rename,
             "truncate": self._truncate,
-            "make anew": self._make_anew,
+            "make anew": self._re_create,
             "grow type": self._grow_type,
         }
         kind = self.rng.choice([*kinds, "add", "drop", "add again", "rename"])
@@ -95,12 +95,12 @@ class RandomSchema:
         return self._add_column(session, table, column, static=static)
 
     def _add_again(self, session: Any, _: int, table: RandomTable) -> str:
-        gone = self._gone.get(table.name, [])
-        if not gone:
+        dropped = self._dropped.get(table.name, [])
+        if not dropped:
             return ""
-        column = gone[self.rng.randrange(len(gone))]
+        column = dropped[self.rng.randrange(len(dropped))]
         text = self._add_column(session, table, column, static=column.name in self._statics(table))
-        gone.remove(column)
+        dropped.remove(column)
         return text
 
     def _add_column(self, session: Any, table: RandomTable, column: RandomColumn, *, static: bool) -> str:
@@ -125,7 +125,7 @@ class RandomSchema:
             table.statics.remove(column)
         else:
             table.regular.remove(column)
-        self._gone.setdefault(table.name, []).append(column)
+        self._dropped.setdefault(table.name, []).append(column)
         return text
 
     def _rename(self, session: Any, _: int, table: RandomTable) -> str:
@@ -141,17 +141,17 @@ class RandomSchema:
         session.execute(text, timeout=60)
         return text
 
-    def _make_anew(self, session: Any, number: int, table: RandomTable) -> str:
-        made = self.draw_shape(self.rng, table.name, f"{self.keyspace}.pair")
-        for columns in (made.statics, made.regular):
+    def _re_create(self, session: Any, number: int, table: RandomTable) -> str:
+        table_shape = self.draw_shape(self.rng, table.name, f"{self.keyspace}.pair")
+        for columns in (table_shape.statics, table_shape.regular):
             columns[:] = [self._as_grown(column) for column in columns]
         session.execute(f"DROP TABLE {table.name}")
-        self._gone.pop(table.name, None)
+        self._dropped.pop(table.name, None)
         self._known_statics.pop(table.name, None)
-        self.tables[number] = made
-        session.execute(made.create())
-        made.fields = table.fields
-        return made.create()
+        self.tables[number] = table_shape
+        session.execute(table_shape.create())
+        table_shape.fields = table.fields
+        return table_shape.create()
 
     def _grow_type(self, session: Any, _: int, table: RandomTable) -> str:
         """Add a field to the type that all tables share; values written before are shorter."""
@@ -165,8 +165,8 @@ class RandomSchema:
             one.fields = {"udt": (*one.fields["udt"], name)}
             for columns in (one.statics, one.regular):
                 columns[:] = [self._grow(column, name) for column in columns]
-        for gone in self._gone.values():
-            gone[:] = [column for column in gone if column.kind.name != "udt"]
+        for dropped in self._dropped.values():
+            dropped[:] = [column for column in dropped if column.kind.name != "udt"]
         del table
         return text
 

@@ -80,11 +80,11 @@ def draw_table(rng: random.Random, name: str, udt: str) -> RandomTable:
         if key:
             strategy = strategy.filter(bool)
         drawn = draw(st.lists(strategy, min_size=_VALUES_EACH, max_size=_VALUES_EACH), rng)
-        made = RandomColumn(name, kind, drawn)
+        drawn_column = RandomColumn(name, kind, drawn)
         if kind.multi_cell:
             each = (st.lists(values(t, empties=False), min_size=5, max_size=5) for t in kind.parameters)
-            made.parts = draw(st.tuples(*each), rng)
-        return made
+            drawn_column.parts = draw(st.tuples(*each), rng)
+        return drawn_column
 
     def scalar() -> CqlType:
         return CqlType(rng.choice(sorted(SCALARS)))
@@ -128,7 +128,7 @@ def statements(rng: random.Random, table: RandomTable, count: int) -> Iterator[l
 
 
 def _answers_can_be_read(table: RandomTable) -> bool:
-    """Tell whether the driver can show any row, as the answer to a conditional insert does."""
+    """Return whether the driver can decode any row, as in the response to a conditional insert."""
     columns = (*table.partition, *table.clustering, *table.statics, *table.regular)
     return not any(name in to_cql(c.kind) for c in columns for name in ("timestamp", "date"))
 

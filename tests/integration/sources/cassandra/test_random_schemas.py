@@ -1,4 +1,4 @@
-"""Random statements with schema changes in the middle: what was captured at any moments gives the tables."""
+"""Random statements with schema changes in between: captures at any times merge to the tables."""
 
 from __future__ import annotations
 
@@ -83,18 +83,18 @@ class Captured:
             self._land(source)
 
     def _land(self, source: CassandraSource) -> None:
-        """Read what was set apart again at the end, as a run does: by what the log told after it."""
-        apart = pc.equal(self.records["kind"], QUARANTINE)
-        waiting = self.records.filter(apart).combine_chunks().to_batches()
-        self.records = self.records.filter(pc.invert(apart))
-        self._add([found for batch in waiting for found in source.quarantine_reader()(batch)])
+        """Read quarantined mutations again at the end, as a run does: with the schema from the later log."""
+        is_quarantined = pc.equal(self.records["kind"], QUARANTINE)
+        quarantined = self.records.filter(is_quarantined).combine_chunks().to_batches()
+        self.records = self.records.filter(pc.invert(is_quarantined))
+        self._add([found for batch in quarantined for found in source.quarantine_reader()(batch)])
 
     def _add(self, batches: list[pa.RecordBatch]) -> None:
         self.records = pa.concat_tables([self.records, pa.Table.from_batches(batches, CHANGE_SCHEMA)])
 
 
 def merged(codec: CassandraCodec, records: pa.Table, rng: random.Random) -> pa.Table:
-    """Merge changes shuffled, some of them twice, cut into portions of which each meets what was before."""
+    """Merge shuffled changes, some of them twice, in batches that are merged one by one."""
     fences = add_fences(
         (), map(FenceRecord.of, records.filter(pc.equal(records["kind"], TRUNCATE)).to_pylist())
     )
@@ -143,16 +143,16 @@ def their_write_times(session: Any, codec: CassandraCodec) -> Counter[tuple[str,
 
 
 def is_whole(folder: Path) -> bool:
-    """Tell whether a node kept all its segments. It keeps none that holds nothing but schema changes.
+    """Return whether a node kept all its segments. It keeps none with only schema changes.
 
-    DROP and TRUNCATE begin a new segment, so a CREATE between two of them may stand in one of those.
+    DROP and TRUNCATE start a new segment, so a CREATE between two of them may be in such a segment.
     """
     ids = sorted(int(file.stem.rpartition("-")[2]) for file in folder.glob("*.log"))
     return ids == list(range(ids[0], ids[-1] + 1))
 
 
 def untold_tables(records: pa.Table) -> Iterator[str]:
-    """Give why changes are set apart: their tables are gone, and no record tells what they were."""
+    """Check why changes are quarantined: their tables were dropped, and no record has their definition."""
     told = records.filter(pc.equal(records["kind"], SCHEMA))["payload"].to_pylist()
     for reason in records.filter(pc.equal(records["kind"], QUARANTINE))["reason"].to_pylist():
         found = re.match(r"unknown-table: .*\(([0-9a-f]{32}) at", reason)
@@ -221,19 +221,19 @@ def compare(
         source.head()
         for table in schema.tables:
             try:
-                shown = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
-            except NoHostAvailable:  # the server took a value that it fails to show
+                selected_json = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
+            except NoHostAvailable:  # the server accepted a value that it can't return
                 seen["unreadable"] += 1
                 continue
             codec = source.codec(table.name)
             own = records.filter(pc.equal(records["source_table"], table.name))
             live = merged(codec, own, rng)
-            assert as_json(codec, live) == shown, f"{table.create()}\n{story}"
+            assert as_json(codec, live) == selected_json, f"{table.create()}\n{story}"
             assert write_times(codec, live) == their_write_times(session, codec), story
             if offline is not None:
-                assert sorted(offline.get(table.name, [])) == shown, f"{table.create()}\n{story}"
+                assert sorted(offline.get(table.name, [])) == selected_json, f"{table.create()}\n{story}"
                 seen["offline"] += 1
-            seen.update(compared=1, rows=len(shown))
+            seen.update(compared=1, rows=len(selected_json))
     return seen
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 def write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
-    """Execute statements with their values as bytes; return how many, and how many the server refused."""
+    """Execute statements with their values as bytes; return how many, and how many the server rejected."""
     from cassandra import InvalidRequest
     from cassandra.query import BatchStatement, BoundStatement
 
@@ -49,10 +49,10 @@ def write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
             if len(batch) == 1:
                 session.execute(bound(batch[0]))
             else:
-                together = BatchStatement()
+                unlogged_batch = BatchStatement()
                 for statement in batch:
-                    together.add(bound(statement))
-                session.execute(together)
+                    unlogged_batch.add(bound(statement))
+                session.execute(unlogged_batch)
             done += len(batch)
         except (InvalidRequest, NoHostAvailable):  # no legal value, or one that the server itself fails on
             refused += len(batch)
@@ -60,7 +60,7 @@ def write(session: Any, batches: Iterator[list[Statement]]) -> tuple[int, int]:
 
 
 def _mirror(codec: CassandraCodec, log: pa.Table, rng: random.Random) -> list[str]:
-    """Merge changes shuffled, cut into portions, some of them twice; return the rows as JSON."""
+    """Merge shuffled changes in batches, some of them twice; return the rows as JSON."""
     contributions = []
     for batch in log.to_batches():
         decoded = codec.decode(batch, ())
@@ -107,11 +107,11 @@ def _compare(server: CassandraServer, session: Any, keyspace: str, seed: int, ta
         for table in drawn:
             own = log.filter(pc.equal(log["source_table"], table.name))
             try:
-                shown = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
-            except NoHostAvailable:  # the server took a value that it fails to show
+                selected_json = sorted(row[0] for row in session.execute(f"SELECT JSON * FROM {table.name}"))
+            except NoHostAvailable:  # the server accepted a value that it can't return
                 unreadable += 1
                 continue
-            assert _mirror(source.codec(table.name), own, rng) == shown, table.create()
+            assert _mirror(source.codec(table.name), own, rng) == selected_json, table.create()
     assert unreadable <= tables / 4
     return done
 

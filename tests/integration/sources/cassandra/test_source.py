@@ -91,7 +91,7 @@ def _contributions(codec: CassandraCodec, changes: pa.Table) -> pa.Table:
     return pa.Table.from_batches(contributions, CONTRIBUTION_SCHEMA)
 
 
-def _shown(codec: CassandraCodec, live: pa.Table) -> list[str]:
+def _as_json(codec: CassandraCodec, live: pa.Table) -> list[str]:
     for batch in live.combine_chunks().to_batches():
         assert codec.project(batch).num_rows == batch.num_rows
     return sorted(text for batch in live.to_batches() for text in codec.to_json(batch))
@@ -99,7 +99,7 @@ def _shown(codec: CassandraCodec, live: pa.Table) -> list[str]:
 
 def _texts(codec: CassandraCodec, changes: pa.Table, now_seconds: int | None = None) -> list[str]:
     live = reconcile_cells(_contributions(codec, changes), now_seconds or int(time.time())).live
-    return _shown(codec, live)
+    return _as_json(codec, live)
 
 
 def _selected(session: Any, table: str) -> list[str]:
@@ -127,7 +127,7 @@ def test_a_snapshot_equals_the_table_whatever_the_pages(
 
 @pytest.mark.covers("CAS-SNAP-07")
 @pytest.mark.parametrize("seed", [2, 14])
-def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
+def test_snapshot_and_log_merge_in_any_order_and_unresolved_keys_are_resolved(
     build: BuildSource,
     cassandra_server: CassandraServer,
     cassandra_session: Any,
@@ -148,11 +148,11 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
         found = [_contributions(codec, changes) for changes in (own, shot)]
         found = [part.take(np.random.default_rng(seed).permutation(len(part))) for part in found]
         merged = reconcile_cells(pa.concat_tables(found), int(time.time()))
-        in_doubt = set(merged.doubtful_keys.to_pylist())
-        doubtful = pc.is_in(merged.live["key"], pa.array(in_doubt, pa.binary()))
-        assert set(_shown(codec, merged.live.filter(pc.invert(doubtful)))) <= set(expected), table
+        unresolved = set(merged.doubtful_keys.to_pylist())
+        doubtful = pc.is_in(merged.live["key"], pa.array(unresolved, pa.binary()))
+        assert set(_as_json(codec, merged.live.filter(pc.invert(doubtful)))) <= set(expected), table
         again = _contributions(
-            codec, pa.Table.from_batches(source.read_keys(table, sorted(in_doubt)), CHANGE_SCHEMA)
+            codec, pa.Table.from_batches(source.read_keys(table, sorted(unresolved)), CHANGE_SCHEMA)
         )
         settled = [
             {
@@ -165,14 +165,14 @@ def test_snapshot_and_log_merge_in_any_order_and_doubts_are_settled(
             }
             for s in settle(
                 merged.live.filter(doubtful),
-                merged.side.filter(pc.is_in(merged.side["key"], pa.array(in_doubt, pa.binary()))),
+                merged.side.filter(pc.is_in(merged.side["key"], pa.array(unresolved, pa.binary()))),
                 again.to_batches(),
                 int(time.time()),
             )
         ]
         answers = pa.Table.from_pylist(settled, CONTRIBUTION_SCHEMA)
         whole = reconcile_cells(pa.concat_tables([*found, again, answers]), int(time.time()))
-        assert _shown(codec, whole.live) == expected, table
+        assert _as_json(codec, whole.live) == expected, table
 
 
 @pytest.mark.covers("CAS-SNAP-07")
@@ -219,7 +219,7 @@ def test_events_of_deletions_have_the_times_of_their_statements(
     assert [e["after"]["v"] and e["after"]["v"]["deletion_ts"] for e in events] == [first, second, None]
 
 
-def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
+def test_a_long_lived_source_has_the_columns_and_tables_of_the_log_it_reads(
     build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, keyspace: str
 ) -> None:
     source = build()
@@ -236,12 +236,12 @@ def test_a_source_that_lives_long_knows_the_columns_and_tables_of_what_it_reads(
     log = log.filter(pc.equal(log["kind"], CHANGE))
     for table, text in (("plain", '"h": "new"'), ("later", '{"p": 1}')):
         own = log.filter(pc.equal(log["source_table"], f"{keyspace}.{table}"))
-        (shown,) = _texts(source.codec(f"{keyspace}.{table}"), own)
-        assert text in shown
+        (selected_json,) = _texts(source.codec(f"{keyspace}.{table}"), own)
+        assert text in selected_json
 
 
 @pytest.mark.covers("CAS-SNAP-05", "CAS-CFG-02")
-def test_a_snapshot_without_enough_replicas_fails_and_shows_nothing(
+def test_a_snapshot_without_enough_replicas_fails_and_returns_nothing(
     build: BuildSource, cassandra_session: Any, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert CassandraOptions().consistency == "ALL"
@@ -283,7 +283,7 @@ def test_whole_partitions_are_read_again_by_their_keys(
     assert len(_texts(source.codec(table), changes)) == 2
 
 
-def test_every_type_is_shown_as_the_server_shows_it(
+def test_every_type_is_formatted_like_the_server(
     build: BuildSource, cassandra_session: Any, keyspace: str
 ) -> None:
     names = ["ascii", "bigint", "blob", "boolean", "date", "decimal", "double", "duration", "float", "inet"]
@@ -358,12 +358,12 @@ def test_clusterings_sort_as_the_server_sorts_them(cassandra_session: Any, keysp
             bound = BoundStatement(insert)
             bound.values = [value, struct.pack(">i", number)]
             cassandra_session.execute(bound)
-        shown = [row.v for row in cassandra_session.execute(f"SELECT v FROM {name}")]
+        selected_json = [row.v for row in cassandra_session.execute(f"SELECT v FROM {name}")]
         descending = order == "DESC"
         encoded = [comparable_bytes(programs, 0, v, descending=descending) for v in drawn]
         # Of values that are equal to the server the last one stays.
         last = {code: number for number, code in enumerate(encoded)}
-        assert shown == [last[code] for code in sorted(last)]
+        assert selected_json == [last[code] for code in sorted(last)]
 
 
 def test_the_servers_describe_gives_the_schema_of_its_own_tables(
@@ -384,9 +384,9 @@ def test_the_servers_describe_gives_the_schema_of_its_own_tables(
     text = "\n".join(row.create_statement for row in described)
     from_text = parse_cql(text)
     from_rows = build().schemas
-    wanted = {n: t for n, t in from_rows.tables.items() if t.keyspace == keyspace}
-    assert {n: _drops_in_milliseconds(t) for n, t in from_text.tables.items()} == wanted
-    assert set(wanted[f"{keyspace}.T"].dropped) == {"x", "y"}
+    expected_rows = {n: t for n, t in from_rows.tables.items() if t.keyspace == keyspace}
+    assert {n: _drops_in_milliseconds(t) for n, t in from_text.tables.items()} == expected_rows
+    assert set(expected_rows[f"{keyspace}.T"].dropped) == {"x", "y"}
 
 
 def _drops_in_milliseconds(table: TableSchema) -> TableSchema:
@@ -441,7 +441,7 @@ def test_a_secret_is_in_no_text_of_a_reader(build: BuildSource) -> None:
     assert "s3cret" not in repr(source.snapshot_reader()) + repr(source)
 
 
-def test_unknown_tables_are_refused_by_name(build: BuildSource, keyspace: str) -> None:
+def test_unknown_tables_are_rejected_by_name(build: BuildSource, keyspace: str) -> None:
     source = build()
     with pytest.raises(SchemaUnknown, match="nosuch"):
         source.codec(f"{keyspace}.nosuch")

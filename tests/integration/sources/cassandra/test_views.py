@@ -158,7 +158,7 @@ def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read
         if reread is not None:
             live = reconcile_cells(reread, int(time.time())).live
             assert set(texts(codec, live)) <= set(expected)
-        # Elements of lists have no places in a SELECT: keys whose lists changed since are read again.
+        # Elements of lists have no paths in a SELECT: keys whose lists changed since are read again.
         doubtful = pc.is_in(result.live["key"], value_set=result.doubtful_keys.cast(pa.binary()))
         sure = texts(codec, result.live.filter(pc.invert(doubtful)))
         assert set(sure) <= set(expected), name
@@ -169,7 +169,7 @@ def test_a_snapshot_of_a_view_and_later_changes_equal_it_and_so_do_its_keys_read
 
 
 @pytest.mark.covers("CAS-UNSUP-05")
-def test_a_view_is_counted_and_passed_over_unless_it_is_taken_by_its_name(
+def test_a_view_is_counted_and_skipped_unless_it_is_named(
     build: BuildSource, cassandra_server: CassandraServer, cassandra_session: Any, random_keyspace: str
 ) -> None:
     create(cassandra_session, random_keyspace)
@@ -199,7 +199,7 @@ def test_a_view_is_counted_and_passed_over_unless_it_is_taken_by_its_name(
     assert read("{ks}\\.by_v")[0] == [view]
 
 
-def test_a_named_view_that_cannot_be_captured_is_refused_with_the_remedy(
+def test_a_named_view_that_cannot_be_captured_is_rejected_with_the_remedy(
     build: BuildSource, cassandra_session: Any, random_keyspace: str
 ) -> None:
     create(cassandra_session, random_keyspace)

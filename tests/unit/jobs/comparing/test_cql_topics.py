@@ -94,17 +94,17 @@ def as_json() -> Told:
     return told()
 
 
-def test_the_recording_has_all_that_events_can_tell(as_json: Told) -> None:
+def test_the_recording_has_all_kinds_of_events(as_json: Told) -> None:
     assert {row["what"] for rows in as_json.values() for row in rows} >= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("converter", ["avro", "protobuf", "json_schema"])
-def test_events_tell_the_same_in_every_form_with_a_registry(as_json: Told, converter: str) -> None:
+def test_events_have_the_same_contents_in_every_format_with_a_registry(as_json: Told, converter: str) -> None:
     found = told(key=converter, value=converter)
     assert set(found) == set(as_json)
     for topic, rows in as_json.items():
         assert found[topic] == rows, topic
 
 
-def test_events_tell_the_same_with_schemas_beside_them(as_json: Told) -> None:
+def test_events_have_the_same_contents_with_schemas(as_json: Told) -> None:
     assert told(schemas=True) == as_json

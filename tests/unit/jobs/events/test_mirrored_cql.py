@@ -57,7 +57,7 @@ def mirrored(**publish: Any) -> tuple[Connector, ScyllaCodec, list[dict[str, Any
     return connector, codec, events.to_pylist()
 
 
-def test_rows_and_statics_are_events_with_the_cells_that_live() -> None:
+def test_rows_and_static_columns_are_events_with_live_cells() -> None:
     _, _, events = mirrored()
     shown = {event["key"]: json.loads(event["value"])["after"] for event in events}
     assert shown == {
@@ -80,7 +80,7 @@ def test_rows_and_statics_are_events_with_the_cells_that_live() -> None:
 
 
 @pytest.mark.parametrize("advanced", [False, True])
-def test_what_they_tell_is_what_comparisons_read(advanced: bool) -> None:
+def test_comparisons_read_their_events(advanced: bool) -> None:
     publish = {"scylla": {"format": "advanced", "after": "full"}} if advanced else {}
     connector, codec, events = mirrored(**publish)
     keys, values = (pa.array([event[name] for event in events], pa.binary()) for name in ("key", "value"))

@@ -86,7 +86,7 @@ def test_events_equal_debeziums_byte_for_byte(debezium_connector: Connector) -> 
     ]
     with gzip.open(DEBEZIUM / "events.jsonl.gz", "rt") as lines:
         theirs = [without_variables(line.rstrip("\n")) for line in lines]
-    # Ours: removing 'x' from a set is not told as adding it, and a static column has an event.
+    # Ours: removing 'x' from a set doesn't look like adding it, and a static column has an event.
     (removal,) = [event for event in theirs if event not in ours]
     assert '"s":{"value":["x"],"deletion_ts":null,"set":true}' in removal
     mended = removal.replace('["x"],"deletion_ts":null', '["x"],"deletion_ts":1795247964838844')
@@ -151,7 +151,7 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
     # Cassandra's own reader knows the tables that exist, not the first life of this one.
     former = [place for place in found if place[2] == "reborn" and place not in theirs]
     assert [+found.pop(place) for place in former] == [Counter("i")] * 5
-    # Nor does it ask what cdc was when an update was written.
+    # Nor does it evaluate cdc at the time of an update.
     uncaptured = [place for place in theirs if place[2] == "late_cdc" and place not in found]
     assert [+theirs.pop(place) for place in uncaptured] == [Counter("i")] * 3
     assert {place: +ops for place, ops in found.items()} == {p: +o for p, o in theirs.items() if +o}
@@ -160,7 +160,7 @@ def test_every_part_of_every_update_has_its_event(variant: str, version: int) ->
 
 @pytest.mark.covers("DSX-CON-10")
 @pytest.mark.parametrize("envelope", ["debezium", "datastax"])
-def test_what_was_written_before_cdc_was_on_is_no_event(envelope: str) -> None:
+def test_writes_before_cdc_was_on_have_no_event(envelope: str) -> None:
     connector = plain_connector(tombstones=False, envelope=envelope)
     found = [
         e for e in printed(connector, recording(FIXTURES / "A" / "v7-plain")) if "late_cdc" in e["topic"]
@@ -186,22 +186,22 @@ def latest_write(update: dict[str, Any]) -> int | None:
 
 @pytest.mark.covers("CAS-EVT-08")
 @pytest.mark.parametrize(("variant", "version"), [("v7-plain", 7), ("v8-plain", 8)])
-def test_events_tell_the_greatest_write_time_of_their_update(variant: str, version: int) -> None:
+def test_events_have_the_greatest_write_time_of_their_update(variant: str, version: int) -> None:
     folder = FIXTURES / "A" / variant
     with gzip.open(folder / "updates.jsonl.gz", "rt") as lines:
         updates = [json.loads(line) for line in lines]
-    wanted: dict[tuple[str, int, str], set[int | None]] = defaultdict(set)
+    expected: dict[tuple[str, int, str], set[int | None]] = defaultdict(set)
     for update in updates:
         place = (f"CommitLog-{version}-{update['segment']}.log", update["end"], update["table"])
-        wanted[place].add(latest_write(update))
+        expected[place].add(latest_write(update))
     deletions = 0
     for event in printed(plain_connector(tombstones=False), recording(folder)):
         value = json.loads(event["value"])
         where = value["source"]
         place = (where["file"], where["pos"], where["table"])
-        if where["table"] == "reborn" and place not in wanted:
+        if where["table"] == "reborn" and place not in expected:
             continue  # of its first life, which Cassandra's own reader doesn't know
-        assert where["ts_us"] in wanted[place]
+        assert where["ts_us"] in expected[place]
         assert (where["ts_ms"], where["ts_ns"]) == (where["ts_us"] // 1000, where["ts_us"] * 1000)
         times = {cell["deletion_ts"] for cell in value["after"].values() if cell and "deletion_ts" in cell}
         deletions += value["op"] == "d" and where["ts_us"] in times
@@ -245,7 +245,7 @@ def test_rows_equal_select_json(folder: Path) -> None:
 
 
 @pytest.mark.covers("CAS-GAP-09")
-def test_expired_rows_are_gone_at_the_moment_given() -> None:
+def test_expired_rows_are_deleted_at_the_given_time() -> None:
     insert = 1_795_247_965
     before = rows_by_table(DEBEZIUM, now_ns=insert * 1_000_000_000)
     after = rows_by_table(DEBEZIUM, now_ns=(insert + 5000) * 1_000_000_000)
@@ -254,7 +254,7 @@ def test_expired_rows_are_gone_at_the_moment_given() -> None:
     assert len(after["shop_e.scalars"]) == len(before["shop_e.scalars"]) - 1
 
 
-def test_rows_of_one_table_may_be_asked_for() -> None:
+def test_rows_of_one_table_can_be_selected() -> None:
     assert set(rows_by_table(PLAIN, table="shop_a.rng")) == {"shop_a.rng"}
 
 
@@ -269,7 +269,7 @@ def broken(tmp_path: Path) -> Recording:
     return recording(tmp_path / "a")
 
 
-def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
+def test_corrupt_input_is_located_and_the_rest_is_captured(tmp_path: Path) -> None:
     damage = Damage(strict=False)
     events = printed(plain_connector(tombstones=False), broken(tmp_path), damage)
     assert len(events) == 34
@@ -277,7 +277,7 @@ def test_broken_input_is_located_and_the_rest_lands(tmp_path: Path) -> None:
     assert re.match(r"node node, segment 1795247483877, position \d+: entry-checksum: ", place)
 
 
-def test_strict_ends_at_the_first_broken_place(tmp_path: Path) -> None:
+def test_strict_fails_at_the_first_corrupt_position(tmp_path: Path) -> None:
     connector = Connector.from_dict(
         {"name": "a", "source": {"type": "cassandra", "advanced": {"strict": True}}}
     )
@@ -289,19 +289,19 @@ def faults_of_indexes(damage: Damage) -> list[str]:
     return [place for place in damage.places if "its index" in place]
 
 
-def test_a_segment_that_is_missing_beside_its_index_is_told(tmp_path: Path) -> None:
+def test_an_index_without_its_segment_is_reported(tmp_path: Path) -> None:
     shutil.copytree(PLAIN / "cdc_raw", tmp_path / "a")
     sorted((tmp_path / "a").glob("*.log.gz"))[2].unlink()
     damage = Damage(strict=False)
     source = replace(recording(PLAIN), path=tmp_path / "a")
     assert printed(plain_connector(), source, damage)
     assert faults_of_indexes(damage) == [
-        "node node, segment 1795247392877: its index is there, the segment is missing"
+        "node node, segment 1795247392877: its index exists, but the segment is missing"
     ]
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"\0\0\0", b"-5\nCOMPLETED", b"12\nCOMPLE", b"12 34\nCOMPLETED"])
-def test_a_segment_with_a_broken_index_is_told_and_lands(text: bytes, tmp_path: Path) -> None:
+def test_a_segment_with_a_broken_index_is_reported_and_read(text: bytes, tmp_path: Path) -> None:
     shutil.copytree(DEBEZIUM / "cdc_raw", tmp_path / "a")
     (packed,) = (tmp_path / "a").glob("*.log.gz")
     packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
@@ -317,7 +317,7 @@ def test_a_segment_with_a_broken_index_is_told_and_lands(text: bytes, tmp_path: 
         printed(plain_connector(), source, Damage(strict=True))
 
 
-def test_an_unfinished_index_of_an_earlier_segment_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_index_of_an_earlier_segment_is_reported(tmp_path: Path) -> None:
     shutil.copytree(PLAIN / "cdc_raw", tmp_path / "a")
     first = sorted((tmp_path / "a").glob("*.idx"))[0]
     first.write_text("500")
@@ -343,12 +343,12 @@ def test_segments_without_any_index_are_read_to_their_end(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("path", "schema", "message"),
     [
-        ("none", "schema.cql", "there is no folder"),
+        ("none", "schema.cql", "the folder of segments .* doesn't exist"),
         ("../A", "schema.cql", "there is no recording"),
         ("cdc_raw", "none.cql", "can't be read"),
     ],
 )
-def test_missing_input_is_told(path: str, schema: str, message: str) -> None:
+def test_missing_input_is_reported(path: str, schema: str, message: str) -> None:
     source = Recording(DEBEZIUM / path, str(DEBEZIUM / schema) if schema else "", NOW_NS)
     with pytest.raises(ConfigurationError, match=message):
         printed(plain_connector(), source)
@@ -361,11 +361,11 @@ def test_recording_needs_a_schema_only_if_its_log_does_not_create_its_tables(tmp
 
     segments = sorted((FIXTURES / "A" / "v7-plain" / "cdc_raw").glob("*.log.gz"))
     shutil.copy(segments[1], tmp_path)
-    with pytest.raises(ConfigurationError, match="there is no schema"):
+    with pytest.raises(ConfigurationError, match="no schema found"):
         printed(plain_connector(), Recording(tmp_path, "", NOW_NS))
 
 
-def test_a_schema_without_ids_is_told_from_one_that_names_them(tmp_path: Path) -> None:
+def test_a_schema_without_ids_is_distinguished_from_one_with_ids(tmp_path: Path) -> None:
     text = "CREATE KEYSPACE k WITH replication = {}; CREATE TABLE k.t (a int PRIMARY KEY);"
     (tmp_path / "schema.cql").write_text(text)
     source = Recording(DEBEZIUM / "cdc_raw", str(tmp_path / "schema.cql"), NOW_NS)
@@ -373,7 +373,7 @@ def test_a_schema_without_ids_is_told_from_one_that_names_them(tmp_path: Path) -
         printed(plain_connector(), source)
 
 
-def test_the_clusters_name_is_read_beside_the_segments(tmp_path: Path) -> None:
+def test_the_clusters_name_is_read_from_the_segments_folder(tmp_path: Path) -> None:
     (tmp_path / "cdc_raw").mkdir()
     assert cluster_name(tmp_path / "cdc_raw") == ""
     (tmp_path / "cassandra.yaml").write_text("cluster_name: blue\n")

@@ -225,7 +225,7 @@ def _subset(present: Sequence[bool]) -> bytes:
 
 
 def split_clustering(native: bytes) -> list[Native]:
-    """Take a cell row's clustering apart."""
+    """Split a cell row's clustering."""
     values: list[Native] = []
     at = 0
     while at < len(native):
@@ -237,7 +237,7 @@ def split_clustering(native: bytes) -> list[Native]:
 
 
 def join_clustering(values: Sequence[Native]) -> bytes:
-    """Put a cell row's clustering together."""
+    """Join a cell row's clustering."""
     return b"".join(struct.pack("<i", -1) if v is None else struct.pack("<i", len(v)) + v for v in values)
 
 
@@ -284,7 +284,7 @@ def segment(
         sections: Mutations of each section.
         version: Of the format.
         parameters: Of the header.
-        compress: Makes a section's body, without the length that leads it; None for a plain segment.
+        compress: Returns a section's body, without the leading length; None for a plain segment.
         size: The file's length; the rest is zeros.
     """
     out = header(number, version, parameters)

@@ -1,4 +1,4 @@
-"""What a connection would ask of the driver, without connecting."""
+"""The driver's arguments for a connection, without connecting."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Refused(Exception):
     """Ends the connecting once the driver has its options."""
 
 
-def asked_of_the_driver(connection: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def driver_arguments(connection: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the options with which a session of a connection would make its cluster."""
-    asked: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     def cluster(**options: Any) -> None:
-        asked.update(options)
+        arguments.update(options)
         raise Refused
 
     monkeypatch.setattr(cassandra.cluster, "Cluster", cluster)
     with pytest.raises(Refused):
         open_session(connection, timeout_seconds=3)
-    return asked
+    return arguments

@@ -1,4 +1,4 @@
-"""What a fuzzer begins with: real updates, mutations and segments of recorded nodes, cut short."""
+"""Seeds of a fuzzer: real updates, mutations and segments of recorded nodes, truncated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fuzzer feeds: any bytes in, and every promise that readers of damaged input make is looked at.
+"""Targets of a fuzzer: arbitrary bytes, and checks of every guarantee for corrupt input.
 
 The first byte of an input chooses a target, the rest is its own:
 
@@ -7,7 +7,7 @@ The first byte of an input chooses a target, the rest is its own:
             options say so, because no chance finds one
 `update`    table, then a change's payload; it stands between two sound ones
 `mutation`  version, ordinal, then a mutation as it stands in quarantine
-`system`    updates of Cassandra's own tables: schema history and truncations
+`system`    updates of system tables: schema history and truncations
 `keystore`  a JCEKS file; its digest is set right
 =========== ==========================================================================================
 
@@ -86,7 +86,7 @@ def run(data: bytes) -> None:
 
 
 def segment(data: bytes) -> None:
-    """Read a segment: all that is sound comes out or is counted, all else is set apart with a reason."""
+    """Read a segment: valid entries are captured or counted, all else is quarantined with a reason."""
     if len(data) < 2:
         return
     options, text, content = data[0], data[2 : 2 + data[1]], data[2 + data[1] :]
@@ -143,13 +143,13 @@ def _check_records(batches: Sequence[pa.RecordBatch], counts: ReadCounts, length
     assert kinds.get(SCHEMA, 0) == counts.schema_changes
     assert kinds.get(TRUNCATE, 0) == counts.truncations
     assert kinds.get(QUARANTINE, 0) == counts.quarantined + counts.damaged
-    accounted = counts.changes + sum(counts.passed_over.values()) + counts.schema_changes + counts.quarantined
+    accounted = counts.changes + sum(counts.skipped.values()) + counts.schema_changes + counts.quarantined
     assert accounted >= counts.entries, "an entry is lost"
     assert held <= 400 * length + (1 << 20), "much comes out of little"
 
 
 def update(data: bytes) -> None:
-    """Decode a payload: it comes out or is refused with a reason, and its neighbours don't change."""
+    """Decode a payload: it is decoded or rejected with a reason, and its neighbors don't change."""
     if not data:
         return
     codec, sound = _codecs()[data[0] % len(_codecs())]
@@ -170,8 +170,8 @@ def update(data: bytes) -> None:
         s for s, o in zip(states, origins, strict=True) if o == 2
     ]
     for state in states:
-        places = [cell.place for cell in read(state).cells]
-        assert places == sorted(set(places))
+        positions = [cell.place for cell in read(state).cells]
+        assert positions == sorted(set(positions))
     assert found.nbytes <= 100 * len(payload) + (1 << 16), "much comes out of little"
     rows = found.filter(pa.compute.equal(found["scope"], 0))
     live = _live(rows)
@@ -182,7 +182,7 @@ def update(data: bytes) -> None:
 
 
 def mutation(data: bytes) -> None:
-    """Read a mutation again that was set apart: its updates come out, or the rest of it is set apart anew."""
+    """Read a quarantined mutation again: its updates are captured, or the rest is quarantined again."""
     if len(data) < 2:
         return
     version, ordinal = (6, 7, 8)[data[0] % 3], data[1] % 8
@@ -199,8 +199,8 @@ def mutation(data: bytes) -> None:
         for line in batch.to_pylist():
             place = Position.unpack(line["position"])
             assert line["kind"] == TRUNCATE or (place.segment, place.end) == (NUMBER, 4711)
-    places = [p for b in batches for p in b.column("position").to_pylist()]
-    assert len(set(places)) == len(places)
+    positions = [p for b in batches for p in b.column("position").to_pylist()]
+    assert len(set(positions)) == len(positions)
 
 
 def system(data: bytes) -> None:
@@ -227,7 +227,7 @@ def system(data: bytes) -> None:
     history = read_history(pa.Table.from_pylist(records, schema=CHANGE_SCHEMA))
     with suppress(CdcError):
         tables = log_tables(
-            history.living.values(), set(history.living), history.by_id.values(), history.by_id
+            history.existing.values(), set(history.existing), history.by_id.values(), history.by_id
         )
         assert set(history.by_id) <= set(tables.ids)
 
@@ -286,7 +286,7 @@ def _seal_entries(out: bytearray, at: int, stop: int) -> None:
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:
-    """Yield what stands behind lengths of two bytes."""
+    """Yield values with a length prefix of two bytes."""
     at = 0
     while at + 2 <= len(data):
         length = int.from_bytes(data[at : at + 2], "big")
@@ -331,7 +331,7 @@ def _key(payload: bytes) -> bytes:
 
 
 def _live(contributions: pa.RecordBatch) -> pa.RecordBatch:
-    """Show contributions of rows as rows that live."""
+    """Return contributions of rows as live rows."""
     count = contributions.num_rows
     return pa.RecordBatch.from_arrays(
         [

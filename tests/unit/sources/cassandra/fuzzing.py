@@ -32,7 +32,7 @@ _CODES = {name for name, _ in CODES.values()}
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """Flip, overwrite, cut, repeat or insert a few bytes."""
+    """Flip, overwrite, remove, repeat or insert a few bytes."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         at = rng.randrange(len(out) + 1)
@@ -55,7 +55,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def table_batches(seed: int) -> Iterator[tuple[UpdateDecoder, list[bytes]]]:
-    """Yield each table's decoder with damaged payloads of its changes, on and on."""
+    """Yield each table's decoder with corrupt payloads of its changes, endlessly."""
     rng = random.Random(seed)
     tables = []
     for variant in ("v7-plain", "v8-plain"):
@@ -74,7 +74,7 @@ def table_batches(seed: int) -> Iterator[tuple[UpdateDecoder, list[bytes]]]:
 
 
 def check_decoding(decoder: UpdateDecoder, payloads: list[bytes]) -> int:
-    """Decode damaged payloads and look at what comes out; return how many were refused."""
+    """Decode corrupt payloads and check the results; return how many were rejected."""
     result = decoder.decode(changes(payloads, generation=list(range(len(payloads)))), ())
     assert len(result.reasons) == len(result.undecodable) == len(set(result.undecodable))
     for reason in result.reasons:
@@ -89,7 +89,7 @@ def check_decoding(decoder: UpdateDecoder, payloads: list[bytes]) -> int:
 
 
 def check_segments(seed: int, rounds: int) -> None:
-    """Read damaged segments: something comes out of each, or a located reason."""
+    """Read corrupt segments: each yields changes, or a located reason."""
     rng = random.Random(seed)
     for variant, segment in (("v7-plain", 1795247392876), ("v7-encrypted", 1795247901843)):
         full = recording(variant)

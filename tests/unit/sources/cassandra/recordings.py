@@ -139,7 +139,7 @@ def decode_all(
     reasons: list[str] = []
     for table in sorted(set(changes["source_table"].to_pylist())):
         mine = changes.filter(pa.compute.equal(changes["source_table"], table)).combine_chunks()
-        # Generations tell which change a contribution is from.
+        # The generation carries the number of the change that a contribution is from.
         numbered = mine.set_column(
             mine.schema.get_field_index("generation"), "generation", pa.array(range(len(mine)))
         )
@@ -154,14 +154,14 @@ def decode_all(
 
 
 def contribution(row: Mapping[str, Any]) -> Contribution:
-    """Take an Arrow row of a contribution apart; its generation is left out."""
+    """Decode an Arrow row of a contribution; its generation is omitted."""
     return Contribution(
         row["key"], row["scope"], row["clustering"], row["clustering_end"], 0, read(row["state"])
     )
 
 
 def expected_contributions(update: Mapping[str, Any], schema: TableSchema) -> list[Contribution]:
-    """Turn an update as Cassandra's reader shows it into contributions."""
+    """Convert an update from Cassandra's reader to contributions."""
     key = bytes.fromhex(update["key"])
     found = []
     if deletion := update.get("partition_deletion"):
@@ -211,7 +211,7 @@ def comparable(schema: TableSchema, values: list[bytes | None]) -> bytes:
     return out[:end].tobytes()
 
 
-def _row(shown: Mapping[str, Any], schema: TableSchema, native: bytes) -> Row:
+def _row(recorded: Mapping[str, Any], schema: TableSchema, native: bytes) -> Row:
     ids = {column.name: column.id for column in (*schema.static, *schema.regular)}
     cells = [
         Cell(
@@ -224,15 +224,15 @@ def _row(shown: Mapping[str, Any], schema: TableSchema, native: bytes) -> Row:
             ttl=ttl,
             end=NEVER if end is None else end,
         )
-        for name, time, ttl, end, path, value in shown["cells"]
+        for name, time, ttl, end, path, value in recorded["cells"]
     ]
     cells += [
         Cell(column=ids[name], time=time, end=end, complex_deletion=True)
-        for name, (time, end) in shown.get("complex_deletions", ())
+        for name, (time, end) in recorded.get("complex_deletions", ())
     ]
     liveness = None
-    if "liveness" in shown:
-        time, ttl, end = shown["liveness"]
+    if "liveness" in recorded:
+        time, ttl, end = recorded["liveness"]
         liveness = Liveness(time, ttl, NEVER if end is None else end)
-    deletion = tuple(shown["deletion"]) if "deletion" in shown else None
+    deletion = tuple(recorded["deletion"]) if "deletion" in recorded else None
     return Row(liveness, deletion, native, tuple(sorted(cells, key=lambda cell: cell.place)))

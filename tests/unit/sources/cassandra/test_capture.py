@@ -46,7 +46,7 @@ EVERYTHING = ReadLimit(bytes=1 << 40)
 
 
 def write(number: int) -> bytes:
-    """A mutation that can be told from others."""
+    """A mutation that is distinguishable from others."""
     row = Row(Liveness(number + 1), None, b"", (Cell(1, number + 1, number.to_bytes(4, "big")),))
     return mutation(UpdateWriter(PLAIN).write(number.to_bytes(4, "big"), [row]))
 
@@ -113,7 +113,7 @@ def test_earliest_offset_comes_before_everything(log: LogFolder) -> None:
 
 
 @pytest.mark.covers("CAS-READ-06", "CAS-D3X-02")
-def test_growing_segment_is_read_only_as_far_as_its_index_says(log: LogFolder) -> None:
+def test_growing_segment_is_read_only_up_to_its_index(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2, 2)
     ends = ends_of(sections)
     put(log, 1, sections, end=ends[0], completed=False)
@@ -131,7 +131,7 @@ def test_growing_segment_is_read_only_as_far_as_its_index_says(log: LogFolder) -
     assert offset[HOST] == {"v": 1, "floor": 0, "done": [[1, 1]], "open": {}}
 
 
-def test_index_cut_off_in_a_number_reads_less_never_more(log: LogFolder) -> None:
+def test_index_truncated_in_a_number_reads_less_never_more(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2)
     ends = ends_of(sections)
     put(log, 1, sections, end=ends[0] + 1, completed=False)
@@ -141,7 +141,7 @@ def test_index_cut_off_in_a_number_reads_less_never_more(log: LogFolder) -> None
 
 
 @pytest.mark.covers("CAS-C40-04", "CAS-C40-02")
-def test_length_that_a_crash_leaves_in_the_index_is_no_bound_and_no_damage(log: LogFolder) -> None:
+def test_length_that_a_crash_leaves_in_the_index_is_neither_a_bound_nor_damage(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2)
     put(log, 1, sections, end=ends_of(sections)[0], completed=False)
     _, offset = read_all(log, TABLES)
@@ -156,7 +156,7 @@ def test_length_that_a_crash_leaves_in_the_index_is_no_bound_and_no_damage(log: 
     assert keys(read_all(log, TABLES, offset)[0]) == []
 
 
-def test_segment_without_index_is_left_until_it_gets_one(log: LogFolder) -> None:
+def test_segment_without_index_is_read_once_it_has_one(log: LogFolder) -> None:
     put(log, 1, sections_of(0, 1), completed=False)
     put(log, 2, sections_of(10, 1))
     records, offset = read_all(log, TABLES)
@@ -195,7 +195,7 @@ def test_reading_beyond_the_index_is_an_option(log: LogFolder) -> None:
     assert set(offset[HOST]["open"]) == {"1", "2"}
 
 
-def test_segment_made_a_moment_ago_is_all_zeros_and_nothing_yet(log: LogFolder) -> None:
+def test_newly_created_segment_is_all_zeros_and_has_no_changes_yet(log: LogFolder) -> None:
     put_segment(Path(log.path), 1, bytes(8192), end=0, completed=False)
     records, offset = read_all(log, TABLES)
     assert keys(records) == []
@@ -215,7 +215,7 @@ def test_segments_of_cassandra_3_are_read_whole_in_whatever_order_they_arrive(lo
 
 
 @pytest.mark.covers("CAS-D3X-04")
-def test_each_node_has_its_own_place(tmp_path: Path) -> None:
+def test_each_node_has_its_own_position(tmp_path: Path) -> None:
     log = LogFolder(str(tmp_path))
     put_segment(tmp_path / "a", 1, segment(1, sections_of(0, 2)))
     put_segment(tmp_path / "b", 1, segment(1, sections_of(10, 2)))
@@ -257,7 +257,7 @@ def test_batches_of_any_size_read_each_change_once(
     assert offset == head(log)
 
 
-def test_batch_stops_at_the_head_that_was_asked_for(log: LogFolder) -> None:
+def test_batch_stops_at_the_given_head(log: LogFolder) -> None:
     sections = sections_of(0, 2, 2)
     put(log, 1, sections, end=ends_of(sections)[0], completed=False)
     early = head(log)
@@ -271,7 +271,7 @@ def test_batch_stops_at_the_head_that_was_asked_for(log: LogFolder) -> None:
     assert len(_read(plan.partitions)) == 2
 
 
-def test_large_segment_is_cut_into_several_partitions(
+def test_large_segment_is_split_into_several_partitions(
     log: LogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.commit_log.capture._SLICE_BYTES", 300)
@@ -282,7 +282,7 @@ def test_large_segment_is_cut_into_several_partitions(
     assert _read(pickle.loads(pickle.dumps(parts))) == list(range(24))
 
 
-def test_position_inside_a_section_is_gone_on_from(log: LogFolder) -> None:
+def test_capture_resumes_from_a_position_inside_a_section(log: LogFolder) -> None:
     put(log, 1, sections_of(0, 3))
     records, _ = read_all(log, TABLES)
     second = Position.unpack(records["position"][1].as_py())
@@ -290,7 +290,7 @@ def test_position_inside_a_section_is_gone_on_from(log: LogFolder) -> None:
     assert keys(read_all(log, TABLES, offset)[0]) == [2]
 
 
-def test_segment_that_was_read_in_part_and_is_gone_is_a_lost_position(log: LogFolder) -> None:
+def test_segment_deleted_after_a_partial_read_is_a_lost_position(log: LogFolder) -> None:
     sections = sections_of(0, 1, 1)
     path = put(log, 1, sections, end=ends_of(sections)[0], completed=False)
     _, offset = read_all(log, TABLES)
@@ -300,7 +300,7 @@ def test_segment_that_was_read_in_part_and_is_gone_is_a_lost_position(log: LogFo
         plan_segments(log, TABLES, offset, head(log), EVERYTHING)
 
 
-def test_segment_that_the_head_saw_and_is_gone_is_a_lost_position(log: LogFolder) -> None:
+def test_deleted_segment_of_the_head_is_a_lost_position(log: LogFolder) -> None:
     path = put(log, 1, sections_of(0, 1))
     put(log, 2, sections_of(10, 1))
     seen = head(log)
@@ -322,7 +322,7 @@ def test_folder_that_vanished_is_remarked_on_until_its_node_is_forgotten(tmp_pat
     shutil.rmtree(theirs.path)
     put(ours, 2, sections_of(10, 1))
     (remark,) = lag(nodes, offset).remarks
-    assert "node host-b has no folder" in remark
+    assert "node host-b no longer has a folder" in remark
     with pytest.raises(PositionLost, match="offsets forget"):
         plan_segments(nodes, TABLES, offset, head(nodes), EVERYTHING)
 
@@ -331,7 +331,7 @@ def test_folder_that_vanished_is_remarked_on_until_its_node_is_forgotten(tmp_pat
     assert keys(read_all(nodes, TABLES, left)[0]) == [10]
 
 
-def test_empty_folder_is_of_a_node_whose_segments_were_all_cleaned_away(tmp_path: Path) -> None:
+def test_empty_folder_is_of_a_node_whose_segments_were_all_removed(tmp_path: Path) -> None:
     nodes, host = LogFolder(str(tmp_path)), LogFolder(str(tmp_path / "host-a"), "host-a")
     Path(host.path).mkdir()
     path = put(host, 1, sections_of(0, 1))
@@ -343,7 +343,7 @@ def test_empty_folder_is_of_a_node_whose_segments_were_all_cleaned_away(tmp_path
 
 
 @pytest.mark.covers("CAS-C40-03")
-def test_segment_that_is_gone_when_it_is_read_is_a_lost_position(log: LogFolder) -> None:
+def test_segment_deleted_before_its_read_is_a_lost_position(log: LogFolder) -> None:
     path = put(log, 1, sections_of(0, 1))
     plan = plan_segments(log, TABLES, None, head(log), EVERYTHING)
     path.unlink()
@@ -361,7 +361,7 @@ def test_segments_that_were_read_may_be_deleted(log: LogFolder) -> None:
     assert keys(read_all(log, TABLES, offset)[0]) == [30]
 
 
-def test_offset_of_another_form_is_refused(log: LogFolder) -> None:
+def test_malformed_offset_is_rejected(log: LogFolder) -> None:
     wrong: Offset = {HOST: {"v": 1, "segment": 5}}
     with pytest.raises(ConfigurationError):
         validate_offset(wrong)
@@ -369,7 +369,7 @@ def test_offset_of_another_form_is_refused(log: LogFolder) -> None:
         plan_segments(log, TABLES, wrong, {}, EVERYTHING)
 
 
-def test_change_stands_at_the_end_of_its_entry(log: LogFolder) -> None:
+def test_position_of_a_change_is_the_end_of_its_entry(log: LogFolder) -> None:
     sections = sections_of(0, 1, 1)
     put(log, 7, sections)
     records, _ = read_all(log, TABLES)

@@ -32,7 +32,7 @@ class Session:
         ([r"system_orders\.lines", r"shop\.orders"], [], ["shop.orders", "system_orders.lines"]),
     ],
 )
-def test_keyspaces_whose_names_begin_as_cassandras_own_are_the_users(
+def test_keyspaces_with_a_system_prefix_are_the_users(
     patterns: list[str], exclude: list[str], found: list[str]
 ) -> None:
     session: Any = Session()
@@ -40,15 +40,15 @@ def test_keyspaces_whose_names_begin_as_cassandras_own_are_the_users(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "message"),
     [
-        (r"system\.local", "tables of Cassandra's own"),
+        (r"system\.local", "matches system tables"),
         (r"shop\.by_day", "a materialized view"),
         (r"shop\.order", r"no table matches .*Did you mean shop\.orders\?"),
-        (r"shop.(", "no regular expression"),
+        (r"shop.(", "not a valid regular expression"),
     ],
 )
-def test_what_a_pattern_names_instead_is_told(pattern: str, told: str) -> None:
+def test_errors_describe_what_a_pattern_matches_instead(pattern: str, message: str) -> None:
     session: Any = Session()
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         matching_tables(session, [r"shop\.orders", pattern])

@@ -34,7 +34,7 @@ def _levels(findings: list[Finding], subject: str) -> list[str]:
         (12, False, "error", "the oldest segments are being deleted"),
     ],
 )
-def test_a_full_cdc_raw_is_told_before_and_when_writes_fail(
+def test_a_full_cdc_raw_is_reported_before_and_when_writes_fail(
     tmp_path: Path, used: int, blocks: bool, level: str, words: str
 ) -> None:
     for number in range(used):
@@ -131,36 +131,36 @@ def _segments(folder: Path, age_seconds: float = 0.0) -> None:
     os.utime(index, (2_000_000_000 - age_seconds, 2_000_000_000 - age_seconds))
 
 
-def _told(tmp_path: Path, members: dict[str, str], node: str = "") -> list[tuple[str, str]]:
+def _findings(tmp_path: Path, members: dict[str, str], node: str = "") -> list[tuple[str, str]]:
     findings = list(check_nodes(CassandraOptions(cdc_raw=str(tmp_path), node=node), members))
     assert all(f.level == "warning" and f.remedy for f in findings)
     return [(f.subject, f.message) for f in findings]
 
 
-def test_every_node_has_a_folder_or_is_told_of(tmp_path: Path) -> None:
+def test_every_node_without_a_folder_is_reported(tmp_path: Path) -> None:
     _segments(tmp_path / "id-a")
-    ((subject, message),) = _told(tmp_path, MEMBERS)
+    ((subject, message),) = _findings(tmp_path, MEMBERS)
     assert subject == "node 10.0.0.2" and "no folder id-b" in message
 
     _segments(tmp_path / "id-b")
-    assert _told(tmp_path, MEMBERS) == []
+    assert _findings(tmp_path, MEMBERS) == []
 
 
-def test_a_folder_of_a_node_that_left_is_told_of(tmp_path: Path) -> None:
+def test_a_folder_of_a_node_that_left_is_reported(tmp_path: Path) -> None:
     for host_id in (*MEMBERS, "id-c"):
         _segments(tmp_path / host_id)
-    assert [subject for subject, _ in _told(tmp_path, MEMBERS)] == ["node id-c"]
+    assert [subject for subject, _ in _findings(tmp_path, MEMBERS)] == ["node id-c"]
 
 
-def test_a_node_that_is_silent_for_long_is_told_of(tmp_path: Path) -> None:
+def test_a_node_without_new_segments_is_reported(tmp_path: Path) -> None:
     _segments(tmp_path / "id-a")
     _segments(tmp_path / "id-b", SILENT_SECONDS + 3600)
-    ((subject, message),) = _told(tmp_path, MEMBERS)
+    ((subject, message),) = _findings(tmp_path, MEMBERS)
     assert (subject, "25 hours older" in message) == ("node 10.0.0.2", True)
 
 
 def test_segments_of_one_node_alone_are_of_the_only_node_or_the_named_one(tmp_path: Path) -> None:
     (tmp_path / "CommitLog-7-1_cdc.idx").write_text("7")
-    assert _told(tmp_path, {"id-a": "10.0.0.1"}) == []
-    assert _told(tmp_path, {"id-a": "10.0.0.1"}, node="id-a") == []
-    assert [subject for subject, _ in _told(tmp_path, MEMBERS, node="id-a")] == ["node 10.0.0.2"]
+    assert _findings(tmp_path, {"id-a": "10.0.0.1"}) == []
+    assert _findings(tmp_path, {"id-a": "10.0.0.1"}, node="id-a") == []
+    assert [subject for subject, _ in _findings(tmp_path, MEMBERS, node="id-a")] == ["node 10.0.0.2"]

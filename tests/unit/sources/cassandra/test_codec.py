@@ -45,7 +45,7 @@ def _follow(*tables: TableSchema) -> list[dict[str, int]]:
     return found
 
 
-def test_columns_keep_their_ids_when_others_come_and_go() -> None:
+def test_columns_keep_their_ids_when_others_are_added_and_dropped() -> None:
     first, later = _follow(_table(), _table("ALTER TABLE k.t ADD aa int", DROP_A))
     assert (later["b"], later["s"]) == (first["b"], first["s"])
     assert later["aa"] > max(first.values())
@@ -57,7 +57,7 @@ def test_a_column_that_was_dropped_and_came_back_is_a_new_one() -> None:
     assert again == later
 
 
-def test_ids_of_columns_that_are_gone_are_not_given_again() -> None:
+def test_ids_of_removed_columns_are_not_reused() -> None:
     drop = "ALTER TABLE k.t DROP s USING TIMESTAMP 5"
     first, _, _, later = _follow(
         _table(), _table(drop), _table(drop), _table(drop, "ALTER TABLE k.t ADD z int")
@@ -74,13 +74,13 @@ def test_a_schema_from_before_the_last_merge_is_not_followed(later: tuple[str, .
     assert recall_codec(_table(*later), memory).remember() == memory
 
 
-def test_a_table_made_anew_shares_no_id_with_the_old_one() -> None:
+def test_a_re_created_table_shares_no_id_with_the_old_one() -> None:
     old, new = _follow(_table(), replace(_table(), id="0" * 32))
     assert not set(old.values()) & set(new.values())
 
 
-def test_what_settles_a_row_passes_over_columns_that_were_dropped() -> None:
-    """A state keeps the cells of a column that is gone."""
+def test_the_re_read_of_a_row_skips_dropped_columns() -> None:
+    """A state keeps the cells of a dropped column."""
     codec = recall_codec(_table(DROP_A), recall_codec(_table(), None).remember())
     ids = _ids(recall_codec(_table(), None))
     cells = tuple(Cell(ids[name], CELL_TOMBSTONE, 0, 7, 8, b"", b"") for name in ("a", "b"))
@@ -101,13 +101,13 @@ def test_a_codec_travels_to_executors(rules: str) -> None:
 
 
 def _killed(table: TableSchema, memory: dict[str, Any] | None) -> tuple[dict[str, int], dict[str, Any]]:
-    """Begin a merge and end before its commit; return its column ids, and what the mirror remembers then."""
+    """Start a merge and stop before its commit; return its column ids, and the mirror's memory then."""
     codec = recall_codec(table, memory)
     return _ids(codec), json.loads(json.dumps(codec.reserve(memory) or memory))
 
 
 def test_ids_of_a_merge_that_was_killed_are_not_given_to_other_columns() -> None:
-    """What it wrote beside the mirror names columns by them; ``aa`` sorts before ``z``."""
+    """The tables next to the mirror have columns by these ids; ``aa`` sorts before ``z``."""
     add_z, add_aa = "ALTER TABLE k.t ADD z int", "ALTER TABLE k.t ADD aa int"
     memory = recall_codec(_table(), None).remember()
     killed, memory = _killed(_table(add_z), memory)
@@ -190,7 +190,7 @@ def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tupl
         if what == "reserved":
             continue
         stay = {n: i for n, i in fitted.items() if n in identity and n not in codec.drift.replaced}
-        assert stay.items() <= identity.items(), "a column keeps what was made for another one"
+        assert stay.items() <= identity.items(), "a column keeps the id of another one"
         fitted = dict(identity)
         for name, column_id in _ids(codec).items():
             assert owners.setdefault(column_id, identity[name]) == identity[name]
@@ -199,5 +199,5 @@ def test_an_id_is_of_one_column_and_a_mirrors_column_of_one_too(steps: list[tupl
 
 
 def _renewed(number: int, columns: set[str]) -> str:
-    shown = ", ".join(f"{name} int" for name in ["p", *sorted(columns)])
-    return f"CREATE TABLE k.t ({shown}, PRIMARY KEY (p)) WITH ID = {UUID(int=number)};"
+    columns_text = ", ".join(f"{name} int" for name in ["p", *sorted(columns)])
+    return f"CREATE TABLE k.t ({columns_text}, PRIMARY KEY (p)) WITH ID = {UUID(int=number)};"

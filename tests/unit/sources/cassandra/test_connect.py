@@ -10,56 +10,56 @@ from cassandra.cluster import NoHostAvailable
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.cql.driver.connect import contact_points, open_session, translated
-from tests.unit.sources.cassandra.driver_options import asked_of_the_driver
+from tests.unit.sources.cassandra.driver_options import driver_arguments
 
 
 @pytest.mark.covers("CAS-CFG-05", "CAS-CFG-06")
 def test_contact_points_and_port_are_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = asked_of_the_driver({"host": "db1, db2 ,db3,", "port": "9142"}, monkeypatch)
-    assert (asked["contact_points"], asked["port"]) == (["db1", "db2", "db3"], 9142)
-    asked = asked_of_the_driver({"host": "db1"}, monkeypatch)
-    assert (asked["contact_points"], asked["port"]) == (["db1"], 9042)
+    arguments = driver_arguments({"host": "db1, db2 ,db3,", "port": "9142"}, monkeypatch)
+    assert (arguments["contact_points"], arguments["port"]) == (["db1", "db2", "db3"], 9142)
+    arguments = driver_arguments({"host": "db1"}, monkeypatch)
+    assert (arguments["contact_points"], arguments["port"]) == (["db1"], 9042)
     assert contact_points({}) == ["127.0.0.1"]
 
 
 def test_login_and_password_are_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = asked_of_the_driver({"host": "db1", "login": "me", "password": "s3cret"}, monkeypatch)
-    provider = asked["auth_provider"]
+    arguments = driver_arguments({"host": "db1", "login": "me", "password": "s3cret"}, monkeypatch)
+    provider = arguments["auth_provider"]
     assert (provider.username, provider.password) == ("me", "s3cret")
-    assert "auth_provider" not in asked_of_the_driver({"host": "db1"}, monkeypatch)
+    assert "auth_provider" not in driver_arguments({"host": "db1"}, monkeypatch)
 
 
 @pytest.mark.covers("CAS-CFG-09")
 @pytest.mark.parametrize("check", [True, False])
-def test_tls_is_on_when_asked_for(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+def test_tls_is_on_if_enabled(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
     extra = {"tls": True, "tls_check_hostname": check}
-    context = asked_of_the_driver({"host": "db1", "extra": extra}, monkeypatch)["ssl_context"]
+    context = driver_arguments({"host": "db1", "extra": extra}, monkeypatch)["ssl_context"]
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, check)
     for off in ({}, {"tls": False}):
-        assert "ssl_context" not in asked_of_the_driver({"host": "db1", "extra": off}, monkeypatch)
+        assert "ssl_context" not in driver_arguments({"host": "db1", "extra": off}, monkeypatch)
 
 
-def test_tls_files_that_can_not_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_tls_files_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"tls": True, "tls_ca_file": "/nowhere.pem"}
     with pytest.raises(ConfigurationError, match="TLS files can't be used"):
         open_session({"host": "db1", "extra": extra}, timeout_seconds=3)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (
             Unavailable("no", consistency=5, required_replicas=2, alive_replicas=1),
             "more replicas than are up",
         ),
-        (ReadTimeout("late", consistency=5, required_responses=2), "no answer from the replicas in time"),
-        (ReadFailure("tombstones", consistency=5), "failed on replicas that answered"),
-        (OperationTimedOut(), "got no answer"),
+        (ReadTimeout("late", consistency=5, required_responses=2), "no response from the replicas in time"),
+        (ReadFailure("tombstones", consistency=5), "failed on replicas that responded"),
+        (OperationTimedOut(), "got no response"),
     ],
 )
-def test_what_replicas_did_not_do_is_told_with_what_helps(error: Exception, told: str) -> None:
+def test_failures_of_replicas_are_reported_with_a_remedy(error: Exception, message: str) -> None:
     found = translated(NoHostAvailable("none", {"db1": error}), "reading shop.orders")
     assert isinstance(found, TransientError)
     assert "reading shop.orders " in str(found)
-    assert told in str(found)
+    assert message in str(found)
     assert found.remedy

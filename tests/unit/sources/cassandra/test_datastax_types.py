@@ -29,7 +29,7 @@ def one(keys: pa.Array, values: pa.Array) -> pa.MapArray:
 def test_dates_beyond_pythons_are_keys_as_javas_text(
     key_type: CqlType, keys: pa.Array, texts: list[str]
 ) -> None:
-    shown = EventTypes("shop").array(
+    converted = EventTypes("shop").array(
         one(keys, pa.array([1] * len(keys), pa.int32())), CqlType("map", (key_type, CqlType("int")))
     )
-    assert [key for key, _ in shown.to_pylist()[0]] == texts
+    assert [key for key, _ in converted.to_pylist()[0]] == texts

@@ -14,10 +14,10 @@ shop.items=CommitLog-7-1795247392875.log\:40
 """
 
 
-def test_a_capture_goes_on_with_the_oldest_segment_of_all_tables() -> None:
+def test_a_capture_resumes_from_the_oldest_segment_of_all_tables() -> None:
     offset, remarks = position_of(FILE)
     assert offset.position(1795247392874) == WHOLE
-    assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their begin"
+    assert offset.position(1795247392875) == offset.position(1795247392880) == 0, "read from their start"
     assert len(remarks) == 2
     assert "shop.items at segment 1795247392875, others up to 1795247392880" in remarks[1]
     assert is_debeziums(FILE)
@@ -25,12 +25,12 @@ def test_a_capture_goes_on_with_the_oldest_segment_of_all_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        (b"shop.orders=\\:-1\n", "the place of shop.orders can't be read"),
-        (b"# nothing\n", "the file tells no place"),
+        (b"shop.orders=\\:-1\n", "invalid position of shop.orders"),
+        (b"# nothing\n", "the file has no position"),
     ],
 )
-def test_other_files_are_refused(content: bytes, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_other_files_are_rejected(content: bytes, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         position_of(content)

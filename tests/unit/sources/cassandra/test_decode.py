@@ -1,4 +1,4 @@
-"""Decoding of updates and snapshot rows, against a writer made from the reference."""
+"""Decoding of updates and snapshot rows, against a writer by the reference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.unit.sources.cassandra.updates import (
     SHUFFLED,
     WIDE,
     DrawnUpdate,
-    shown,
+    sorted_cells,
     table,
     updates,
 )
@@ -102,13 +102,13 @@ def _expected(drawn: DrawnUpdate) -> list[Contribution]:
             Contribution(drawn.key, PARTITION_DELETION, b"", None, 0, Row(deletion=drawn.partition_deletion))
         )
     if drawn.static:
-        found.append(Contribution(drawn.key, STATIC, b"", None, 0, shown(drawn.static)))
+        found.append(Contribution(drawn.key, STATIC, b"", None, 0, sorted_cells(drawn.static)))
     lower = b""
     for item in drawn.items:
         if isinstance(item, Row):
             if item.liveness or item.deletion or item.cells:
                 place = comparable(drawn.table, split_clustering(item.clustering))
-                found.append(Contribution(drawn.key, ROW, place, None, 0, shown(item)))
+                found.append(Contribution(drawn.key, ROW, place, None, 0, sorted_cells(item)))
             continue
         bound = comparable(drawn.table, list(item.values))
         if item.kind in (5, 6, 7) and item.values:
@@ -122,7 +122,7 @@ def _expected(drawn: DrawnUpdate) -> list[Contribution]:
 
 @settings(max_examples=400)
 @given(st.data(), st.sampled_from((6, 7, 8)), st.booleans(), st.booleans())
-def test_what_was_written_comes_out(data: st.DataObject, version: int, borrow: bool, list_all: bool) -> None:
+def test_written_updates_are_decoded(data: st.DataObject, version: int, borrow: bool, list_all: bool) -> None:
     drawn = data.draw(updates(version))
     writer = UpdateWriter(drawn.table, drawn.stats, borrow, list_all)
     update = writer.write(
@@ -138,7 +138,7 @@ def test_what_was_written_comes_out(data: st.DataObject, version: int, borrow: b
 
 @settings(max_examples=60)
 @given(st.data(), st.lists(st.integers(0, 89), unique=True))
-def test_more_than_64_columns_are_told_by_indexes_of_those_there_or_missing(
+def test_more_than_64_columns_are_encoded_by_indexes_of_present_or_missing_ones(
     data: st.DataObject, there: list[int]
 ) -> None:
     names = sorted(column.name for column in WIDE.regular)
@@ -148,7 +148,7 @@ def test_more_than_64_columns_are_told_by_indexes_of_those_there_or_missing(
 
     (found,) = decoded(WIDE, _payload(UpdateWriter(WIDE, list_all=True).write(KEY, [row])))
 
-    assert found.row == shown(row)
+    assert found.row == sorted_cells(row)
 
 
 def test_cells_are_ordered_by_column_id_then_path_whatever_the_order_of_the_log() -> None:
@@ -188,7 +188,7 @@ def test_row_key_value_of_any_length_is_kept() -> None:
 
 
 @pytest.mark.covers("CAS-SCHEMA-04")
-def test_cells_of_a_dropped_column_are_read_and_left_out() -> None:
+def test_cells_of_a_dropped_column_are_parsed_and_skipped() -> None:
     gone = table("t", "p id int\nr a int\nr b text\nr m map<int, text>", 0x21)
     old = {c.name: c for c in gone.regular}
     dropped = {n: DroppedColumn(n, "regular", old[n].type, 100) for n in ("b", "m")}
@@ -206,7 +206,7 @@ def test_cells_of_a_dropped_column_are_read_and_left_out() -> None:
     assert found.row == Row(Liveness(50), None, b"", cells[:1])
 
 
-def test_column_that_was_dropped_and_added_again_keeps_only_what_was_written_since() -> None:
+def test_column_that_was_dropped_and_added_again_has_only_later_writes() -> None:
     schema = table("t", "p id int\nr a int\nr m map<int, text>", 0x22)
     ids = {c.name: c.id for c in schema.regular}
     dropped = {c.name: DroppedColumn(c.name, "regular", c.type, 100) for c in schema.regular}
@@ -229,7 +229,7 @@ def test_column_that_was_dropped_and_added_again_keeps_only_what_was_written_sin
     assert [c.row for c in found] == [row(101)]
 
 
-def test_row_that_says_nothing_makes_no_contribution() -> None:
+def test_empty_row_has_no_contribution() -> None:
     row = Row(None, None, join_clustering([b"\0" * 8, b"x"]), ())
     assert decoded(RICH, _payload(UpdateWriter(RICH).write(KEY, [row]))) == []
 
@@ -262,7 +262,7 @@ def test_adjoining_range_deletions_share_a_boundary() -> None:
     assert (second.clustering, second.clustering_end, second.row.deletion) == (bound, None, two)
 
 
-def test_fences_give_each_change_the_generation_of_its_place_in_its_own_origin() -> None:
+def test_fences_give_each_change_the_generation_of_its_position_in_its_own_origin() -> None:
     payload = _payload(UpdateWriter(PLAIN).write(KEY, [Row(Liveness(5))]))
     places = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 3)]
     batch = changes(
@@ -278,7 +278,7 @@ def test_fences_give_each_change_the_generation_of_its_place_in_its_own_origin()
     assert result.contributions["generation"].to_pylist() == [0, 0, 2, 0, 5]
 
 
-def test_node_without_a_record_of_the_newest_fence_is_judged_by_when_its_segments_were_begun() -> None:
+def test_node_without_a_record_of_the_newest_fence_is_evaluated_by_the_creation_of_its_segments() -> None:
     payload = _payload(UpdateWriter(PLAIN).write(KEY, [Row(Liveness(5))]))
     noon_ms = 1_795_000_000_000
     segments = [("b", 0), ("b", 60_000), ("b", 60_001), ("a", 60_001), ("", 0)]
@@ -309,7 +309,7 @@ def test_node_without_a_record_of_the_newest_fence_is_judged_by_when_its_segment
         (lambda p: p[:22] + b"\x12" + p[23:], "bad-flags"),
     ],
 )
-def test_broken_payload_is_left_out_with_a_code(change: Any, code: str) -> None:
+def test_malformed_payload_is_skipped_with_a_code(change: Any, code: str) -> None:
     sound = _payload(
         UpdateWriter(PLAIN).write(KEY, [Row(Liveness(5), None, b"", (Cell(1, 6, b"\0\0\0\1"),))])
     )
@@ -333,7 +333,7 @@ def test_reason_names_the_unknown_column() -> None:
         (Row(None, None, b"", (Cell(1, 5, tombstone=True, end=0x80000000),)), 6),
     ],
 )
-def test_times_that_a_version_cannot_hold_are_refused(row: Row, version: int) -> None:
+def test_times_out_of_a_versions_range_are_rejected(row: Row, version: int) -> None:
     payload = _payload(UpdateWriter(PLAIN).write(KEY, [row]), version)
     assert refused(PLAIN, payload).startswith("bad-expiry: ")
 
@@ -355,13 +355,13 @@ def test_deletion_times_are_unsigned_in_version_8() -> None:
         [Marker(1, (b"\0" * 8, b"x", b"y"), opens=(5, 6))],
     ],
 )
-def test_markers_that_do_not_pair_are_refused(items: list[Marker]) -> None:
+def test_unpaired_markers_are_rejected(items: list[Marker]) -> None:
     assert refused(RICH, _payload(UpdateWriter(RICH).write(KEY, items))).startswith(
         ("bad-marker", "truncated")
     )
 
 
-def test_clustering_value_of_a_wrong_length_is_refused_and_the_others_land() -> None:
+def test_clustering_value_of_a_wrong_length_is_rejected_and_others_are_decoded() -> None:
     schema = table("t", "p id int\nc k smallint\nr a int", 0x23)
     rows = [Row(Liveness(5), None, join_clustering([value])) for value in (b"\0\1", b"\0\1\2")]
     sound, broken = (_payload(UpdateWriter(schema).write(KEY, [row])) for row in rows)
@@ -375,21 +375,21 @@ def test_clustering_value_of_a_wrong_length_is_refused_and_the_others_land() -> 
     ] * 2
 
 
-def test_two_cells_of_one_path_are_refused() -> None:
+def test_two_cells_of_one_path_are_rejected() -> None:
     ids = {c.name: c.id for c in SHUFFLED.regular}
     cells = tuple(Cell(ids["b"], time, path=b"\0\0\0\1") for time in (1, 2))
     row = Row(None, None, join_clustering([b"\0\0\0\x07"]), cells)
     assert refused(SHUFFLED, _payload(UpdateWriter(SHUFFLED).write(KEY, [row]))).startswith("duplicate-cell")
 
 
-def test_shadowable_deletions_of_old_views_are_refused() -> None:
+def test_shadowable_deletions_of_old_views_are_rejected() -> None:
     head = bytes.fromhex(PLAIN.id) + vbytes(KEY) + b"\x10" + Stats().header() + uvint(0) + uvint(1)
     assert refused(PLAIN, _payload(head + b"\xb0\x02" + Stats().deletion((5, 6)) + b"\x01")).startswith(
         "shadow"
     )
 
 
-def test_nothing_comes_of_no_changes() -> None:
+def test_no_changes_yield_no_contributions() -> None:
     result = decode_updates(PLAIN, changes([]), [Fence(1, "", b"", 1)])
     assert result.contributions.num_rows == 0
     assert result.contributions.schema == CONTRIBUTION_SCHEMA
@@ -422,17 +422,17 @@ def _snapshot(schema: TableSchema, row: Row, *, static: bool = False) -> bytes:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_snapshot_row_comes_out_with_the_ids_of_the_schema(data: st.DataObject) -> None:
+def test_snapshot_row_has_the_ids_of_the_schema(data: st.DataObject) -> None:
     drawn = data.draw(updates(8))
     for item in drawn.items:
         if isinstance(item, Row):
             row = replace(item, liveness=item.liveness or Reading(77))
             (found,) = decoded(drawn.table, _snapshot(drawn.table, row))
             place = comparable(drawn.table, split_clustering(row.clustering))
-            assert found == Contribution(KEY, ROW, place, None, 0, shown(row))
+            assert found == Contribution(KEY, ROW, place, None, 0, sorted_cells(row))
     if drawn.static:
         found_static = decoded(drawn.table, _snapshot(drawn.table, drawn.static, static=True))
-        assert [c.row for c in found_static] == ([shown(drawn.static)] if drawn.static.cells else [])
+        assert [c.row for c in found_static] == ([sorted_cells(drawn.static)] if drawn.static.cells else [])
 
 
 def test_snapshot_row_of_an_earlier_schema_loses_its_dropped_columns_only() -> None:
@@ -449,7 +449,7 @@ def test_snapshot_row_of_an_earlier_schema_loses_its_dropped_columns_only() -> N
     assert found.row == Row(Reading(50), None, b"", (Cell(7, 50, b"\0\0\0\2"),))
 
 
-def test_broken_snapshot_rows_are_refused() -> None:
+def test_malformed_snapshot_rows_are_rejected() -> None:
     row = Row(Liveness(5), None, b"", (Cell(1, 5, b"\0\0\0\1"),))
     sound = _snapshot(PLAIN, row)
     assert len(decoded(PLAIN, sound)) == 1

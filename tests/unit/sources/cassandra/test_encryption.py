@@ -24,7 +24,7 @@ from airflow_cdc_provider.sources.base import Plan, ReadLimit
 from airflow_cdc_provider.sources.cassandra.commit_log.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, open_keys
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
-    Damage,
+    CorruptRange,
     plain_sections,
     walk_sections,
 )
@@ -76,7 +76,7 @@ def encrypted(**parameters: Any) -> bytes:
     return segment(ID, MUTATIONS, parameters={**PARAMETERS, **parameters}, compress=encrypt)
 
 
-def read(path: Path, keys: Keys | None) -> list[bytes | Damage]:
+def read(path: Path, keys: Keys | None) -> list[bytes | CorruptRange]:
     with SegmentBytes(str(path)) as source:
         descriptor = read_descriptor(source.read(0, 1 << 17), str(path))
         chain = walk_sections(source, descriptor, complete=True)
@@ -86,13 +86,13 @@ def read(path: Path, keys: Keys | None) -> list[bytes | Damage]:
 PLAIN = [b"".join(map(entry, mutations)) for mutations in MUTATIONS]
 
 
-def test_sections_of_several_blocks_are_put_together(tmp_path: Path) -> None:
+def test_sections_of_several_blocks_are_joined(tmp_path: Path) -> None:
     assert len(PLAIN[0]) > 4 * 65536
     assert read(put(tmp_path, encrypted()), KEYS) == PLAIN
 
 
 @pytest.mark.parametrize("place", ["padding", "length of a block", "length of what it holds"])
-def test_a_damaged_block_costs_its_section_alone(tmp_path: Path, place: str) -> None:
+def test_a_corrupt_block_costs_only_its_section(tmp_path: Path, place: str) -> None:
     data = bytearray(encrypted())
     begin = len(segment(ID, [], parameters=PARAMETERS)) + 8 + 4
     length = int.from_bytes(data[begin : begin + 4], "big")
@@ -101,13 +101,13 @@ def test_a_damaged_block_costs_its_section_alone(tmp_path: Path, place: str) -> 
 
     first, empty, last = read(put(tmp_path, bytes(data)), KEYS)
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, CorruptRange)
     assert code(first.reason) == "section-unreadable"
     assert [empty, last] == PLAIN[1:]
-    plan(LogFolder(str(tmp_path), keys=KEYS))  # a damaged block is not taken for a wrong key
+    plan(LogFolder(str(tmp_path), keys=KEYS))  # a corrupt block doesn't count as a wrong key
 
 
-def test_a_damaged_byte_that_decrypts_is_left_to_the_checksums_of_entries(tmp_path: Path) -> None:
+def test_a_corrupt_byte_that_decrypts_is_detected_by_the_checksums_of_entries(tmp_path: Path) -> None:
     data = bytearray(encrypted())
     data[len(segment(ID, [], parameters=PARAMETERS)) + 600] ^= 0x40
     first, *rest = read(put(tmp_path, bytes(data)), KEYS)
@@ -118,9 +118,9 @@ def test_a_damaged_byte_that_decrypts_is_left_to_the_checksums_of_entries(tmp_pa
     assert rest == PLAIN[1:]
 
 
-def test_key_alias_stands_in_for_a_key_that_is_not_there(tmp_path: Path) -> None:
+def test_key_alias_replaces_a_missing_key(tmp_path: Path) -> None:
     path = put(tmp_path, encrypted(encKeyAlias="of another name"))
-    with pytest.raises(ConfigurationError, match=r"needs key of another.*these there: mine:1.*key_alias"):
+    with pytest.raises(ConfigurationError, match=r"needs key of another.*found keys mine:1.*key_alias"):
         read(path, KEYS)
     assert read(path, replace(KEYS, alias="mine:1")) == PLAIN
 
@@ -132,22 +132,22 @@ def test_key_alias_stands_in_for_a_key_that_is_not_there(tmp_path: Path) -> None
         (
             Keys("k.jceks", {"mine:1": KEY[::-1]}),
             {},
-            "another key under that name in k.jceks",
+            "another key with that alias in k.jceks",
         ),
         (Keys("k.jceks", {"mine:1": KEY[:7]}), {}, "a key of 7 bytes and an IV of 16"),
         (KEYS, {"encIV": "00"}, "a key of 16 bytes and an IV of 1"),
         (KEYS, {"encIV": "no hex"}, "an IV of 0"),
         (KEYS, {"encCipher": "AES/GCM/NoPadding"}, "encrypted by AES/GCM/NoPadding: expected AES/CBC"),
-        (Keys("k.jceks", {}, ("mine:1",)), {}, "password as source.encryption.key_password.*doesn't open"),
+        (Keys("k.jceks", {}, ("mine:1",)), {}, "password as source.encryption.key_password.*doesn't decrypt"),
     ],
 )
-def test_a_segment_that_no_key_opens_is_refused_when_planned(
+def test_a_segment_that_no_key_decrypts_is_rejected_at_planning(
     tmp_path: Path, keys: Keys | None, parameters: dict[str, str], message: str
 ) -> None:
     path = put(tmp_path, encrypted(**parameters))
-    with pytest.raises(ConfigurationError, match=message) as told:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         plan(LogFolder(str(tmp_path), keys=keys))
-    assert path.name in str(told.value)
+    assert path.name in str(raised.value)
 
 
 def options(**given: str) -> CassandraEncryption:
@@ -164,20 +164,22 @@ def options(**given: str) -> CassandraEncryption:
         ({"keystore_password": "wrong"}, "another password"),
         (
             {"key_password": "wrong"},
-            "gives no key: expected the key's password as source.encryption.key_pass",
+            "has no usable key: expected the key's password as source.encryption.key_pass",
         ),
-        ({"key_alias": "cdc:2"}, "key cdc:2 of source.encryption.key_alias.*these there: cdc:1"),
+        ({"key_alias": "cdc:2"}, "key cdc:2 of source.encryption.key_alias.*found keys cdc:1"),
         ({"keystore_password": "${env:CDC_NOT_SET}"}, "environment variable CDC_NOT_SET"),
         ({"keystore_password": "${file:/none}"}, "is missing: expected file /none"),
     ],
 )
-def test_a_wrong_keystore_option_is_told_at_once(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message) as told:
+def test_a_wrong_keystore_option_is_rejected_at_once(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         open_keys(options(**given), {})
-    assert WORD not in str(told.value).replace(KEYSTORE, "")
+    assert WORD not in str(raised.value).replace(KEYSTORE, "")
 
 
-def test_passwords_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_may_be_references_or_in_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = open_keys(options(), {})
     monkeypatch.setenv("KEYSTORE_WORD", WORD)
     (tmp_path / "word").write_text(f"{WORD}\n")
@@ -202,15 +204,15 @@ def test_key_alias_is_checked_and_no_keystore_means_no_keys() -> None:
     assert open_keys(CassandraEncryption(), {}) is None
 
 
-def test_neither_options_nor_keys_show_a_secret() -> None:
+def test_neither_options_nor_keys_contain_a_secret_in_their_repr() -> None:
     declared = options(key_password="inner-word")
     keys = open_keys(options(), {})
     assert keys is not None
     (key,) = keys.opened.values()
-    shown = f"{declared!r} {declared} {keys!r} {CassandraOptions(encryption=declared)!r}".replace(
+    printed = f"{declared!r} {declared} {keys!r} {CassandraOptions(encryption=declared)!r}".replace(
         KEYSTORE, ""
     )
-    assert not any(secret in shown for secret in (WORD, "inner-word", repr(key)[2:-1], key.hex()))
+    assert not any(secret in printed for secret in (WORD, "inner-word", repr(key)[2:-1], key.hex()))
 
 
 def source(keys_of: CassandraEncryption) -> CassandraSource:
@@ -222,9 +224,9 @@ def source(keys_of: CassandraEncryption) -> CassandraSource:
 
 @pytest.mark.covers("CAS-C50-08")
 def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
-    made = source(options())
-    plan = made.plan(None, made.head(), ReadLimit())
-    reader = pickle.loads(pickle.dumps(made.reader()))  # as Spark sends it
+    reading_source = source(options())
+    plan = reading_source.plan(None, reading_source.head(), ReadLimit())
+    reader = pickle.loads(pickle.dumps(reading_source.reader()))  # as Spark sends it
     parts = pickle.loads(pickle.dumps(plan.partitions))
 
     records = pa.Table.from_batches([batch for part in parts for batch in reader(part)])
@@ -238,9 +240,9 @@ def test_the_key_travels_with_the_reader_and_not_with_the_plan() -> None:
     assert key not in pickle.dumps(plan.partitions)
 
 
-def test_check_tells_whether_segments_can_be_read(tmp_path: Path) -> None:
+def test_check_reports_whether_segments_are_readable(tmp_path: Path) -> None:
     (found,) = [f for f in source(options()).check() if f.subject == "segments"]
-    assert (found.level, found.message) == ("ok", "they can be read")
+    assert (found.level, found.message) == ("ok", "all are readable")
     for wrong in (options(keystore=""), options(keystore_password="wrong")):
         (found,) = [f for f in source(wrong).check() if f.subject == "segments"]
         assert found.level == "error"
@@ -249,7 +251,7 @@ def test_check_tells_whether_segments_can_be_read(tmp_path: Path) -> None:
     put(tmp_path, b"no header")
     damaged = CassandraSource(CassandraOptions(cdc_raw=str(tmp_path)), {}, lambda table: True)
     (found,) = [f for f in damaged.check() if f.subject == "segments"]
-    assert (found.level, found.message.split(" of ")[0]) == ("warning", "1")
+    assert (found.level, found.message.split(" segments ")[0]) == ("warning", "1")
 
 
 @pytest.fixture
@@ -289,13 +291,13 @@ def test_the_cli_reads_encrypted_recordings(
     [
         ({}, "is encrypted with key cdc:1"),
         ({"keystore": KEYSTORE, "keystore_password": "hunter2"}, "another password"),
-        ({**OURS, "key_password": "hunter2"}, "doesn't open key cdc:1"),
+        ({**OURS, "key_password": "hunter2"}, "doesn't decrypt key cdc:1"),
         ({**OURS, "key_alias": "x"}, "key x of source.encryption"),
         (OTHERS, "needs key cdc:1"),
         ({**OTHERS, "key_alias": "short"}, "can't be decrypted"),
     ],
 )
-def test_the_cli_says_in_one_line_what_is_wrong(
+def test_the_cli_reports_errors_in_one_line(
     cdc: Callable[..., None],
     encryption: dict[str, str],
     message: str,
@@ -304,13 +306,13 @@ def test_the_cli_says_in_one_line_what_is_wrong(
     with pytest.raises(SystemExit) as ended:
         cdc(offline_commands.rows, **encryption)
     assert ended.value.code == 1
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
     assert line.startswith("error: [CDC-CONFIGURATION] ")
     assert message in line
     assert "hunter2" not in line
     assert "-word" not in line
-    assert shown.out == ""
+    assert printed.out == ""
 
 
 def test_batches_of_encrypted_segments_are_as_small_as_of_others() -> None:

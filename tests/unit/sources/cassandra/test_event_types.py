@@ -10,7 +10,7 @@ from airflow_cdc_provider.sources.cql.types import parse_type
 
 
 @pytest.mark.parametrize(
-    ("cql_type", "shown", "event"),
+    ("cql_type", "projected", "event"),
     [
         ("varint", ["12", None, "-170141183460469231731687303715884105729"], [12, None, -1]),
         (
@@ -26,10 +26,10 @@ from airflow_cdc_provider.sources.cql.types import parse_type
         ("inet", ["127.0.0.1", None], ["/127.0.0.1", None]),
     ],
 )
-def test_values_are_shown_as_debezium_does(
-    cql_type: str, shown: list[str | None], event: list[object]
+def test_values_have_debeziums_format(
+    cql_type: str, projected: list[str | None], event: list[object]
 ) -> None:
-    column = EventTypes().array(pa.array(shown, pa.utf8()), parse_type(cql_type))
+    column = EventTypes().array(pa.array(projected, pa.utf8()), parse_type(cql_type))
     assert column.to_pylist() == event
     assert column.type == EventTypes().field("v", parse_type(cql_type)).type
 
@@ -40,7 +40,7 @@ def number(value: int, size: int) -> bytes:
 
 @pytest.mark.covers("CAS-D3X-07")
 @pytest.mark.parametrize(
-    ("mode", "shown", "event"),
+    ("mode", "projected", "event"),
     [
         ("precise", [number(-129, 4), None], [number(-129, 2), None]),
         (
@@ -50,9 +50,9 @@ def number(value: int, size: int) -> bytes:
         ),
     ],
 )
-def test_varints_are_exact_on_request(mode: Varints, shown: list[object], event: list[object]) -> None:
+def test_varints_are_exact_on_request(mode: Varints, projected: list[object], event: list[object]) -> None:
     types, varint = EventTypes(varints=mode), parse_type("varint")
-    column = types.array(pa.array(shown, types.lake.of(varint)), varint)
+    column = types.array(pa.array(projected, types.lake.of(varint)), varint)
     assert column.to_pylist() == event
     assert column.type == types.field("v", varint).type
     schema = schema_of(types.field("v", varint)).to_json()
@@ -81,16 +81,16 @@ def test_decimals_are_exact_on_request() -> None:
 @pytest.mark.covers("CAS-D3X-07")
 def test_decimals_are_plain_digits_on_request() -> None:
     types, decimal = EventTypes(decimals="string"), parse_type("decimal")
-    shown = ["1E+3", "-1.50", "0E-10", "1.5E-8", "0E+3", None, "1E+2147483647"]
-    column = types.array(pa.array(shown, types.lake.of(decimal)), decimal)
+    projected = ["1E+3", "-1.50", "0E-10", "1.5E-8", "0E+3", None, "1E+2147483647"]
+    column = types.array(pa.array(projected, types.lake.of(decimal)), decimal)
     # The last would have two thousand million zeros.
     assert column.to_pylist() == ["1000", "-1.50", "0.0000000000", "0.000000015", "0", None, "1E+2147483647"]
 
 
 def test_nested_types_are_converted_inside() -> None:
     cql_type = parse_type("list<frozen<map<inet, varint>>>")
-    shown = pa.array([[[("::1", "5")], []], None], pa.list_(pa.map_(pa.utf8(), pa.utf8())))
-    column = EventTypes().array(shown, cql_type)
+    projected = pa.array([[[("::1", "5")], []], None], pa.list_(pa.map_(pa.utf8(), pa.utf8())))
+    column = EventTypes().array(projected, cql_type)
     assert column.to_pylist() == [[[("/::1", 5)], []], None]
     assert column.type == EventTypes().field("v", cql_type).type
 

@@ -57,7 +57,7 @@ def test_entries_are_found_with_their_logical_ends() -> None:
 @pytest.mark.parametrize(
     ("at", "expected", "entries"),
     [
-        (1, "size-checksum", 1),  # in the size: nothing tells where the next entry is
+        (1, "size-checksum", 1),  # in the size: the start of the next entry is unknown
         (5, "size-checksum", 1),
         (12, "entry-checksum", 2),  # in the mutation: the next entry is where the size says
         (-1, "entry-checksum", 2),
@@ -75,7 +75,7 @@ def test_broken_entry_costs_itself_or_the_rest_of_its_section(at: int, expected:
     assert len(found.entries) == entries + 3
 
 
-def test_zeros_after_the_last_entry_are_no_damage() -> None:
+def test_zeros_after_the_last_entry_are_not_damage() -> None:
     assert damage(find(entry(PAYLOADS[0]) + bytes(100))) == []
     assert damage(find(bytes(3))) == []
     assert damage(find(b"")) == []
@@ -95,7 +95,7 @@ def test_size_that_no_mutation_has_costs_the_rest_of_the_section(size: int) -> N
 
 
 @pytest.mark.parametrize("keep", [5, 7, 8, 20, 25])
-def test_entry_that_is_cut_off_is_damage(keep: int) -> None:
+def test_truncated_entry_is_damage(keep: int) -> None:
     found = find(entry(PAYLOADS[0]) + entry(PAYLOADS[1])[:keep])
     assert damage(found) == [(26, keep, "entry-beyond-section")]
     assert len(found.entries) == 1

@@ -62,7 +62,7 @@ def native(name: str, value: Any) -> bytes | None:
 
 
 def plain(value: Any) -> Any:
-    """Show a value of the driver, or of an event, as one of Python's own types."""
+    """Convert a value of the driver, or of an event, to a Python type."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if hasattr(value, "_fields"):
@@ -85,28 +85,28 @@ def records() -> pa.RecordBatch:
 
 
 @pytest.mark.covers("CAS-TYPE-10")
-def test_frozen_values_come_back_from_lake_and_events_whatever_their_form() -> None:
+def test_frozen_values_are_restored_from_lake_and_events_in_any_format() -> None:
     batch = records()
     codec = CassandraCodec(TABLE)
     live = reconcile_cells(pa.Table.from_batches([codec.decode(batch, ()).contributions]), NOW).live
     mirror = codec.project(live.combine_chunks().to_batches()[0])
-    shown = EventDecoder(TABLE, EventTypes()).decode(batch).events
+    decoded = EventDecoder(TABLE, EventTypes()).decode(batch).events
     stored = EventDecoder(TABLE, EventTypes(frozen="bytes")).decode(batch).events
-    assert mirror.num_rows == shown.num_rows == stored.num_rows == len(ROWS)
+    assert mirror.num_rows == decoded.num_rows == stored.num_rows == len(ROWS)
     places = {len(row["p"]): place for place, row in enumerate(ROWS)}
     in_order = [places[len(p)] for p in mirror["p"].to_pylist()]
     for name, of_driver in DRIVER_TYPES.items():
         values = pc.struct_field(stored["after"], [name, "value"])
         assert values.type == pa.binary()
-        structured = pc.struct_field(shown["after"], [name, "value"])
+        structured = pc.struct_field(decoded["after"], [name, "value"])
         assert not pa.types.is_binary(structured.type)
         for place, row in enumerate(ROWS):
-            wanted, written = row.get(name), values[place].as_py()
-            assert written == native(name, wanted)
-            if wanted is None:
+            expected, written = row.get(name), values[place].as_py()
+            assert written == native(name, expected)
+            if expected is None:
                 continue
             again = plain(of_driver.from_binary(written, 5))
-            assert again == plain(of_driver.from_binary(native(name, wanted), 5))
+            assert again == plain(of_driver.from_binary(native(name, expected), 5))
             assert rows_of(structured[place], name) == again
             assert rows_of(mirror[name][in_order.index(place)], name) == again
     plain_column = stored.schema.field("after").type.field("plain").type.field("value")
@@ -117,7 +117,7 @@ def test_frozen_values_come_back_from_lake_and_events_whatever_their_form() -> N
 
 
 def rows_of(value: pa.Scalar, name: str) -> Any:
-    """Show a lake's or an event's value as the driver shows it."""
+    """Convert a lake's or an event's value to the driver's form."""
     found = value.as_py()
     if name == "ff" and found and isinstance(found[0], dict):
         return {entry["key"]: entry["value"] for entry in found}
@@ -126,7 +126,7 @@ def rows_of(value: pa.Scalar, name: str) -> Any:
     return found
 
 
-def test_an_unfrozen_collection_is_shown_by_its_parts_in_any_case() -> None:
+def test_an_unfrozen_collection_is_always_structured() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, l list<frozen<set<int>>>, t tuple<int, text>)")
     types = EventTypes(frozen="bytes")
-    assert types.shown(table.tables["k.t"]) == table.tables["k.t"]
+    assert types.event_schema(table.tables["k.t"]) == table.tables["k.t"]

@@ -1,4 +1,4 @@
-"""Damaged input: never a crash, never a byte from outside, always a reason."""
+"""Corrupt input: never a crash, never a read out of bounds, always a reason."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ ROOT = Path(__file__).resolve().parents[4]
 CORPUS = ROOT / "tests" / "fixtures" / "cassandra" / "fuzz"
 
 
-def test_damaged_payloads_are_decoded_or_refused_with_a_reason() -> None:
+def test_corrupt_payloads_are_decoded_or_rejected_with_a_reason() -> None:
     refused = [check_decoding(*batch) for batch in islice(table_batches(seed=1), 40)]
     assert sum(refused) > 1000
 
 
-def test_damaged_segments_are_read_as_far_as_they_can_be() -> None:
+def test_corrupt_segments_are_read_as_far_as_possible() -> None:
     check_segments(seed=2, rounds=60)
 
 
 @given(st.lists(st.binary(max_size=80), max_size=5), st.sampled_from((6, 7, 8, ord("S"))))
-def test_any_bytes_are_decoded_or_refused(payloads: list[bytes], tag: int) -> None:
+def test_any_bytes_are_decoded_or_rejected(payloads: list[bytes], tag: int) -> None:
     for schema in (PLAIN, RICH):
         named = [bytes([tag]) + bytes.fromhex(schema.id) + payload for payload in payloads]
         check_decoding(UpdateDecoder(schema), [*payloads, *named])
 
 
-def test_what_a_fuzzer_found_is_read_or_refused_with_a_reason() -> None:
+def test_fuzzer_findings_are_decoded_or_rejected_with_a_reason() -> None:
     found = sorted(CORPUS.glob("*"))
     assert len(found) > 200
     for path in found:
         fuzz_targets.run(path.read_bytes())
 
 
-def test_plain_kernels_tell_of_an_access_outside_an_array() -> None:
+def test_uncompiled_kernels_raise_on_an_access_outside_an_array() -> None:
     done = _plain(
         "from airflow_cdc_provider.sources.cql.wire import read_i32; import numpy as np;"
         "print(read_i32(np.zeros(4, np.uint8), 0)); read_i32(np.zeros(4, np.uint8), -1)"
@@ -53,7 +53,7 @@ def test_plain_kernels_tell_of_an_access_outside_an_array() -> None:
     assert "OutsideArray" in done.stderr
 
 
-def test_kernels_stay_inside_their_arrays_on_what_a_fuzzer_found() -> None:
+def test_kernels_stay_inside_their_arrays_on_fuzzer_findings() -> None:
     done = _plain(
         "from tests.unit.sources.cassandra import fuzz_targets; from pathlib import Path; import sys;"
         "[fuzz_targets.run(path.read_bytes()) for path in sorted(Path(sys.argv[1]).glob('*'))]; print('all')"

@@ -1,4 +1,4 @@
-"""Segments that are lost unread: which are told, and what the offset says after it."""
+"""Segments that were deleted unread: which are reported, and the offset after them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def gaps(
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_a_segment_that_was_begun_and_is_gone_is_told_once(tmp_path: Path) -> None:
+def test_a_segment_deleted_after_a_partial_read_is_reported_once(tmp_path: Path) -> None:
     put(tmp_path, 12, 13)
     found, after = gaps(tmp_path, NodeOffset(floor=9, open={10: 300}))
     assert found == [
-        "segment 10 of node host is gone before it was read to its end",
-        "segments 11 to 11 of node host are gone unread, if they held changes",
+        "segment 10 of node host was deleted before it was read completely",
+        "segments 11 to 11 of node host were deleted unread, if they held changes",
     ]
     assert gaps(tmp_path, after, 0) == gaps(tmp_path, after, 3 * SIZE) == ([], after)
     assert after.position(12) == 0, "what is there is still to be read"
@@ -55,11 +55,13 @@ def test_a_node_without_any_later_segment_is_no_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_what_came_and_went_unread_is_told_only_where_a_node_drops_to_make_room(tmp_path: Path) -> None:
+def test_segments_deleted_unread_are_reported_only_if_a_node_deletes_them_to_free_space(
+    tmp_path: Path,
+) -> None:
     put(tmp_path, 12, 13)
     node, full, roomy = NodeOffset(floor=9), 3 * SIZE, 5 * SIZE
     found, after = gaps(tmp_path, node, full)
-    assert found == ["segments 10 to 11 of node host are gone unread, if they held changes"]
+    assert found == ["segments 10 to 11 of node host were deleted unread, if they held changes"]
     assert gaps(tmp_path, after, full) == ([], after)
 
     assert gaps(tmp_path, node, None)[0] == [], "it refuses writes, and drops nothing"
@@ -75,7 +77,7 @@ def test_ids_missing_in_a_landing_area_are_no_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.covers("CAS-C41-01")
-def test_what_a_transfer_noted_as_dropped_is_a_gap(tmp_path: Path) -> None:
+def test_segments_that_a_transfer_recorded_as_dropped_are_a_gap(tmp_path: Path) -> None:
     put(tmp_path / "host", 12)
     errors = tmp_path / "errors" / "host"
     errors.mkdir(parents=True)
@@ -83,11 +85,11 @@ def test_what_a_transfer_noted_as_dropped_is_a_gap(tmp_path: Path) -> None:
         note = {"segment": f"CommitLog-7-{segment}.log", "lost": lost}
         (errors / f"CommitLog-7-{segment}.log.reason.json").write_text(json.dumps(note))
     found, after = gaps(tmp_path, NodeOffset(floor=9), landing=True)
-    assert found == ["segment 10 of node host is gone before it was read to its end"]
+    assert found == ["segment 10 of node host was deleted before it was read completely"]
     assert gaps(tmp_path, after, landing=True)[0] == []
 
 
-def test_what_was_lost_before_the_first_batch_is_no_gap_then_or_later(tmp_path: Path) -> None:
+def test_segments_lost_before_the_first_batch_are_never_a_gap(tmp_path: Path) -> None:
     """The snapshots of a new connector, or of one that was reset, have it."""
     put(tmp_path / "host", 12)
     errors = tmp_path / "errors" / "host"
@@ -102,7 +104,7 @@ def test_what_was_lost_before_the_first_batch_is_no_gap_then_or_later(tmp_path: 
 
 
 def test_segments_read_without_an_index_file_may_go(tmp_path: Path) -> None:
-    """They held nothing for CDC, and the node removes them; but for a node that drops."""
+    """They had no CDC data, and the node removes them; except for a node that deletes unread segments."""
     put(tmp_path, 11, 12)
     log = LogFolder(str(tmp_path), "host", beyond_index=True)
     offset = write_offset({"host": NodeOffset(floor=9, open={10: 300})})
@@ -122,13 +124,13 @@ def test_a_loss_makes_each_tables_snapshot_due_until_a_later_one_began() -> None
     assert not taken.outdated
 
 
-def test_gaps_wait_for_a_node_that_tells_whether_it_drops(tmp_path: Path) -> None:
-    """Else what is lost would be passed over, or tables read anew for nothing."""
+def test_gaps_require_a_node_that_returns_its_settings(tmp_path: Path) -> None:
+    """Otherwise a loss would be missed, or tables snapshotted unnecessarily."""
     put(tmp_path, 12, 13)
     options = CassandraOptions(cdc_raw=str(tmp_path), node="host")
     offset = write_offset({"host": NodeOffset(floor=9)})
     nowhere = CassandraSource(options, {"host": "127.0.0.1", "port": free_port()}, lambda _: True)
-    with pytest.raises(TransientError, match=r"segments of node host are missing, and no node tells"):
+    with pytest.raises(TransientError, match=r"segments of node host are missing, and no node responds"):
         nowhere.gaps(offset)
     without = CassandraSource(options, {}, lambda _: True)
-    assert without.gaps(offset) == ([], offset), "offline nothing tells of gaps"
+    assert without.gaps(offset) == ([], offset), "offline there are no gaps"

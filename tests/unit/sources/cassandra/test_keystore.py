@@ -1,4 +1,4 @@
-"""Keys out of keystores that Java's keytool made.
+"""Keys from keystores that Java's keytool created.
 
 ``keystores/many.jceks``: a private key, a certificate, and secret keys ``short`` and ``long`` (AES of 128 and
 256 bits) and ``old`` (DESede) with one password, ``other`` with a second. ``one.p12`` is of another kind.
@@ -46,29 +46,29 @@ def test_a_salt_of_equal_halves_is_treated_as_java_does() -> None:
     ("path", "password", "message"),
     [
         (MANY, "outer-wort", "can't be opened.*keystore_password.*another password"),
-        (str(KEYSTORES / "one.p12"), "outer-word", "no JCEKS keystore.*PKCS12.*keytool -importkeystore"),
+        (str(KEYSTORES / "one.p12"), "outer-word", "not a JCEKS keystore.*PKCS12.*keytool -importkeystore"),
         (str(KEYSTORES / "none"), "outer-word", "can't be read: found No such file"),
-        (__file__, "outer-word", "no JCEKS keystore.*something else"),
+        (__file__, "outer-word", "not a JCEKS keystore.*something else"),
     ],
 )
-def test_what_is_no_keystore_or_has_another_password_is_told(path: str, password: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message) as told:
+def test_other_files_and_wrong_passwords_are_rejected(path: str, password: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as raised:
         read_secret_keys(path, password, password)
-    assert password not in str(told.value)
+    assert password not in str(raised.value)
 
 
-def test_a_keystore_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
+def test_a_keystore_with_any_byte_changed_is_rejected(tmp_path: Path) -> None:
     sound = Path(MANY).read_bytes()
     rng = random.Random(4)
     for _ in range(50):
         data = bytearray(sound)
         data[rng.randrange(4, len(data))] ^= 1 << rng.randrange(8)
         (tmp_path / "k").write_bytes(data)
-        with pytest.raises(ConfigurationError, match="another password, or a damaged file"):
+        with pytest.raises(ConfigurationError, match="another password, or a corrupt file"):
             read_secret_keys(str(tmp_path / "k"), "outer-word", "inner-word")
 
 
-def test_a_keystore_signed_over_nonsense_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_a_keystore_signed_over_nonsense_is_rejected_with_a_reason(tmp_path: Path) -> None:
     sound = Path(MANY).read_bytes()[:-20]
     rng = random.Random(5)
     refused = 0

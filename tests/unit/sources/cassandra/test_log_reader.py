@@ -1,4 +1,4 @@
-"""Reading of slices: mutations of several updates, what is passed over, and what is broken."""
+"""Reading of slices: mutations of several updates, skipped updates, and corrupt input."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_mutation_of_several_updates_is_split(tmp_path: Path) -> None:
     assert [p.ordinal for p in positions] == [1, 4]
     assert len({p.end for p in positions}) == 1
     assert (counts.entries, counts.changes) == (1, 2)
-    assert counts.passed_over == {"unselected": 1, "view": 1, "counter": 1}
+    assert counts.skipped == {"unselected": 1, "view": 1, "counter": 1}
 
 
-def test_mutations_of_other_keyspaces_are_passed_over_unread(tmp_path: Path) -> None:
+def test_mutations_of_other_keyspaces_are_skipped_unparsed(tmp_path: Path) -> None:
     broken = mutation(update(ALONE), update(ALONE)[:-3])
     records, counts = read(tmp_path, [broken, mutation(update(SELECTED))])
     assert records["kind"].to_pylist() == [CHANGE]
-    assert counts.passed_over == {"unselected": 2}
+    assert counts.skipped == {"unselected": 2}
 
 
 @pytest.mark.covers("CAS-SETUP-06")
@@ -95,11 +95,11 @@ def test_update_of_an_unselected_table_is_counted_without_knowing_its_columns(tm
         tmp_path, [mutation(UpdateWriter(newer).write(KEY, [row])), mutation(update(SELECTED))]
     )
     assert records["kind"].to_pylist() == [CHANGE]
-    assert counts.passed_over == {"unselected": 1}
+    assert counts.skipped == {"unselected": 1}
 
 
 @pytest.mark.covers("CAS-UNSUP-07")
-def test_cassandras_own_tables_are_passed_over_without_their_schema(tmp_path: Path) -> None:
+def test_system_tables_are_skipped_without_their_schema(tmp_path: Path) -> None:
     names = [
         ("system", "paxos"),
         ("system_traces", "events"),
@@ -109,7 +109,7 @@ def test_cassandras_own_tables_are_passed_over_without_their_schema(tmp_path: Pa
     own = [bytes.fromhex(system_table_id(*name)) + b"\x04abcd and whatever follows" for name in names]
     records, counts = read(tmp_path, [mutation(own[0]), mutation(own[1], own[1]), mutation(update(SELECTED))])
     assert records["kind"].to_pylist() == [CHANGE]
-    assert counts.passed_over == {"system": 3}
+    assert counts.skipped == {"system": 3}
 
 
 @pytest.mark.covers("CAS-GAP-05")
@@ -127,7 +127,7 @@ def test_unknown_table_puts_the_mutation_into_quarantine_whole(tmp_path: Path) -
     assert (counts.changes, counts.quarantined) == (2, 1)
 
 
-def test_quarantined_mutation_lands_once_its_table_is_known(tmp_path: Path) -> None:
+def test_quarantined_mutation_is_captured_once_its_table_is_known(tmp_path: Path) -> None:
     whole = mutation(update(OTHER), update(SELECTED, 5), update(UNKNOWN), update(SELECTED, 6))
     records, _ = read(tmp_path, [whole])
     batch = of_kind(records, QUARANTINE).combine_chunks().to_batches()[0]
@@ -175,7 +175,7 @@ def test_update_of_one_table_needs_no_schema_at_all(tmp_path: Path) -> None:
         (mutation(update(SELECTED))[:18] + b"\x7f", "truncated"),
     ],
 )
-def test_mutation_that_makes_no_sense_is_quarantined_and_the_others_land(
+def test_malformed_mutation_is_quarantined_and_the_others_are_captured(
     tmp_path: Path, bad: bytes, code: str
 ) -> None:
     records, counts = read(tmp_path, [mutation(update(SELECTED, 1)), bad, mutation(update(SELECTED, 2))])
@@ -191,7 +191,7 @@ def test_mutation_that_makes_no_sense_is_quarantined_and_the_others_land(
 
 
 @pytest.mark.covers("CAS-C50-09")
-def test_damage_is_located_counted_and_set_apart_and_the_rest_lands(tmp_path: Path) -> None:
+def test_damage_is_located_counted_and_quarantined_and_the_rest_is_captured(tmp_path: Path) -> None:
     writes = [mutation(update(SELECTED, n)) for n in range(1, 5)]
     data = bytearray(segment(9, [writes[:2], writes[2:]]))
     length = len(entry(writes[0]))
@@ -204,14 +204,14 @@ def test_damage_is_located_counted_and_set_apart_and_the_rest_lands(tmp_path: Pa
     assert len(of_kind(records, CHANGE)) == 3
     (kept,) = of_kind(records, QUARANTINE).to_pylist()
     assert kept["reason"].startswith("entry-checksum: ")
-    assert f"{length} bytes from position {HEADER_BYTES + 8 + length} on" in kept["reason"]
+    assert f"{length} bytes from position {HEADER_BYTES + 8 + length})" in kept["reason"]
     assert Position.unpack(kept["position"])[:2] == (9, HEADER_BYTES + 8 + length)
     assert kept["payload"][9:] == bytes(data[HEADER_BYTES + 8 + length : HEADER_BYTES + 8 + 2 * length])
     assert (counts.damaged, counts.changes) == (1, 3)
     assert offset["host"]["done"] == [[9, 9]]
 
 
-def test_segment_cut_off_before_the_end_that_its_index_names_is_damage(tmp_path: Path) -> None:
+def test_segment_truncated_before_the_end_in_its_index_is_damage(tmp_path: Path) -> None:
     data = segment(9, [[mutation(update(SELECTED, n))] for n in range(1, 4)])
     put_segment(tmp_path, 9, data[:-40], end=len(data))
     records, _ = read_all(LogFolder(str(tmp_path), "host"), tables())
@@ -221,7 +221,7 @@ def test_segment_cut_off_before_the_end_that_its_index_names_is_damage(tmp_path:
 
 
 @pytest.mark.parametrize("flip", [0, 5, 13])
-def test_segment_with_a_broken_header_is_one_damage_and_is_done(tmp_path: Path, flip: int) -> None:
+def test_segment_with_a_corrupt_header_is_one_corrupt_range_and_is_done(tmp_path: Path, flip: int) -> None:
     data = bytearray(segment(9, [[mutation(update(SELECTED))]]))
     data[flip] ^= 1
     put_segment(tmp_path, 9, bytes(data))
@@ -239,17 +239,17 @@ def test_segment_under_another_segments_name_is_not_read(tmp_path: Path) -> None
 
 
 @pytest.mark.covers("CAS-GAP-05", "CAS-C50-09")
-def test_strict_reading_fails_and_says_where(tmp_path: Path) -> None:
+def test_strict_reading_fails_with_the_position(tmp_path: Path) -> None:
     with pytest.raises(SchemaUnknown, match="segment 9 of node host"):
         read(tmp_path, [mutation(update(UNKNOWN))], strict=True)
     data = bytearray(segment(9, [[mutation(update(SELECTED))]]))
     data[-1] ^= 1
     put_segment(tmp_path, 9, bytes(data))
-    with pytest.raises(CorruptInput, match=r"entry-checksum: .* from position 28 on"):
+    with pytest.raises(CorruptInput, match=r"entry-checksum: .* from position 28\)"):
         read_all(LogFolder(str(tmp_path), "host", strict=True), tables())
 
 
-def test_any_flipped_byte_of_a_segment_costs_at_most_its_section_and_is_told(tmp_path: Path) -> None:
+def test_any_flipped_byte_of_a_segment_costs_at_most_its_section_and_is_reported(tmp_path: Path) -> None:
     sections = [[mutation(update(SELECTED, 10 * s + n)) for n in range(3)] for s in range(1, 5)]
     sound = segment(9, sections)
     put_segment(tmp_path, 9, sound)
@@ -276,9 +276,9 @@ def test_truncation_of_a_selected_table_is_a_fence(tmp_path: Path) -> None:
         Cell(1, 50, record, bytes.fromhex(schema.id))
         for schema in sorted((SELECTED, OTHER), key=lambda s: s.id)
     )
-    gone = (Cell(1, 51, path=bytes.fromhex(SELECTED.id), tombstone=True, end=9),)
+    deleted = (Cell(1, 51, path=bytes.fromhex(SELECTED.id), tombstone=True, end=9),)
     writer = UpdateWriter(local)
-    own = [mutation(writer.write(b"local", [Row(None, None, b"", c)])) for c in (cells, gone)]
+    own = [mutation(writer.write(b"local", [Row(None, None, b"", c)])) for c in (cells, deleted)]
 
     records, counts = read(tmp_path, own)
 
@@ -288,10 +288,10 @@ def test_truncation_of_a_selected_table_is_a_fence(tmp_path: Path) -> None:
     assert fence["position"][16:] == (1795247440773).to_bytes(8, "big")
     assert fence["committed_at"].timestamp() == 1795247440.773
     assert fence["payload"] == Truncation(5, 777, 1795247440773).pack()
-    assert (counts.truncations, counts.passed_over) == (1, {"system": 2})
+    assert (counts.truncations, counts.skipped) == (1, {"system": 2})
 
 
-def test_truncation_at_a_time_that_cannot_be_is_passed_over(tmp_path: Path) -> None:
+def test_truncation_at_an_invalid_time_is_skipped(tmp_path: Path) -> None:
     local = table("local", "p key text\nr truncated_at map<uuid, blob>", 0)
     local = replace(local, keyspace="system", id=system_table_id("system", "local"))
     cells = (Cell(1, 50, bytes(12) + b"\x7f" + bytes(7), bytes.fromhex(SELECTED.id)),)
@@ -324,7 +324,7 @@ def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
 
 @pytest.mark.covers("CAS-LIM-01")
 @pytest.mark.parametrize(
-    ("written_us", "told"),
+    ("written_us", "expected_us"),
     [
         (1795247417587452, 1795247417587452),
         (EPOCH_US - 5, EPOCH_US - 5),  # USING TIMESTAMP may say anything
@@ -333,24 +333,24 @@ def test_records_have_the_columns_of_the_contract(tmp_path: Path) -> None:
         (1 << 62, None),  # no moment that Python or Spark know
     ],
 )
-def test_a_change_tells_when_it_was_written(tmp_path: Path, written_us: int, told: int | None) -> None:
+def test_a_change_has_its_write_time(tmp_path: Path, written_us: int, expected_us: int | None) -> None:
     row = Row(Liveness(written_us), None, b"", (Cell(SELECTED.regular[0].id, written_us, b"\0\0\0\1"),))
     records, _ = read(
         tmp_path, [mutation(UpdateWriter(SELECTED, Stats(timestamp=written_us)).write(KEY, [row]))]
     )
-    assert records["committed_at"].cast(pa.int64()).to_pylist() == [told]
+    assert records["committed_at"].cast(pa.int64()).to_pylist() == [expected_us]
 
 
 @pytest.mark.covers("CAS-LIM-01")
 def test_write_times_of_a_recording_are_those_that_cassandra_reads() -> None:
     full = recording("v7-plain")
     records, _ = read_all(full.log, full.tables())
-    told = of_kind(records, CHANGE).select(["position", "committed_at"])
+    expected_us = of_kind(records, CHANGE).select(["position", "committed_at"])
     moments = {
         (place.segment, place.end): us
         for place, us in zip(
-            map(Position.unpack, told["position"].to_pylist()),
-            told["committed_at"].cast(pa.int64()).to_pylist(),
+            map(Position.unpack, expected_us["position"].to_pylist()),
+            expected_us["committed_at"].cast(pa.int64()).to_pylist(),
             strict=True,
         )
     }
@@ -366,7 +366,7 @@ def test_write_times_of_a_recording_are_those_that_cassandra_reads() -> None:
         else:
             exact += moment in times[place]
             assert moment <= max(times[place])
-    # The others are batches in which a later deletion took the place of an earlier one.
+    # The others are batches in which a later deletion replaced an earlier one.
     assert exact > 0.95 * len(moments)
 
 
@@ -394,7 +394,7 @@ def test_every_system_table_of_the_recordings_is_known() -> None:
         records, _ = read_all(full.log, full.tables(), counts=counts)
         unknown = of_kind(records, QUARANTINE)["reason"].to_pylist()
         assert len(unknown) == 5  # the dropped table
-        assert counts.passed_over["system"] > 900
+        assert counts.skipped["system"] > 900
 
 
 def test_counts_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""What nodes say of their truncations, and the place of what is read then."""
+"""Truncations recorded by nodes, and the position of rows that are read then."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def node(name: str, truncation: Truncation | None = None, now_ms: int = NOON_MS 
     return NodeState(name, now_ms, {TABLE_ID: truncation} if truncation else {})
 
 
-def told(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str, Truncation]:
-    """Return what is written, by node, and add it to what is known, as the offset keeps it."""
+def recorded(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str, Truncation]:
+    """Return the records by node, and add them to the known ones, like the offset."""
     found = {}
     for row in list(truncation_rows(nodes, {TABLE_ID: "k.t"}, known)):
         position = Position.unpack(row["position"])
@@ -42,13 +42,13 @@ def told(nodes: list[NodeState], known: dict[tuple[str, str], int]) -> dict[str,
 
 
 def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[int, int]:
-    """Return the generation of what is read now, and the newest, by all that nodes ever said."""
+    """Return the generation of rows that are read now, and the newest, by all records of the nodes."""
     origin, position = snapshot_place(nodes, TABLE_ID)
     memory: dict[tuple[str, str], int] = {}
     records = [
         FenceRecord(name, truncation.fence, truncation.truncated_at_ms * 1000)
         for states in (*known, nodes)
-        for name, truncation in told(states, memory).items()
+        for name, truncation in recorded(states, memory).items()
     ]
     fences = add_fences((), records)
     return generation_at(fences, origin, position + bytes(8)), newest_generation(fences)
@@ -57,32 +57,32 @@ def place_generation(nodes: list[NodeState], *known: list[NodeState]) -> tuple[i
 def test_each_truncation_is_written_once() -> None:
     known: dict[tuple[str, str], int] = {}
 
-    assert told([node("a", FIRST), node("b")], known) == {"a": FIRST}
-    assert told([node("a", FIRST), node("b", FIRST)], known) == {"b": FIRST}
-    assert told([node("a", FIRST), node("b", FIRST)], known) == {}
-    assert told([node("a", SECOND), node("b", FIRST)], known) == {"a": SECOND}
+    assert recorded([node("a", FIRST), node("b")], known) == {"a": FIRST}
+    assert recorded([node("a", FIRST), node("b", FIRST)], known) == {"b": FIRST}
+    assert recorded([node("a", FIRST), node("b", FIRST)], known) == {}
+    assert recorded([node("a", SECOND), node("b", FIRST)], known) == {"a": SECOND}
 
 
 def test_node_that_joined_later_loses_nothing_and_that_is_said_once_it_is_sure() -> None:
     known: dict[tuple[str, str], int] = {}
     a, b = node("a", FIRST), node("b", FIRST._replace(truncated_at_ms=NOON_MS + 300))
 
-    assert "c" not in told([a, b, node("c", now_ms=NOON_MS + SETTLED_MS)], known)
+    assert "c" not in recorded([a, b, node("c", now_ms=NOON_MS + SETTLED_MS)], known)
     late = NOON_MS + SETTLED_MS + 1_000
-    assert told([a, node("c", now_ms=late)], known) == {"c": Truncation(0, 0, NOON_MS)}
-    assert told([a, b, node("c", now_ms=late)], known) == {}, "another node's time of the same TRUNCATE"
+    assert recorded([a, node("c", now_ms=late)], known) == {"c": Truncation(0, 0, NOON_MS)}
+    assert recorded([a, b, node("c", now_ms=late)], known) == {}, "another node's time of the same TRUNCATE"
 
 
-def test_node_that_missed_a_truncation_goes_on_from_where_it_stood() -> None:
+def test_node_that_missed_a_truncation_continues_from_its_position() -> None:
     known: dict[tuple[str, str], int] = {}
     newer = Truncation(NOON_MS - 9, 99, NOON_MS + 3_600_000)
     nodes = [node("a", newer), node("b", FIRST, newer.truncated_at_ms + SETTLED_MS + 1)]
 
-    assert told(nodes, known)["b"] == FIRST._replace(truncated_at_ms=newer.truncated_at_ms)
-    assert told(nodes, known) == {}
+    assert recorded(nodes, known)["b"] == FIRST._replace(truncated_at_ms=newer.truncated_at_ms)
+    assert recorded(nodes, known) == {}
 
 
-def test_what_is_read_after_a_truncation_counts_and_before_one_does_not() -> None:
+def test_rows_read_after_a_truncation_count_and_before_one_do_not() -> None:
     done = [node("a", FIRST), node("b", FIRST)]
 
     generation, newest = place_generation(done)
@@ -93,7 +93,7 @@ def test_what_is_read_after_a_truncation_counts_and_before_one_does_not() -> Non
     assert generation_at(later, origin, position) == 0
 
 
-def test_what_is_read_while_a_truncation_is_under_way_comes_before_it() -> None:
+def test_rows_read_during_a_truncation_precede_it() -> None:
     before = [node("a", FIRST), node("b", FIRST)]
     for nodes in ([node("a", SECOND), node("b", FIRST)], [node("a", FIRST), node("b", SECOND)]):
         generation, newest = place_generation(nodes, before)
@@ -101,7 +101,7 @@ def test_what_is_read_while_a_truncation_is_under_way_comes_before_it() -> None:
     assert snapshot_place([node("a", FIRST), node("b")], TABLE_ID)[0] == NO_FEED
 
 
-def test_what_is_read_counts_though_a_node_joined_later() -> None:
+def test_rows_read_count_though_a_node_joined_later() -> None:
     late = NOON_MS + SETTLED_MS + 1_000
 
     generation, newest = place_generation([node("a", FIRST), node("b", now_ms=late)])
@@ -109,7 +109,7 @@ def test_what_is_read_counts_though_a_node_joined_later() -> None:
     assert generation == newest > 0
 
 
-def test_two_truncations_without_a_write_between_are_told_apart() -> None:
+def test_two_truncations_without_a_write_between_are_distinguished() -> None:
     again = FIRST._replace(truncated_at_ms=NOON_MS + 5_000)
     assert again.fence > FIRST.fence
 
@@ -119,9 +119,9 @@ def test_two_truncations_without_a_write_between_are_told_apart() -> None:
     assert generation_at(fences, origin, position) == NOON_MS * 1000 < newest_generation(fences)
 
 
-def test_clusters_of_one_silent_kind_have_nothing_to_say() -> None:
+def test_clusters_of_equally_old_segments_have_no_finding() -> None:
     nothing: dict[Any, int] = {}
-    assert told([], nothing) == {}
+    assert recorded([], nothing) == {}
     assert snapshot_place([], TABLE_ID)[0] == NO_FEED
 
 
@@ -137,5 +137,5 @@ def test_segments_without_a_name_are_of_the_node_that_answers_only_if_it_is_the_
         CassandraOptions(cdc_raw=str(tmp_path)), {"host": "b"}, lambda name: True
     )
     source.__dict__["_session"] = None
-    source._ask_nodes()
+    source._query_nodes()
     assert [state.host_id for state in source._nodes] == [origin]

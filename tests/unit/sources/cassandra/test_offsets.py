@@ -41,7 +41,7 @@ def test_offset_survives_json(taken: list[tuple[int, int]]) -> None:
     assert read_offset(json.loads(text)) == {"host": node}
 
 
-def test_neighbouring_segments_are_one_range_in_whatever_order_they_come() -> None:
+def test_adjacent_segments_are_one_range_in_any_order() -> None:
     node = NodeOffset()
     for segment in (5, 7, 6, 9, 8, 4):
         node = node.advance(segment, WHOLE)
@@ -86,6 +86,6 @@ def test_person_may_give_floor_and_open_alone() -> None:
         {"host": {"v": 1, "open": {"1": None}}},
     ],
 )
-def test_other_forms_are_refused_with_an_example(wrong: object) -> None:
+def test_malformed_offsets_are_rejected_with_an_example(wrong: object) -> None:
     with pytest.raises(ConfigurationError, match="floor"):
         read_offset(wrong)  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def test_every_update_is_what_cassandras_own_reader_decodes(recorded: Recording)
     assert Counter(changes["source_table"].to_pylist()) == seen
 
 
-def test_changes_stand_at_the_ends_of_their_entries_with_their_partition_keys(recorded: Recording) -> None:
+def test_changes_have_the_ends_of_their_entries_and_their_partition_keys(recorded: Recording) -> None:
     changes = of_kind(read_all(recorded.log, recorded.tables())[0], CHANGE)
 
     updates = [u for u in recorded.updates() if f"{u['keyspace']}.{u['table']}" != COUNTERS]
@@ -126,12 +126,12 @@ def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() ->
     late, end = read_all(full.log, tables, offset)
     assert end == head(full.log)
     whole, _ = read_all(full.log, tables)
-    together = pa.concat_tables([early, late])
-    assert sorted(_without_clock(together), key=str) == sorted(_without_clock(whole), key=str)
+    joined = pa.concat_tables([early, late])
+    assert sorted(_without_clock(joined), key=str) == sorted(_without_clock(whole), key=str)
 
 
 @pytest.mark.covers("CAS-UNSUP-07")
-def test_updates_of_other_tables_are_passed_over_and_counted() -> None:
+def test_updates_of_other_tables_are_skipped_and_counted() -> None:
     full = recording("v7-plain")
     selected = {name for name, table in full.schemas.tables.items() if table.cdc}
     counts = ReadCounts()
@@ -139,9 +139,9 @@ def test_updates_of_other_tables_are_passed_over_and_counted() -> None:
     records, _ = read_all(full.log, full.tables(selected), counts=counts)
 
     updates = Counter(f"{u['keyspace']}.{u['table']}" for u in full.updates())
-    assert counts.passed_over["view"] == updates["shop_a.twin_by_w"] == 19
-    assert counts.passed_over["counter"] == updates[COUNTERS] == 10
-    assert counts.passed_over["unselected"] == updates["shop_a.plain_nocdc"]
+    assert counts.skipped["view"] == updates["shop_a.twin_by_w"] == 19
+    assert counts.skipped["counter"] == updates[COUNTERS] == 10
+    assert counts.skipped["unselected"] == updates["shop_a.plain_nocdc"]
     changes = Counter(of_kind(records, CHANGE)["source_table"].to_pylist())
     assert changes == {table: n for table, n in updates.items() if table in selected and table != COUNTERS}
     assert changes["shop_a.lwt"] == 9
@@ -151,9 +151,9 @@ def test_updates_of_other_tables_are_passed_over_and_counted() -> None:
 
 def test_selected_table_is_found_when_no_other_is_known() -> None:
     full = recording("v7-plain")
-    wanted = full.schemas.tables["shop_a.lwt"]
+    lwt_table = full.schemas.tables["shop_a.lwt"]
 
-    records, _ = read_all(full.log, log_tables([wanted], {wanted.full_name}))
+    records, _ = read_all(full.log, log_tables([lwt_table], {lwt_table.full_name}))
 
     assert set(of_kind(records, CHANGE)["source_table"].to_pylist()) == {"shop_a.lwt"}
     assert len(of_kind(records, CHANGE)) == 9
@@ -161,7 +161,7 @@ def test_selected_table_is_found_when_no_other_is_known() -> None:
 
 @pytest.mark.covers("CAS-GAP-07", "DSX-CON-08")
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_truncate_comes_out_as_a_fence_in_the_log(variant: str) -> None:
+def test_truncate_is_a_fence_in_the_log(variant: str) -> None:
     full = recording(variant)
     records, _ = read_all(full.log, full.tables())
 
@@ -176,7 +176,7 @@ def test_truncate_comes_out_as_a_fence_in_the_log(variant: str) -> None:
     )
 
 
-def test_update_of_a_dropped_table_waits_in_quarantine_until_its_schema_is_known() -> None:
+def test_update_of_a_dropped_table_stays_in_quarantine_until_its_schema_is_known() -> None:
     full = recording("v7-plain")
     records, _ = read_all(full.log, full.tables())
     kept = of_kind(records, QUARANTINE)
@@ -201,7 +201,7 @@ def test_update_of_a_dropped_table_waits_in_quarantine_until_its_schema_is_known
     assert values == [74, 70, 0, 66, 70]
 
 
-def test_dropped_table_is_read_when_both_its_lives_are_known() -> None:
+def test_dropped_table_is_read_when_both_its_definitions_are_known() -> None:
     full = recording("v7-plain")
     new = full.schemas.tables["shop_a.reborn"]
     old = replace(new, id="30736700e58011f1a764fd2ee712b6e7")

@@ -15,7 +15,7 @@ from airflow_cdc_provider.sources.cql.driver.request_metrics import RequestMetri
 
 @dataclass
 class Future:
-    """Stands for the driver's, which calls back once a page."""
+    """A fake of the driver's future, which calls back once per page."""
 
     ends: list[Callable[[bool], None]] = field(default_factory=list)
 
@@ -32,7 +32,7 @@ class Future:
 
 
 class Session:
-    """Stands for the driver's: keeps the listeners."""
+    """A fake of the driver's session: keeps the listeners."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[Future], None]] = []
@@ -40,7 +40,7 @@ class Session:
     def add_request_init_listener(self, listener: Callable[[Future], None]) -> None:
         self.listeners.append(listener)
 
-    def ask(self) -> Future:
+    def request(self) -> Future:
         future = Future()
         for listener in self.listeners:
             listener(future)
@@ -53,27 +53,31 @@ def watched() -> tuple[Session, RequestMetrics]:
     return session, metrics
 
 
-def test_before_the_first_request_there_is_nothing_to_tell() -> None:
+def test_before_the_first_request_there_are_no_numbers() -> None:
     numbers = RequestMetrics().numbers()
     assert (numbers.requests, numbers.errors, numbers.mean_seconds, numbers.p99_seconds) == (0, 0, None, None)
 
 
-def test_times_are_told_to_within_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latencies_are_accurate_to_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     session, metrics = watched()
     times = [number / 1000 for number in range(1, 1001)]
     for seconds in times:
-        future = session.ask()
+        future = session.request()
         now += seconds
         future.end()
     numbers = metrics.numbers()
     assert numbers.requests == 1000
     assert numbers.mean_seconds == pytest.approx(sum(times) / 1000)
     assert numbers.max_seconds == pytest.approx(1.0)
-    for told, true in ((numbers.p50_seconds, 0.5), (numbers.p95_seconds, 0.95), (numbers.p99_seconds, 0.99)):
-        assert told is not None
-        assert true <= told <= true * 1.091
+    for reported, true in (
+        (numbers.p50_seconds, 0.5),
+        (numbers.p95_seconds, 0.95),
+        (numbers.p99_seconds, 0.99),
+    ):
+        assert reported is not None
+        assert true <= reported <= true * 1.091
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e9])
@@ -81,17 +85,17 @@ def test_no_time_falls_out_of_the_buckets(monkeypatch: pytest.MonkeyPatch, secon
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     session, metrics = watched()
-    future = session.ask()
+    future = session.request()
     now = seconds
     future.end()
     assert metrics.numbers().p50_seconds == metrics.numbers().max_seconds == seconds
 
 
-def test_failures_count_by_class_and_what_is_under_way_apart() -> None:
+def test_failures_count_by_class_and_requests_in_flight_separately() -> None:
     session, metrics = watched()
-    session.ask().end(well=False)
-    session.ask().end()
-    session.ask()
+    session.request().end(well=False)
+    session.request().end()
+    session.request()
     numbers = metrics.numbers()
     assert (numbers.requests, numbers.errors, numbers.in_flight) == (2, 1, 1)
     assert numbers.errors_by_class == {"TimeoutError": 1}
@@ -99,7 +103,7 @@ def test_failures_count_by_class_and_what_is_under_way_apart() -> None:
 
 def test_further_pages_are_no_requests_and_their_failure_is_an_error() -> None:
     session, metrics = watched()
-    future = session.ask()
+    future = session.request()
     future.end()
     future.end()
     future.end(well=False)
@@ -113,7 +117,7 @@ def test_threads_lose_no_request_and_memory_stays_the_same() -> None:
 
     def work() -> None:
         for number in range(2000):
-            session.ask().end(well=number % 4 != 0)
+            session.request().end(well=number % 4 != 0)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

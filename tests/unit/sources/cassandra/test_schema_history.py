@@ -1,4 +1,4 @@
-"""The schema's history, replayed from recordings: every statement's effect is that which the server shows."""
+"""The schema history, replayed from recordings: every statement has the effect that the server describes."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from airflow_cdc_provider.sources.cassandra.commit_log.schema_history import (
     observed,
     read_history,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_alone
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_tables_only
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.unit.sources.cassandra.recordings import VARIANTS, of_kind, read_all, recording
 
 
 def schema_records(variant: str) -> pa.Table:
-    records, _ = read_all(recording(variant).log, schema_alone())
+    records, _ = read_all(recording(variant).log, schema_tables_only())
     assert set(records["kind"].to_pylist()) <= {SCHEMA}
     return records
 
 
 def at(history: SchemaHistory, moment_us: int) -> dict[str, TableSchema]:
-    return SchemaHistory(tuple(v for v in history.versions if v.at_us <= moment_us)).living
+    return SchemaHistory(tuple(v for v in history.versions if v.at_us <= moment_us)).existing
 
 
 @pytest.mark.covers("CAS-GAP-08")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_log_ends_with_the_schema_that_the_server_describes(variant: str) -> None:
     full = recording(variant)
-    assert read_history(schema_records(variant)).living == full.schemas.tables
+    assert read_history(schema_records(variant)).existing == full.schemas.tables
 
 
 @pytest.mark.covers("CAS-GAP-08", "CAS-LIM-04")
@@ -58,14 +58,14 @@ def test_each_statement_leaves_the_table_that_the_server_describes_after_it() ->
         if words[:2] == ["DROP", "TABLE"]:
             assert words[2] not in now
         if statement["describe"]:
-            (wanted,) = parse_cql(types + "\n".join(statement["describe"])).tables.values()
-            assert now[wanted.full_name] == wanted, statement["cql"]
+            (from_describe,) = parse_cql(types + "\n".join(statement["describe"])).tables.values()
+            assert now[from_describe.full_name] == from_describe, statement["cql"]
             described += 1
     assert described > 25
 
 
 @pytest.mark.covers("CAS-GAP-08")
-def test_order_of_records_and_copies_of_other_nodes_make_no_difference() -> None:
+def test_order_of_records_and_duplicates_of_other_nodes_make_no_difference() -> None:
     records = schema_records("v7-plain")
     shuffled = list(range(records.num_rows)) * 2
     random.Random(7).shuffle(shuffled)
@@ -82,7 +82,7 @@ def test_dropped_table_keeps_the_definition_of_its_entries() -> None:
     old, new = history.by_id[first.table_id], history.by_id[second.table_id]
     assert [c.type.name for c in old.regular] == ["int"]
     assert [c.type.name for c in new.regular] == ["text"]
-    assert history.living["shop_a.reborn"] == new
+    assert history.existing["shop_a.reborn"] == new
 
 
 def rows_of(variant: str) -> Mapping[str, Any]:
@@ -95,11 +95,11 @@ def as_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(r) for r in records], schema=CHANGE_SCHEMA)
 
 
-def test_what_is_seen_at_the_source_is_recorded_once() -> None:
+def test_the_schema_of_the_source_is_recorded_once() -> None:
     rows = rows_of("v7-plain")
     first = list(observed(rows, SchemaHistory(), 1_000_000))
     history = read_history(as_table(first))
-    assert history.living == recording("v7-plain").schemas.tables
+    assert history.existing == recording("v7-plain").schemas.tables
     assert list(observed(rows, history, 2_000_000)) == []
 
     other = {**rows, "columns": [r for r in rows["columns"] if r["column_name"] != "n1"]}
@@ -109,7 +109,7 @@ def test_what_is_seen_at_the_source_is_recorded_once() -> None:
 
 
 @pytest.mark.covers("CAS-GAP-08")
-def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
+def test_log_that_starts_after_a_create_requires_an_observed_schema() -> None:
     records = schema_records("v7-plain")
     whole = read_history(records)
     first, drop, _ = (v for v in whole.versions if v.table == "shop_a.reborn")
@@ -127,15 +127,15 @@ def test_log_that_begins_after_a_create_needs_what_was_seen_then() -> None:
     seen = observed({**rows, "tables": tables, "columns": columns}, SchemaHistory(), drop.at_us - 9)
     mended = read_history(pa.concat_tables([late, as_table(list(seen))]))
     assert mended.by_id[first.table_id] == whole.by_id[first.table_id]
-    assert mended.living == whole.living
+    assert mended.existing == whole.existing
 
 
 def test_a_type_that_needs_an_unknown_one_harms_only_the_tables_that_use_it() -> None:
-    """The log begins after the CREATE TYPE of the inner one."""
+    """The log starts after the CREATE TYPE of the inner one."""
     rows = rows_of("v7-plain")
-    living = recording("v7-plain").schemas.tables
+    existing = recording("v7-plain").schemas.tables
     outer = {"type_name": "outer", "field_names": ["x"], "field_types": ["frozen<nowhere>"]}
-    types = [*rows["types"], *({**outer, "keyspace_name": t.keyspace} for t in living.values())]
+    types = [*rows["types"], *({**outer, "keyspace_name": t.keyspace} for t in existing.values())]
     column = {
         "keyspace_name": "shop_a",
         "table_name": "evo",
@@ -148,17 +148,17 @@ def test_a_type_that_needs_an_unknown_one_harms_only_the_tables_that_use_it() ->
     first = list(observed(rows, SchemaHistory(), 1_000_000))
     unused = list(observed({**rows, "types": types}, SchemaHistory(), 2_000_000))
     history = read_history(as_table([*first, *unused]))
-    assert history.living == living
-    assert len(history.versions) == len(living)
+    assert history.existing == existing
+    assert len(history.versions) == len(existing)
 
     used = {**rows, "types": types, "columns": [*rows["columns"], column]}
     again = list(observed(used, SchemaHistory(), 2_000_000))
-    assert read_history(as_table([*first, *again])).living == living
-    alone = read_history(as_table(again)).living
-    assert set(living) - set(alone) == {"shop_a.evo"}
+    assert read_history(as_table([*first, *again])).existing == existing
+    alone = read_history(as_table(again)).existing
+    assert set(existing) - set(alone) == {"shop_a.evo"}
 
 
-def test_change_of_the_schema_that_cannot_be_read_is_told_and_left_out(
+def test_unreadable_schema_change_is_logged_and_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     records = schema_records("v7-plain")
@@ -166,7 +166,7 @@ def test_change_of_the_schema_that_cannot_be_read_is_told_and_left_out(
     broken = next(i for i, row in enumerate(rows) if row["source_table"] == "system_schema.columns")
     rows[broken]["payload"] = rows[broken]["payload"][:-3]
     read_history(as_table(rows))
-    assert "system_schema.columns can't be read and is left out: truncated" in caplog.text
+    assert "skipped an unreadable change of system_schema.columns: truncated" in caplog.text
 
 
 def test_no_byte_of_a_record_keeps_the_rest_of_the_history_from_being_read() -> None:
@@ -186,13 +186,13 @@ def test_no_byte_of_a_record_keeps_the_rest_of_the_history_from_being_read() -> 
 @pytest.mark.parametrize(
     ("lost", "table"), [("type", "columns"), ("kind", "columns"), ("dropped_time", "dropped_columns")]
 )
-def test_a_table_of_which_a_part_is_unknown_is_left_out_alone(lost: str, table: str) -> None:
+def test_only_a_table_with_an_unknown_part_is_skipped(lost: str, table: str) -> None:
     rows = rows_of("v7-plain")
     broken = [{**r, lost: None} if r["table_name"] == "evo" else r for r in rows[table]]
-    living = read_history(
+    existing = read_history(
         as_table(list(observed({**rows, table: broken}, SchemaHistory(), 1_000_000)))
-    ).living
-    assert set(recording("v7-plain").schemas.tables) - set(living) == {"shop_a.evo"}
+    ).existing
+    assert set(recording("v7-plain").schemas.tables) - set(existing) == {"shop_a.evo"}
 
 
 def test_reader_of_the_schema_alone_hands_on_nothing_else() -> None:
@@ -214,14 +214,14 @@ def test_updates_are_captured_between_the_statements_that_switch_cdc_on_and_off(
         return history.captured("1", *places).tolist()
 
     assert captured("a", b"2", b"3", b"4", b"5", b"6") == [False, False, True, True, False]
-    # This node's log doesn't show that it was switched on, that one's neither on nor off.
+    # This node's log doesn't have the switch to on, that one's has neither switch.
     assert captured("b", b"1", b"3") == [True, False]
     assert captured("c", b"1", b"9") == [True, True]
     assert SchemaHistory().captured("1", pa.array(["a"]), pa.array([b"1"], pa.binary())).tolist() == [True]
 
 
 def observation(**rows: Any) -> bytes:
-    """What was seen of a keyspace with one table."""
+    """An observation of a keyspace with one table."""
     names = {"keyspace_name": "shop", "table_name": "t"}
     seen = {
         "tables": [
@@ -256,12 +256,12 @@ def history_of(*payloads: bytes) -> SchemaHistory:
         observation(columns=7),
     ],
 )
-def test_what_was_seen_and_cannot_be_read_is_left_out(broken: bytes) -> None:
+def test_an_unreadable_observed_schema_is_skipped(broken: bytes) -> None:
     sound = observation()
-    assert list(history_of(sound).living) == ["shop.t"]
-    assert history_of(sound, broken).living == history_of(sound).living
+    assert list(history_of(sound).existing) == ["shop.t"]
+    assert history_of(sound, broken).existing == history_of(sound).existing
 
 
-def test_table_whose_id_is_none_is_not_taken_for_one() -> None:
+def test_table_with_an_invalid_id_is_skipped() -> None:
     row = {"keyspace_name": "shop", "table_name": "t", "id": "5a1c395e-b4", "cdc": True}
-    assert history_of(observation(tables=[row])).living == {}
+    assert history_of(observation(tables=[row])).existing == {}

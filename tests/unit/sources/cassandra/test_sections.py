@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
-    Damage,
+    CorruptRange,
     plain_sections,
     walk_sections,
 )
@@ -45,7 +45,7 @@ def walk(path: str, *, complete: bool = True, trust: bool = False) -> Chain:
         return walk_sections(source, descriptor, complete=complete, trust_zero_checksum=trust)
 
 
-def read(path: str) -> list[bytes | Damage]:
+def read(path: str) -> list[bytes | CorruptRange]:
     with SegmentBytes(path) as source:
         descriptor = read_descriptor(source.read(0, 1 << 17), path)
         chain = walk_sections(source, descriptor, complete=True)
@@ -60,7 +60,7 @@ def codes(chain: Chain) -> list[str]:
     return [code(d.reason) for d in chain.damage]
 
 
-def test_plain_sections_stand_at_their_file_offsets(tmp_path: Path) -> None:
+def test_positions_of_plain_sections_are_file_offsets(tmp_path: Path) -> None:
     path = put(tmp_path, segment(ID, MUTATIONS, size=4096))
     chain = walk(path)
     assert [(s.start, s.stop) for s in chain.sections] == [(s.position, s.end) for s in chain.sections]
@@ -70,7 +70,7 @@ def test_plain_sections_stand_at_their_file_offsets(tmp_path: Path) -> None:
 
 
 def zstd_stream(data: bytes) -> bytes:
-    """A frame that doesn't tell its plain length."""
+    """A frame without its decompressed length."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
@@ -119,32 +119,32 @@ def test_a_block_is_unpacked_if_it_holds_as_many_bytes_as_are_claimed(
             found = DECODERS[name](block, claimed)
         except UNREADABLE:
             continue
-        # What comes out is the block's own, so that the wrong length is seen.
+        # Only the block's bytes are returned, so that the wrong length is detected.
         assert len(found) != claimed or name == "NoopCompressor"
         assert data.startswith(found)
 
 
 @given(st.binary(max_size=200), st.integers(0, 1 << 20))
-def test_any_bytes_are_unpacked_to_what_they_hold_or_refused(block: bytes, length: int) -> None:
+def test_any_bytes_are_decompressed_correctly_or_rejected(block: bytes, length: int) -> None:
     for name, decode in DECODERS.items():
         lead = struct.pack("<i", length) if name == "LZ4Compressor" else b""
         with suppress(*UNREADABLE):
             assert decode(lead + block, length) == decode(lead + block, length)
 
 
-def test_section_that_cannot_be_unpacked_is_damage_and_the_next_is_read(tmp_path: Path) -> None:
+def test_undecodable_section_is_damage_and_the_next_is_read(tmp_path: Path) -> None:
     parameters = {"compressionClass": "DeflateCompressor", "compressionParameters": {}}
     data = bytearray(segment(ID, MUTATIONS, parameters=parameters, compress=zlib.compress))
     data[len(header(ID, parameters=parameters)) + 8 + 4 + 3] ^= 0xFF
 
     first, _, last = read(put(tmp_path, bytes(data)))
 
-    assert isinstance(first, Damage)
+    assert isinstance(first, CorruptRange)
     assert code(first.reason) == "section-unreadable"
     assert last == plain(MUTATIONS[2])
 
 
-def test_unknown_compression_is_refused_by_name(tmp_path: Path) -> None:
+def test_unknown_compression_is_rejected_by_name(tmp_path: Path) -> None:
     odd = put(tmp_path, segment(ID, (), parameters={"compressionClass": "com.example.OddCompressor"}))
     with pytest.raises(ConfigurationError, match="compressed with OddCompressor"):
         read(odd)
@@ -213,7 +213,7 @@ def test_last_marker_broken_still_gives_the_last_section(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("stop", [0, HEADER_BYTES, HEADER_BYTES + 7, 1 << 20, -5])
-def test_marker_that_points_nowhere_is_damage(tmp_path: Path, stop: int) -> None:
+def test_marker_with_an_invalid_target_is_damage(tmp_path: Path, stop: int) -> None:
     whole = segment(ID, MUTATIONS)
     data = header(ID) + marker(ID, HEADER_BYTES, stop) + whole[HEADER_BYTES + 8 :]
     chain = walk(put(tmp_path, data))
@@ -230,7 +230,7 @@ def test_chain_of_a_growing_segment_ends_at_a_marker_half_written(tmp_path: Path
     assert codes(chain) == []
 
 
-def test_marker_without_checksum_is_taken_at_its_word_on_request(tmp_path: Path) -> None:
+def test_marker_without_checksum_is_accepted_if_enabled(tmp_path: Path) -> None:
     whole = segment(ID, MUTATIONS[:1])
     body = entry(b"a mutation after it")
     path = put(tmp_path, whole + struct.pack(">iI", len(whole) + 8 + len(body), 0) + body + bytes(100))

@@ -40,15 +40,15 @@ def test_each_folder_with_segments_is_a_node(tmp_path: Path) -> None:
     }
 
 
-def test_segments_beside_folders_with_segments_are_refused(tmp_path: Path) -> None:
+def test_segments_next_to_folders_with_segments_are_rejected(tmp_path: Path) -> None:
     put_segment(tmp_path / "host-a", 1, segment(1, ()))
     put_segment(tmp_path, 2, segment(2, ()))
-    with pytest.raises(ConfigurationError, match="beside folders"):
+    with pytest.raises(ConfigurationError, match="both segments and folders"):
         list_segments(tmp_path)
 
 
-def test_missing_folder_is_refused_and_an_empty_one_has_no_segments(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no folder"):
+def test_missing_folder_is_rejected_and_an_empty_one_has_no_segments(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"the folder of segments .* doesn't exist"):
         list_segments(tmp_path / "none")
     assert list_segments(tmp_path) == {}
     assert list_segments(tmp_path, "host") == {"host": []}
@@ -67,7 +67,7 @@ def test_missing_folder_is_refused_and_an_empty_one_has_no_segments(tmp_path: Pa
         ("", None),
     ],
 )
-def test_index_is_read_also_when_cut_off(tmp_path: Path, text: str, expected: Index | None) -> None:
+def test_truncated_index_is_read(tmp_path: Path, text: str, expected: Index | None) -> None:
     put_segment(tmp_path, ID, segment(ID, ()), completed=False)
     put_index(tmp_path, ID, text)
     ((file,),) = list_segments(tmp_path).values()
@@ -81,7 +81,7 @@ def test_segments_of_cassandra_3_are_complete_without_an_index(tmp_path: Path) -
     assert file.complete
 
 
-def test_packed_segment_is_read_and_an_unpacked_one_beside_it_wins(tmp_path: Path) -> None:
+def test_compressed_segment_is_read_and_an_uncompressed_one_takes_precedence(tmp_path: Path) -> None:
     data = segment(ID, [[b"a mutation"]])
     path = put_segment(tmp_path, ID, data)
     packed = path.with_suffix(".log.gz")
@@ -94,15 +94,15 @@ def test_packed_segment_is_read_and_an_unpacked_one_beside_it_wins(tmp_path: Pat
         assert (source.length, source.read(0, 1 << 20)) == (len(data), data)
 
 
-def test_segment_that_is_gone_is_a_lost_position(tmp_path: Path) -> None:
-    with pytest.raises(PositionLost, match="is gone"):
+def test_deleted_segment_is_a_lost_position(tmp_path: Path) -> None:
+    with pytest.raises(PositionLost, match="was deleted before it was read"):
         SegmentBytes(str(tmp_path / f"CommitLog-7-{ID}.log"))
 
 
-def test_packed_segment_that_is_cut_off_is_corrupt(tmp_path: Path) -> None:
+def test_truncated_compressed_segment_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / f"CommitLog-7-{ID}.log.gz"
     path.write_bytes(gzip.compress(b"x" * 10000)[:-20])
-    with pytest.raises(CorruptInput, match="can't be unpacked"):
+    with pytest.raises(CorruptInput, match="can't be decompressed"):
         SegmentBytes(str(path))
 
 
@@ -127,20 +127,20 @@ def test_header_with_a_flipped_byte_is_corrupt(at: int) -> None:
         read_descriptor(bytes(data), "path")
 
 
-def test_header_that_is_cut_off_is_corrupt() -> None:
+def test_truncated_header_is_corrupt() -> None:
     for length in range(20):
         with pytest.raises(CorruptInput):
             read_descriptor(header(ID)[:length], "path")
 
 
 @pytest.mark.parametrize("version", [5, 9])
-def test_other_versions_are_refused_by_name(version: int) -> None:
+def test_other_versions_are_rejected_by_name(version: int) -> None:
     with pytest.raises(ConfigurationError, match=str(version)):
         read_descriptor(header(ID, version), "path")
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"7", b'"x"', b"\xff", b"[" * 60_000])
-def test_header_whose_parameters_are_no_object_is_corrupt(text: bytes) -> None:
+def test_header_with_parameters_other_than_an_object_is_corrupt(text: bytes) -> None:
     words = struct.pack(">iIIi", 7, 5, 0, len(text))
     crc = zlib.crc32(text, zlib.crc32(words))
     data = struct.pack(">iqH", 7, 5, len(text)) + text + struct.pack(">I", crc)

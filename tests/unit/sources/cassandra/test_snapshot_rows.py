@@ -58,7 +58,7 @@ def _recorded(folder: Any, table: TableSchema) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("elements_have_times", [True, False])
 @pytest.mark.parametrize("variant", ["v7-plain", "v8-plain"])
-def test_a_snapshot_of_what_a_server_shows_merges_to_what_it_shows(
+def test_a_snapshot_of_a_servers_rows_merges_to_the_same_rows(
     variant: str, elements_have_times: bool
 ) -> None:
     folder = recording(variant)
@@ -108,7 +108,7 @@ def test_a_cell_has_its_write_time_and_expires_when_its_ttl_has_run_out() -> Non
     ]
 
 
-def test_elements_have_their_own_times_where_the_server_shows_them() -> None:
+def test_elements_have_their_own_times_where_the_server_returns_them() -> None:
     table = parse_cql(
         """
         CREATE TYPE k.u (x int, y int, z int);
@@ -170,7 +170,9 @@ def _list_cells(times: list[int | None], *, timed: bool = True) -> list[Any]:
         [NOW_US + 10**12, 5, -(1 << 62), NOW_US - 1],
     ],
 )
-def test_elements_of_lists_have_their_write_times_and_made_up_paths_in_order(times: list[int | None]) -> None:
+def test_elements_of_lists_have_their_write_times_and_synthetic_paths_in_order(
+    times: list[int | None],
+) -> None:
     cells = _list_cells(times)
     assert [c[3] for c in cells] == times
     assert {c[1] & ~CELL_EXPIRING for c in cells} == {CELL_PATH | CELL_UNCERTAIN}
@@ -183,13 +185,13 @@ def test_elements_of_lists_have_their_write_times_and_made_up_paths_in_order(tim
     assert all(1_262_304_000_000_000 <= o < NOW_US for o in order)
 
 
-def test_an_element_keeps_its_made_up_path_when_the_list_is_read_again() -> None:
+def test_an_element_keeps_its_synthetic_path_when_the_list_is_read_again() -> None:
     first = {c[6]: c[5] for c in _list_cells([NOW_US - 300, NOW_US - 200, NOW_US - 100])}
     longer = {c[6]: c[5] for c in _list_cells([NOW_US - 300, NOW_US - 200, NOW_US - 100, NOW_US - 50])}
     assert first.items() <= longer.items()
 
 
-def test_a_list_without_write_times_counts_as_written_anew_at_the_reading() -> None:
+def test_a_list_without_write_times_counts_as_overwritten_at_the_time_of_reading() -> None:
     deletion, *elements = _list_cells([None, None, None], timed=False)
     assert deletion == (0, CELL_COMPLEX_DELETION, 0, NOW_US, NOW, b"", b"")
     assert [e[6] for e in elements] == [b"a", b"b", b"c"]
@@ -197,7 +199,7 @@ def test_a_list_without_write_times_counts_as_written_anew_at_the_reading() -> N
     assert [_path_us(e[5]) for e in elements] == sorted(_path_us(e[5]) for e in elements)
 
 
-def test_statics_come_once_a_partition_and_a_partition_without_rows_has_no_row() -> None:
+def test_static_columns_have_one_record_per_partition_and_a_partition_without_rows_has_no_row() -> None:
     table = parse_cql("CREATE TABLE k.t (p int, c int, s text static, v int, PRIMARY KEY (p, c))").tables[
         "k.t"
     ]
@@ -210,15 +212,15 @@ def test_statics_come_once_a_partition_and_a_partition_without_rows_has_no_row()
     ]
     records = snapshot_records(table, rows)
     assert records.column("key").to_pylist() == [one, one, one, two, three]
-    shown = [_cells(p) for p in records.column("payload").to_pylist()]
-    assert [s[0] for s in shown] == [
+    cells_of_rows = [_cells(p) for p in records.column("payload").to_pylist()]
+    assert [s[0] for s in cells_of_rows] == [
         ROW_UNCERTAIN | ROW_STATIC,
         ROW_UNCERTAIN,
         ROW_UNCERTAIN,
         ROW_UNCERTAIN | ROW_STATIC,
         ROW_UNCERTAIN,
     ]
-    assert [len(s[2]) for s in shown] == [1, 1, 0, 1, 0]
+    assert [len(s[2]) for s in cells_of_rows] == [1, 1, 0, 1, 0]
 
 
 def test_keys_of_several_columns_have_cassandras_form() -> None:
@@ -263,7 +265,7 @@ TABLE = """
 """
 
 
-def test_events_of_a_snapshot_tell_all_columns_and_no_more_than_the_select_shows() -> None:
+def test_events_of_a_snapshot_have_all_columns_and_no_more_than_the_select_returns() -> None:
     table = parse_cql(TABLE).tables["k.t"]
     one = b"\0\0\0\1"
     rows = [
@@ -283,14 +285,14 @@ def test_events_of_a_snapshot_tell_all_columns_and_no_more_than_the_select_shows
     assert full["s"] is bare["s"] is None
 
 
-def test_what_settles_a_doubt_is_no_event() -> None:
+def test_the_re_read_of_an_unresolved_key_has_no_event() -> None:
     table = parse_cql(TABLE).tables["k.t"]
     (column,) = [c.id for c in table.regular if c.name == "a"]
     clustering = struct.pack("<i", 4) + b"\0\0\0\1"
-    gone = Cell(column, CELL_TOMBSTONE, 0, 7, NOW, b"", b"")
+    tombstone = Cell(column, CELL_TOMBSTONE, 0, 7, NOW, b"", b"")
     settled = [
-        CellRow(0, clustering=clustering, expiry_seconds=NEVER, cells=(gone,)),
-        CellRow(ROW_LIVENESS, 2**31 - 1, 7, NOW, clustering=clustering, cells=(gone,)),
+        CellRow(0, clustering=clustering, expiry_seconds=NEVER, cells=(tombstone,)),
+        CellRow(ROW_LIVENESS, 2**31 - 1, 7, NOW, clustering=clustering, cells=(tombstone,)),
         CellRow(ROW_UNCERTAIN, liveness_us=9, expiry_seconds=6, clustering=clustering),
     ]
     payloads = pa.array([state_payload(table, write_cell_row(row)) for row in settled], pa.binary())
@@ -315,7 +317,7 @@ def test_large_values_find_room() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9, 20])
-def test_a_page_of_another_form_is_refused(cut: int) -> None:
+def test_a_page_that_does_not_match_the_query_is_rejected(cut: int) -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, v text)").tables["k.t"]
     page = select_page(table, [select_row(table, {"p": b"\0\0\0\1", "v": b"abc"}, {"v": 1}, {})])
     program = compile_select(table, elements_have_times=True)

@@ -65,7 +65,7 @@ def out_of_log(cql_type: str, states: list[tuple[Cell, ...]]) -> tuple[pa.Array,
 
 
 def as_numbers(column: pa.Array) -> list[Any]:
-    """Show dates and timestamps as numbers, which Python's own types can't hold."""
+    """Convert dates and timestamps to numbers, as they exceed Python's types."""
     if pa.types.is_date32(column.type):
         return list(column.view(pa.int32()).to_pylist())
     if pa.types.is_timestamp(column.type):
@@ -199,16 +199,16 @@ def test_values_at_the_ends_of_a_type_reach_lake_and_events(
     mirror, events = out_of_log(cql_type, [(Cell(1, 5, native),) for native, _, _ in values])
     assert mirror.type.equals(lake_type)
     assert events.type.equals(event_type)
-    # repr tells -0.0 from 0.0.
+    # repr distinguishes -0.0 from 0.0.
     assert repr(as_numbers(mirror)) == repr([lake for _, lake, _ in values])
     assert repr(events.to_pylist()) == repr([event for _, _, event in values])
     field = EventDecoder(table("t", f"p id int\nr v {cql_type}", 0x41)).decode(changes([])).events
-    shown = field.schema.field("after").type.field("v").type.field("value").metadata
-    assert shown == ({CONNECT_NAME: name.encode()} if name else None)
+    expected = field.schema.field("after").type.field("v").type.field("value").metadata
+    assert expected == ({CONNECT_NAME: name.encode()} if name else None)
 
 
 def path(number: int) -> bytes:
-    """A list element's place: a time UUID."""
+    """A list element's path: a time UUID."""
     return struct.pack(">IHH", number, 0, 0x1000) + bytes(8)
 
 
@@ -249,7 +249,7 @@ KEY_WITH_MAP = whole(1, 4) + (whole(4, 4) + whole(7, 4)) * 2
 
 
 @pytest.mark.parametrize(
-    ("cql_type", "removed", "kept", "shown"),
+    ("cql_type", "removed", "kept", "expected"),
     [
         ("map<text, int>", b"a", b"b", [("a", None), ("b", 1)]),
         (
@@ -260,14 +260,14 @@ KEY_WITH_MAP = whole(1, 4) + (whole(4, 4) + whole(7, 4)) * 2
         ),
     ],
 )
-def test_events_show_a_removed_key_of_a_map_without_value(
-    cql_type: str, removed: bytes, kept: bytes, shown: list[Any]
+def test_events_have_a_removed_key_of_a_map_without_value(
+    cql_type: str, removed: bytes, kept: bytes, expected: list[Any]
 ) -> None:
     value = KEY_WITH_MAP if kept != b"b" else whole(1, 4)
     _, events = out_of_log(
         cql_type, [(Cell(1, 5, path=removed, tombstone=True, end=9), Cell(1, 5, value, kept)), EMPTIED]
     )
-    assert events.to_pylist() == [shown, []]
+    assert events.to_pylist() == [expected, []]
 
 
 def test_events_list_columns_as_the_java_driver_does() -> None:

@@ -26,13 +26,13 @@ KIND_NAMES: Final = {"p": "partition_key", "c": "clustering", "s": "static", "r"
 
 def table(name: str, columns: str, number: int, *, reverse_ids: bool = False) -> TableSchema:
     """Make a table of ``kind name type`` lines; a clustering column may end in DESC."""
-    made = []
-    places: dict[str, int] = {}
+    built = []
+    next_index: dict[str, int] = {}
     for line in columns.strip().splitlines():
         kind, column, kind_of_type = line.split(maxsplit=2)
         descending = kind_of_type.endswith(" DESC")
-        place = places[kind] = places.get(kind, -1) + 1
-        made.append(
+        place = next_index[kind] = next_index.get(kind, -1) + 1
+        built.append(
             Column(
                 column,
                 KIND_NAMES[kind],  # type: ignore[arg-type]  # the four kinds
@@ -41,8 +41,8 @@ def table(name: str, columns: str, number: int, *, reverse_ids: bool = False) ->
                 descending,
             )
         )
-    schema = TableSchema("ks", name, f"{number:032x}", tuple(made), cdc=True)
-    names = sorted((c.name for c in made if c.kind in ("static", "regular")), reverse=reverse_ids)
+    schema = TableSchema("ks", name, f"{number:032x}", tuple(built), cdc=True)
+    names = sorted((c.name for c in built if c.kind in ("static", "regular")), reverse=reverse_ids)
     return number_columns(schema, {column: i for i, column in enumerate(names, start=1)})
 
 
@@ -182,7 +182,7 @@ def prefixes(draw: st.DrawFn, schema: TableSchema, least: int) -> tuple[Native, 
 
 @st.composite
 def range_markers(draw: st.DrawFn, schema: TableSchema, version: int) -> list[Marker]:
-    """An opening, perhaps some boundaries, and a closing marker; their places are not ordered."""
+    """An opening, perhaps some boundaries, and a closing marker; their positions are not ordered."""
     deletion = draw(deletions(version))
     exclusive = draw(st.booleans())
     found = [Marker(7 if exclusive else 1, draw(prefixes(schema, 1 if exclusive else 0)), opens=deletion)]
@@ -199,6 +199,6 @@ def range_markers(draw: st.DrawFn, schema: TableSchema, version: int) -> list[Ma
     return found
 
 
-def shown(row: Row) -> Row:
+def sorted_cells(row: Row) -> Row:
     """The row with its cells in the order of a cell row."""
     return replace(row, cells=tuple(sorted(row.cells, key=lambda cell: cell.place)))

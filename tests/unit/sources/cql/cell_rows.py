@@ -1,4 +1,4 @@
-"""Builds live rows from the values that a SELECT shows."""
+"""Builds live rows from the values of a SELECT."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cell_row(clustering: Sequence[Native], cells: Sequence[Cell], *, static: boo
 
 
 def column_cells(column: Column, value: Native, *, noise: random.Random | None = None) -> list[Cell]:
-    """Take a column's shown value apart into cells; ``noise`` adds tombstones, which show nothing."""
+    """Split a column's value into cells; ``noise`` adds tombstones, which don't change it."""
     cells: list[Cell] = []
     name = column.type.name
     if not column.type.multi_cell:
@@ -82,11 +82,11 @@ def partition_key(parts: Sequence[bytes]) -> bytes:
 
 
 def live_rows(
-    table: TableSchema, shown: Sequence[Mapping[str, Native]], *, noise: random.Random | None = None
+    table: TableSchema, selected: Sequence[Mapping[str, Native]], *, noise: random.Random | None = None
 ) -> pa.RecordBatch:
-    """Build live rows from shown values by column name."""
+    """Build live rows from values by column name."""
     records = []
-    for values in shown:
+    for values in selected:
         key = partition_key([values[c.name] or b"" for c in table.partition_key])
         clustering = [values[c.name] for c in table.clustering]
         only_static = bool(clustering) and all(v is None for v in clustering)

@@ -1,4 +1,4 @@
-"""What a lake must show of native values: the expectation, written without our kernels."""
+"""The expected lake values of native values, computed without our kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.sources.cql.cql_values import Native, split, vector_parts
 
 
 def shown(cql_type: CqlType, value: Native) -> Any:  # one branch per type
-    """Return a value as ``comparable_pylist`` shows it: dates as days, timestamps as microseconds."""
+    """Return a value in the form of ``comparable_pylist``: dates as days, timestamps as microseconds."""
     if value is None:
         return None
     name, inside = cql_type.name, cql_type.parameters
@@ -69,7 +69,7 @@ def shown(cql_type: CqlType, value: Native) -> Any:  # one branch per type
 
 
 def comparable_pylist(array: Any) -> Any:
-    """Show dates and timestamps as numbers, which Python's own types can't hold."""
+    """Convert dates and timestamps to numbers, as they exceed Python's types."""
     kind = array.type
     if pa.types.is_date32(kind):
         return array.view(pa.int32()).to_pylist()

@@ -31,9 +31,11 @@ def test_scalars_compare_as_cassandra_compares_them(name: str) -> None:
     @settings(max_examples=300, deadline=None)
     @given(values(cql_type), values(cql_type))
     def check(a: bytes, b: bytes) -> None:
-        wanted = compare(cql_type, a, b)
-        assert _sign(_encode(cql_type, a), _encode(cql_type, b)) == wanted
-        assert _sign(_encode(cql_type, a, descending=True), _encode(cql_type, b, descending=True)) == -wanted
+        expected = compare(cql_type, a, b)
+        assert _sign(_encode(cql_type, a), _encode(cql_type, b)) == expected
+        assert (
+            _sign(_encode(cql_type, a, descending=True), _encode(cql_type, b, descending=True)) == -expected
+        )
 
     check()
 
@@ -45,9 +47,9 @@ def test_nested_values_compare_as_cassandra_compares_them(data: st.DataObject) -
     drawn = values(cql_type)
     a, b = data.draw(drawn), data.draw(drawn)
     descending = data.draw(st.booleans())
-    wanted = compare(cql_type, a, b) * (-1 if descending else 1)
+    expected = compare(cql_type, a, b) * (-1 if descending else 1)
     encoded = [_encode(cql_type, v, descending=descending) for v in (a, b)]
-    assert _sign(encoded[0], encoded[1]) == wanted
+    assert _sign(encoded[0], encoded[1]) == expected
 
 
 @settings(max_examples=500, deadline=None)
@@ -79,9 +81,9 @@ def test_clusterings_compare_column_by_column_and_prefixes_enclose_their_rows(da
     orders = [
         compare(t, a, b) * (-1 if d else 1) for (t, d), a, b in zip(columns, rows[0], rows[1], strict=True)
     ]
-    wanted = next((o for o in orders if o), 0)
+    expected = next((o for o in orders if o), 0)
     first, second = (encode(row, len(columns)) for row in rows)
-    assert _sign(first, second) == wanted
+    assert _sign(first, second) == expected
     for count in range(len(columns)):
         prefix = encode(rows[0], count)
         beside = next((o for o in orders[:count] if o), 0)
@@ -118,7 +120,7 @@ def test_values_that_cassandra_calls_equal_get_equal_bytes(text: str, a: str, b:
 @example(CqlType("list", (CqlType("int"),), frozen=True), bytes.fromhex("7fffffff"))
 @example(CqlType("vector", (CqlType("text"),), dimensions=2), b"\xff" * 9)
 @example(CqlType("decimal"), b"\0\0\0\0")
-def test_bytes_of_no_value_are_refused_or_encoded_but_never_read_beyond(
+def test_invalid_bytes_are_rejected_or_encoded_but_never_read_beyond_their_end(
     cql_type: CqlType, raw: bytes
 ) -> None:
     programs = compile_types([cql_type])
@@ -135,7 +137,7 @@ def test_bytes_of_no_value_are_refused_or_encoded_but_never_read_beyond(
     assert results[0][0] == MALFORMED or results[0][0] > 0
 
 
-def test_wrong_length_is_an_error_that_shows_the_bytes() -> None:
+def test_wrong_length_is_an_error_that_contains_the_bytes() -> None:
     with pytest.raises(CorruptInput, match="010203"):
         _encode(CqlType("int"), b"\1\2\3")
 
@@ -145,7 +147,7 @@ def test_a_small_output_is_counted_not_overrun() -> None:
     assert len(_encode(CqlType("blob"), value)) == 1 + 1000 + 2000 + 2
 
 
-def test_types_nested_beyond_the_kernels_stack_are_refused() -> None:
+def test_types_nested_beyond_the_kernels_stack_are_rejected() -> None:
     cql_type = CqlType("int")
     for _ in range(40):
         cql_type = CqlType("list", (cql_type,), frozen=True)

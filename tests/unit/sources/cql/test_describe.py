@@ -49,7 +49,7 @@ def test_dropped_columns_keep_type_kind_and_time_even_if_they_came_back() -> Non
         ),
     ],
 )
-def test_columns_stand_in_the_order_of_select_all(columns: str, order: str) -> None:
+def test_columns_are_in_the_order_of_select_all(columns: str, order: str) -> None:
     text = f"CREATE KEYSPACE k WITH replication = {{}}; CREATE TABLE k.t (id int PRIMARY KEY, {columns});"
     assert " ".join(c.name for c in parse_cql(text).tables["k.t"].columns) == f"id {order}"
 
@@ -156,13 +156,13 @@ def test_counter_tables_are_known_as_such() -> None:
         "CREATE TABLE k.t (a int PRIMARY KEY); ALTER TABLE k.t RENAME b TO c",
     ],
 )
-def test_what_can_not_be_read_names_the_statement(text: str) -> None:
+def test_unparsable_text_is_reported_with_the_statement(text: str) -> None:
     with pytest.raises(SchemaUnknown):
         parse_cql(text)
 
 
 @given(st.text(st.sampled_from("CREATE TABLEkt(),.;'\"$-/* \nint<>={}PRIMARYKEY0aé"), max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         parse_cql("CREATE TABLE k.t (a int PRIMARY KEY); CREATE TABLE " + text)
     except SchemaUnknown as error:

@@ -27,11 +27,11 @@ def test_numbers_keep_their_value_in_the_fewest_bytes(given: list[tuple[int, int
 
 
 @given(st.lists(st.tuples(st.integers(-(1 << 80), 1 << 80), st.integers(-(1 << 31), (1 << 31) - 1))))
-def test_decimals_come_apart_exactly(given: list[tuple[int, int]]) -> None:
+def test_decimals_are_split_exactly(given: list[tuple[int, int]]) -> None:
     stored = [scale.to_bytes(4, "big", signed=True) + shortest(number) for number, scale in given]
     scales, numbers = decimals(pa.array(stored, pa.binary()))
-    made = zip(scales.to_pylist(), numbers.to_pylist(), strict=True)
-    assert [(int.from_bytes(n, "big", signed=True), s) for s, n in made] == given
+    decoded = zip(scales.to_pylist(), numbers.to_pylist(), strict=True)
+    assert [(int.from_bytes(n, "big", signed=True), s) for s, n in decoded] == given
 
 
 def test_a_decimal_is_its_number_by_ten_to_the_minus_scale() -> None:
@@ -40,7 +40,7 @@ def test_a_decimal_is_its_number_by_ten_to_the_minus_scale() -> None:
     assert scales.to_pylist()[1:] == numbers.to_pylist()[1:] == [None, None]
 
 
-def test_durations_come_apart() -> None:
+def test_durations_are_split() -> None:
     # 1y2mo, 3d and -4ns as zig-zag vints.
     stored = pa.array([bytes([28, 6, 0]), bytes([0, 0, 7]), None, b""], pa.binary())
     assert [column.to_pylist() for column in durations(stored)] == [
@@ -50,10 +50,10 @@ def test_durations_come_apart() -> None:
     ]
 
 
-def test_broken_values_are_refused() -> None:
+def test_malformed_values_are_rejected() -> None:
     for stored in (b"\0\0\0", b"\0\0\0\x01"):
-        with pytest.raises(CorruptInput, match="no decimal"):
+        with pytest.raises(CorruptInput, match="not a decimal"):
             decimals(pa.array([stored]))
     for stored in (b"\x02\x02", b"\x02\x02\x02\x02", b"\x02\xff"):
-        with pytest.raises(CorruptInput, match="no duration"):
+        with pytest.raises(CorruptInput, match="not a duration"):
             durations(pa.array([stored]))

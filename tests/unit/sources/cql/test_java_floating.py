@@ -11,7 +11,7 @@ from airflow_cdc_provider.sources.cql.java_floating import java_floating
 
 # Printed by Java 17.
 @pytest.mark.parametrize(
-    ("code", "number", "wanted"),
+    ("code", "number", "expected"),
     [
         (">d", 0.0, "0.0"),
         (">d", -0.0, "-0.0"),
@@ -32,12 +32,12 @@ from airflow_cdc_provider.sources.cql.java_floating import java_floating
         (">f", 3.4028234663852886e38, "3.4028235E38"),
     ],
 )
-def test_numbers_are_printed_as_java_17_does(code: str, number: float, wanted: str) -> None:
-    assert java_floating(struct.pack(code, number)) == wanted
+def test_numbers_are_printed_as_java_17_does(code: str, number: float, expected: str) -> None:
+    assert java_floating(struct.pack(code, number)) == expected
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_json_does_not_have_is_none(number: float) -> None:
+def test_values_missing_in_json_are_none(number: float) -> None:
     assert java_floating(struct.pack(">d", number)) is None
     assert java_floating(struct.pack(">f", number)) is None
 

@@ -17,7 +17,7 @@ from tests.unit.sources.cql.recordings import VARIANTS, recorded_rows, recorded_
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_are_shown_as_the_server_showed_them(variant: str) -> None:
+def test_rows_are_formatted_like_the_server(variant: str) -> None:
     folder = recording(variant)
     checked = 0
     for name, table in recorded_schemas(folder).tables.items():
@@ -35,7 +35,7 @@ def test_rows_are_shown_as_the_server_showed_them(variant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "wanted"),
+    ("text", "value", "expected"),
     [
         ("date", b"\0\0\0\0", '"-5877641-06-23"'),
         ("date", b"\xff" * 4, '"+5881580-07-11"'),
@@ -49,8 +49,8 @@ def test_rows_are_shown_as_the_server_showed_them(variant: str) -> None:
         ("'org.example.Own'", b"\1", '"0x01"'),
     ],
 )
-def test_edge_values(text: str, value: bytes, wanted: str) -> None:
-    assert value_to_json(parse_type(text), value) == wanted
+def test_edge_values(text: str, value: bytes, expected: str) -> None:
+    assert value_to_json(parse_type(text), value) == expected
 
 
 def test_names_that_need_quotes_in_cql_have_them_inside_the_json() -> None:
@@ -68,5 +68,5 @@ def test_row_that_breaks_its_format_is_corrupt_and_named(key: bytes, value: byte
     table = parse_cql("CREATE TABLE k.t (a blob, b blob, v double, PRIMARY KEY ((a, b)))").tables["k.t"]
     rows = live_rows(table, [{"a": b"x", "b": b"y", "v": value}])
     rows = rows.set_column(rows.schema.get_field_index("key"), "key", pa.array([key], pa.binary()))
-    with pytest.raises(CorruptInput, match=r"k\.t can't be shown"):
+    with pytest.raises(CorruptInput, match=r"k\.t can't be decoded"):
         list(rows_to_json(table, rows))

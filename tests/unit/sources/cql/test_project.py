@@ -40,9 +40,9 @@ def _check(table: TableSchema, rows: Sequence[dict[str, Native]], noise: random.
     projected.validate(full=True)
     assert projected.num_rows == len(rows)
     for column, array in zip(table.columns, projected.columns, strict=True):
-        wanted = [shown(column.type, row[column.name]) for row in rows]
+        expected = [shown(column.type, row[column.name]) for row in rows]
         found = comparable_pylist(array)
-        for w, f in zip(wanted, found, strict=True):
+        for w, f in zip(expected, found, strict=True):
             assert _same(w, f), (column, w, f)
 
 
@@ -51,7 +51,7 @@ def _table(columns: Sequence[Column]) -> TableSchema:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_of_a_real_server_are_shown_as_their_values(variant: str) -> None:
+def test_rows_of_a_real_server_are_projected_to_their_values(variant: str) -> None:
     folder = recording(variant)
     schemas = recorded_schemas(folder)
     checked = 0
@@ -67,7 +67,7 @@ def test_rows_of_a_real_server_are_shown_as_their_values(variant: str) -> None:
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_value_of_any_type_is_shown(data: st.DataObject) -> None:
+def test_any_value_of_any_type_is_decoded(data: st.DataObject) -> None:
     drawn = [data.draw(types(depth=3)) for _ in range(2)]
     inner = data.draw(types(depth=1))
     multi = [
@@ -105,13 +105,13 @@ def test_any_value_of_any_type_is_shown(data: st.DataObject) -> None:
         assert "timestamp" in text or "empty key" in text  # both are legal outcomes
 
 
-def test_a_partition_with_only_statics_is_one_row_of_nulls() -> None:
+def test_a_partition_with_only_static_columns_is_one_row_of_nulls() -> None:
     table = parse_cql("CREATE TABLE k.t (p int, c int, s text static, v set<int>, PRIMARY KEY (p, c))").tables
     rows = live_rows(table["k.t"], [{"p": b"\0\0\0\5", "c": None, "s": b"x", "v": None}])
     assert Projection(table["k.t"]).project(rows).to_pylist() == [{"p": 5, "c": None, "s": "x", "v": None}]
 
 
-def test_sets_and_map_keys_come_in_their_types_order_and_lists_in_time() -> None:
+def test_sets_and_map_keys_are_in_their_types_order_and_lists_in_time_order() -> None:
     table = parse_cql(
         "CREATE TABLE k.t (p int PRIMARY KEY, l list<text>, m map<int, text>, s set<int>)"
     ).tables["k.t"]
@@ -138,7 +138,7 @@ def test_an_empty_value_is_null_where_its_type_has_none() -> None:
     assert Projection(table).project(rows).to_pylist() == [{"p": "", "i": None, "t": "", "b": b"", "d": None}]
 
 
-def test_a_counter_shows_its_total() -> None:
+def test_a_counter_decodes_to_its_total() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, c counter, d counter)").tables["k.t"]
     context = struct.pack(">hh", 1, 0) + b"".join(b"\7" * 16 + struct.pack(">qq", 3, n) for n in (40, -2))
     rows = live_rows(table, [{"p": b"\0\0\0\1", "c": context, "d": struct.pack(">q", -7)}])
@@ -146,7 +146,7 @@ def test_a_counter_shows_its_total() -> None:
 
 
 @pytest.mark.covers("CAS-TYPE-19")
-def test_a_timestamp_beyond_the_lakes_type_is_refused_never_rounded() -> None:
+def test_a_timestamp_out_of_range_is_rejected_never_rounded() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, t timestamp, l list<timestamp>)").tables["k.t"]
     largest = struct.pack(">q", (1 << 63) - 1)
     rows = live_rows(table, [{"p": b"\0\0\0\1", "t": largest, "l": struct.pack(">ii", 1, 8) + largest}])
@@ -156,7 +156,7 @@ def test_a_timestamp_beyond_the_lakes_type_is_refused_never_rounded() -> None:
     assert exact.to_pylist() == [{"p": 1, "t": (1 << 63) - 1, "l": [(1 << 63) - 1]}]
 
 
-def test_cells_of_columns_that_are_gone_are_passed_over() -> None:
+def test_cells_of_removed_columns_are_skipped() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, v int)").tables["k.t"]
     state = cell_row([], [(9, 0, b"", b"x"), (1, 0, b"", b"\0\0\0\2"), (500, CELL_PATH, b"p", b"")])
     batch = pa.RecordBatch.from_pylist([{"key": b"\0\0\0\1", "state": state}], LIVE_ROW_SCHEMA)
@@ -164,7 +164,7 @@ def test_cells_of_columns_that_are_gone_are_passed_over() -> None:
 
 
 @given(st.integers(0, 200), st.binary(min_size=1, max_size=8))
-def test_a_broken_state_is_refused_and_never_read_beyond(cut: int, change: bytes) -> None:
+def test_a_malformed_state_is_rejected_and_never_read_beyond_its_end(cut: int, change: bytes) -> None:
     table = parse_cql("CREATE TABLE k.t (p int, c text, v list<text>, w text, PRIMARY KEY (p, c))").tables[
         "k.t"
     ]
@@ -178,7 +178,7 @@ def test_a_broken_state_is_refused_and_never_read_beyond(cut: int, change: bytes
         assert "k.t" in str(error)  # a change may also hit a byte that nothing checks
 
 
-def test_a_key_that_does_not_fit_is_refused() -> None:
+def test_a_key_that_lacks_columns_is_rejected() -> None:
     table = parse_cql("CREATE TABLE k.t (a int, b int, PRIMARY KEY ((a, b)))").tables["k.t"]
     state = cell_row([], [])
     assert state[0] == FORMAT
@@ -187,7 +187,7 @@ def test_a_key_that_does_not_fit_is_refused() -> None:
         Projection(table).project(batch)
 
 
-def test_a_projection_travels_without_what_is_compiled() -> None:
+def test_a_projection_is_pickled_without_compiled_attributes() -> None:
     table = parse_cql("CREATE TABLE k.t (p int PRIMARY KEY, v int)").tables["k.t"]
     projection = Projection(table)
     rows = live_rows(table, [{"p": b"\0\0\0\1", "v": b"\0\0\0\2"}])

@@ -52,7 +52,7 @@ def _column(name: str, kind: str, position: int, cql_type: str) -> dict[str, Any
     }
 
 
-def test_types_may_come_in_any_order() -> None:
+def test_types_may_be_in_any_order() -> None:
     schemas = schemas_from_rows(_rows())
     assert schemas.tables["k.t"].regular[0].type.parameters[0].udt == "k.inner"
     assert schemas.tables["k.t"].regular[0].type.frozen
@@ -77,7 +77,7 @@ def test_drop_times_are_exact_in_any_year(dropped: str | int, microseconds: int)
     assert schemas_from_rows(rows).tables["k.t"].dropped["d"].dropped_at_us == microseconds
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_an_unknown_type_is_rejected() -> None:
     rows = _rows()
     rows["types"] = []
     with pytest.raises(SchemaUnknown, match=r"k\.outer"):
@@ -88,10 +88,10 @@ class _Session:
     """Answers SELECT JSON as a driver session does, and keeps a record."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def execute(self, query: str) -> list[tuple[str]]:
-        self.asked.append(query)
+        self.queries.append(query)
         table = query.rpartition(".")[2]
         return [(json.dumps(row),) for row in _rows().get(table, [])]
 
@@ -101,8 +101,8 @@ def test_a_cluster_is_read_as_json_without_its_own_keyspaces() -> None:
     schemas = load(session)
     assert list(schemas.keyspaces) == ["k"]
     assert list(schemas.tables) == ["k.t"]
-    assert session.asked == [f"SELECT JSON * FROM system_schema.{t}" for t in TABLES]
+    assert session.queries == [f"SELECT JSON * FROM system_schema.{t}" for t in TABLES]
 
 
-def test_only_the_keyspaces_asked_for_are_read() -> None:
+def test_only_the_given_keyspaces_are_read() -> None:
     assert load(_Session(), ["system"]).tables == {}

@@ -31,7 +31,7 @@ def _text(name: str, value: bytes) -> str:
 @example(1 << 64)
 @example(10**27)
 @example(-(1 << 127))
-def test_varint_shows_all_digits(value: int) -> None:
+def test_varint_has_all_digits(value: int) -> None:
     assert _text("varint", varint(value)) == str(value)
 
 
@@ -43,7 +43,7 @@ def test_varint_shows_all_digits(value: int) -> None:
 @example(123, 8)
 @example(-1, (1 << 31) - 1)
 @example(5, -(1 << 31))
-def test_decimal_is_shown_as_java_shows_it(unscaled: int, scale: int) -> None:
+def test_decimal_is_formatted_like_java(unscaled: int, scale: int) -> None:
     # Python's Decimal follows the same General Decimal Arithmetic rule (to-scientific-string).
     sign, digits, _ = Decimal(unscaled).as_tuple()
     assert _text("decimal", struct.pack(">i", scale) + varint(unscaled)) == str(
@@ -59,16 +59,16 @@ def test_uuid_has_its_usual_form(value: uuid.UUID) -> None:
 @given(st.ip_addresses())
 @example(ipaddress.ip_address("::"))
 @example(ipaddress.ip_address("2001:db8::1:0"))
-def test_inet_is_shown_as_java_shows_it(value: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    wanted = str(value)
+def test_inet_is_formatted_like_java(value: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    expected = str(value)
     if isinstance(value, ipaddress.IPv6Address):
         mapped = value.ipv4_mapped
-        wanted = str(mapped) if mapped else ":".join(f"{int(g, 16):x}" for g in value.exploded.split(":"))
-    assert _text("inet", value.packed) == wanted
+        expected = str(mapped) if mapped else ":".join(f"{int(g, 16):x}" for g in value.exploded.split(":"))
+    assert _text("inet", value.packed) == expected
 
 
 @pytest.mark.parametrize(
-    ("months", "days", "nanoseconds", "wanted"),
+    ("months", "days", "nanoseconds", "expected"),
     [
         (0, 0, 0, ""),
         (-28, -265, -38_964_070_955_808, "-2y4mo265d10h49m24s70ms955us808ns"),
@@ -82,8 +82,8 @@ def test_inet_is_shown_as_java_shows_it(value: ipaddress.IPv4Address | ipaddress
         ),
     ],
 )
-def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, wanted: str) -> None:
-    assert _text("duration", svint(months) + svint(days) + svint(nanoseconds)) == wanted
+def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, expected: str) -> None:
+    assert _text("duration", svint(months) + svint(days) + svint(nanoseconds)) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_duration_has_cqls_form(months: int, days: int, nanoseconds: int, wanted
         ("duration", b"\xff\1"),
     ],
 )
-def test_bytes_of_no_value_are_refused(name: str, value: bytes) -> None:
+def test_invalid_bytes_are_rejected(name: str, value: bytes) -> None:
     data = np.frombuffer(value, np.uint8)
     scratch, out = new_scratch(data.size), np.empty(0, np.uint8)
     assert write_text(OPS[name], data, 0, data.size, scratch, out, 0) == MALFORMED

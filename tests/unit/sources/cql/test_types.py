@@ -31,7 +31,7 @@ def test_types_are_written_as_they_were_read(text: str) -> None:
     assert to_cql(parse_type(text)) == text
 
 
-def test_what_is_inside_another_type_is_frozen_however_it_is_spelled() -> None:
+def test_nested_types_are_frozen_in_any_spelling() -> None:
     assert parse_type("list<frozen<set<int>>>") == parse_type("list< set<int> >")
     inner = parse_type("map<int, tuple<int, list<int>>>").parameters[1].parameters[1]
     assert inner.frozen
@@ -41,15 +41,15 @@ def test_what_is_inside_another_type_is_frozen_however_it_is_spelled() -> None:
 
 def test_user_types_are_found_by_name_in_any_spelling() -> None:
     own = CqlType("udt", (CqlType("int"),), fields=("a",), udt="k.My Type")
-    asked = []
+    looked_up = []
 
     def lookup(name: str) -> CqlType:
-        asked.append(name)
+        looked_up.append(name)
         return own
 
     assert parse_type('frozen<"My Type">', lookup).frozen
     assert parse_type('k."My ""T"', lookup).multi_cell
-    assert asked == ["My Type", 'k.My "T']
+    assert looked_up == ["My Type", 'k.My "T']
     assert to_cql(own) == '"My Type"'
 
 
@@ -60,7 +60,7 @@ def test_varchar_is_text() -> None:
 @pytest.mark.parametrize(
     "text", ["", "list<int", "list<>", "map<int>", "nosuch", "vector<int>", "int int", "<"]
 )
-def test_what_is_no_type_is_refused(text: str) -> None:
+def test_text_that_is_not_a_type_is_rejected(text: str) -> None:
     with pytest.raises(SchemaUnknown):
         parse_type(text)
 
@@ -77,7 +77,7 @@ def test_what_is_no_type_is_refused(text: str) -> None:
         ("com.example.Own(a=>1)", "'com.example.Own(a=>1)'"),
     ],
 )
-def test_java_classes_are_the_cql_types_that_they_stand_for(java: str, cql: str) -> None:
+def test_java_classes_map_to_their_cql_types(java: str, cql: str) -> None:
     if "=>" in java:
         assert parse_java_type(java).name == "custom"
     else:
@@ -112,5 +112,5 @@ def test_a_java_user_type_keeps_its_names() -> None:
         (f"'{LEXICAL_UUID}'", 16),
     ],
 )
-def test_only_types_of_cassandras_list_stand_bare(text: str, length: int) -> None:
+def test_only_types_of_cassandras_list_have_no_length_prefix(text: str, length: int) -> None:
     assert fixed_length(parse_type(text)) == length

@@ -138,7 +138,7 @@ def test_requests_to_an_overloaded_cluster_are_retried_with_smaller_pages_and_fe
 
 def test_a_cluster_that_stays_too_busy_ends_the_task_with_what_to_do() -> None:
     session = FakeSession({}, LOG_COLUMNS, fails=lambda n: OperationTimedOut())
-    with pytest.raises(TransientError, match=r"reading the log of s\.t got no answer"):
+    with pytest.raises(TransientError, match=r"reading the log of s\.t got no response"):
         read(session, 1, retries=3)
     assert len(session.requests) == 4
     assert session.shut_down

@@ -38,6 +38,6 @@ def test_a_record_is_of_the_table_that_it_names_and_counters_count_by_snapshots(
     assert found == [PLAIN, gone, PLAIN, gone, PLAIN, None, None, COUNTER]
 
 
-def test_rows_of_a_snapshot_are_of_no_node_whatever_place_they_take() -> None:
+def test_rows_of_a_snapshot_have_no_node_at_any_position() -> None:
     records = [{"kind": CHANGE, "origin": "a"}, {"kind": SNAPSHOT, "origin": "b"}, {"kind": SNAPSHOT}]
     assert nodes_of(pa.RecordBatch.from_pylist(records, CHANGE_SCHEMA)).to_pylist() == ["a", None, None]

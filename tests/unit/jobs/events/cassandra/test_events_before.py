@@ -41,7 +41,7 @@ def test_without_the_option_events_have_no_before_and_with_it_nothing_else_chang
         assert {**one, "value": ""} == {**other, "value": ""}
 
 
-def test_a_row_has_before_it_what_its_changes_have_written_so_far() -> None:
+def test_the_before_image_of_a_row_has_all_earlier_changes() -> None:
     """Write times of this recording only rise, so the last written cell is the one that stands."""
     checked = 0
     for (topic, _), events in of_one_row(printed(cassandra=BEFORE)):
@@ -61,7 +61,7 @@ def test_a_row_has_before_it_what_its_changes_have_written_so_far() -> None:
     assert checked >= 2
 
 
-def test_what_is_excluded_is_in_no_before() -> None:
+def test_excluded_columns_are_in_no_before_image() -> None:
     exclude = ["shop_e.scalars.c_int", "shop_e.clustered.v"]
     told = values(printed(cassandra=BEFORE, exclude_columns=exclude))
     befores = [value["before"] for value in told if value["before"]]

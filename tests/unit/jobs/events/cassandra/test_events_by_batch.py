@@ -82,7 +82,7 @@ def test_write_times_order_the_events_of_a_batch() -> None:
     }
 
 
-def test_rows_that_are_read_again_are_told_once_per_batch() -> None:
+def test_rows_that_are_read_again_have_one_event_per_batch() -> None:
     logged = made("whole rows", 6)
     for number, lines in made("reread", 6).items():
         keys = [(event["topic"], event["key"]) for event in map(json.loads, lines)]

@@ -105,7 +105,7 @@ def cell(value: Any, ends: int | None = None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "publish", [{}, {"envelope": "datastax-cells"}, {"value": "avro", "cassandra": {"operations": "common"}}]
 )
-def test_rows_that_are_read_are_told_as_those_of_a_snapshot(publish: dict[str, Any], table: str) -> None:
+def test_rows_that_are_read_have_events_of_a_snapshot(publish: dict[str, Any], table: str) -> None:
     connector = declared(**publish)
     expected = read(connector, table)
     told = [("r", False), ("r", True)] if table == "clustered" else [("r", False)]
@@ -132,7 +132,7 @@ def test_rows_that_changed_have_all_of_their_columns_whatever_changed() -> None:
     assert {event["key"] for event in (created, updated)} == {read_row["key"]}
 
 
-def test_a_row_that_is_gone_is_a_deletion_with_its_tombstone_at_its_newest_write() -> None:
+def test_a_deleted_row_is_a_deletion_with_its_tombstone_at_its_newest_write() -> None:
     gone, tombstone = merged(declared(), "clustered", ("d", False))
     value = json.loads(gone["value"])
     ended = {name: cell(None, WRITTEN_US) for name in ("v", "w", "st")}
@@ -142,7 +142,7 @@ def test_a_row_that_is_gone_is_a_deletion_with_its_tombstone_at_its_newest_write
     assert (tombstone["key"], tombstone["value"]) == (gone["key"], None)
 
 
-def test_statics_are_an_event_of_their_partition_that_ends_with_it() -> None:
+def test_static_columns_are_an_event_of_their_partition_and_are_deleted_with_it() -> None:
     there, emptied, gone, tombstone = (
         *merged(declared(), "clustered", ("c", True)),
         *merged(declared(), "clustered", ("u", True), statics=False),
@@ -160,13 +160,13 @@ def test_statics_are_an_event_of_their_partition_that_ends_with_it() -> None:
     assert tombstone["value"] is None
 
 
-def test_kinds_of_events_can_be_left_out() -> None:
+def test_kinds_of_events_can_be_skipped() -> None:
     connector = declared(skipped_operations=["d"])
     (left,) = merged(connector, "clustered", ("d", False), ("u", False))
     assert json.loads(left["value"])["op"] == "u"
 
 
-def test_statics_of_a_partition_that_was_deleted_are_gone_and_known_by_the_deletions_time() -> None:
+def test_static_columns_of_a_deleted_partition_are_deleted_at_the_deletions_time() -> None:
     source = _source(declared(), RECORDING)
     codec = source.codec_of(source.schemas.tables["shop_e.clustered"])
     found = snapshot_records(

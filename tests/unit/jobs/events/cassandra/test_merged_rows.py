@@ -70,7 +70,7 @@ def made(*ops: str, statics: bool = True, partition: bool = False, **cassandra: 
     return [json.loads(line) for line in text_of(to_lines(records, ())).splitlines()]
 
 
-def test_rows_are_told_whole_with_their_statics_or_as_gone() -> None:
+def test_rows_have_whole_events_with_their_static_columns_or_deletions() -> None:
     read, changed, gone = made("r", "u", "d")
     for event in (read, changed):
         assert json.loads(event["key"]) == KEY
@@ -82,7 +82,7 @@ def test_rows_are_told_whole_with_their_statics_or_as_gone() -> None:
     assert json.loads(bare["value"])["st"] is None
 
 
-def test_partitions_of_which_only_statics_live_are_told_by_them() -> None:
+def test_partitions_with_only_static_columns_have_an_event_with_them() -> None:
     there, now_with_rows = made("c", "d", partition=True)
     for event in (there, now_with_rows):
         assert json.loads(event["key"]) == {**KEY, "c1": None, "c2": None}
@@ -91,7 +91,7 @@ def test_partitions_of_which_only_statics_live_are_told_by_them() -> None:
     assert gone["value"] is None
 
 
-def test_the_form_without_keys_in_messages_tells_them_in_values() -> None:
+def test_the_format_without_keys_in_messages_has_them_in_values() -> None:
     changed, gone = made("u", "d", key_in_value=True)
     assert json.loads(changed["value"]) == {**KEY, "v": "now", "w": None, "st": 7}
     assert gone["value"] == "{}"

@@ -75,7 +75,7 @@ def value_of(state: bytes | None) -> str | None:
     return None if state is None else read_cell_row(state).cells[0].value.decode()
 
 
-def test_each_change_tells_the_row_as_it_left_it() -> None:
+def test_each_change_has_the_row_after_it() -> None:
     changes = Changes().write("p", "a", "1", 10).write("q", "a", "2", 10).write("p", "a", "3", 20)
     assert changes.states() == [
         (0, "p", "a", "1", None, True),
@@ -89,7 +89,7 @@ def test_a_late_change_leaves_the_row_as_it_is() -> None:
     assert [state[3] for state in changes.states()] == ["new", "new"]
 
 
-def test_statics_are_told_with_rows_and_alone() -> None:
+def test_static_columns_are_in_events_of_rows_and_of_their_own() -> None:
     changes = Changes().static("p", "s", 10).write("p", "a", "1", 10).static("p", "t", 20)
     assert changes.states() == [
         (0, "p", None, None, "s", True),
@@ -98,18 +98,18 @@ def test_statics_are_told_with_rows_and_alone() -> None:
     ]
 
 
-def test_a_deleted_row_is_gone() -> None:
+def test_a_deleted_row_has_no_value() -> None:
     changes = Changes().write("p", "a", "1", 10).delete("p", ROW, 20, "a")
     assert changes.states()[1] == (1, "p", "", None, None, False)
 
 
-def test_a_deletion_of_a_partition_takes_its_rows() -> None:
+def test_a_deletion_of_a_partition_deletes_its_rows() -> None:
     changes = Changes().static("p", "s", 10).write("p", "a", "1", 10).write("p", "b", "2", 30)
     changes.write("q", "a", "3", 10).delete("p", PARTITION_DELETION, 20)
     assert changes.states()[4:] == [(4, "p", None, None, None, False), (4, "p", "a", None, None, False)]
 
 
-def test_where_partitions_are_rows_their_deletion_is_told_once() -> None:
+def test_where_partitions_are_rows_their_deletion_has_one_event() -> None:
     changes = Changes().write("p", "", "1", 10).delete("p", PARTITION_DELETION, 20)
     changes.write("q", "", "2", 30).delete("q", PARTITION_DELETION, 20)
     assert changes.states(clustered=False)[1:] == [
@@ -119,13 +119,13 @@ def test_where_partitions_are_rows_their_deletion_is_told_once() -> None:
     ]
 
 
-def test_a_deletion_of_a_range_is_told_by_the_rows_it_took() -> None:
+def test_a_deletion_of_a_range_has_an_event_per_deleted_row() -> None:
     changes = Changes().write("p", "a", "1", 10).write("p", "b", "2", 10).write("p", "c", "3", 10)
     changes.delete("p", RANGE_DELETION, 20, "b", clustering_end=b"c")
     assert changes.states()[3:] == [(3, "p", "b", None, None, False)]
 
 
-def test_rows_of_one_change_are_told_together() -> None:
+def test_rows_of_one_change_have_adjacent_events() -> None:
     changes = Changes().write("p", "a", "1", 10, change=0).write("p", "b", "2", 10, change=0)
     changes.write("p", "a", "3", 20, change=1)
     assert [state[:4] for state in changes.states()] == [
@@ -135,7 +135,7 @@ def test_rows_of_one_change_are_told_together() -> None:
     ]
 
 
-def test_what_was_truncated_does_not_come_back() -> None:
+def test_truncated_rows_do_not_reappear() -> None:
     changes = Changes().write("p", "a", "1", 10).delete("p", ROW, 5, "b", generation=1)
     changes.write("p", "b", "2", 20, generation=1).write("p", "c", "3", 30, generation=0)
     assert [state[2:4] for state in changes.states()] == [("a", "1"), ("", None), ("b", "2"), ("c", None)]
@@ -204,7 +204,7 @@ def one_round_each(
         max_size=12,
     )
 )
-def test_before_each_change_stands_what_all_changes_before_it_add_up_to(
+def test_the_before_image_of_each_change_is_the_merge_of_all_earlier_changes(
     steps: list[tuple[str, str, str, int]],
 ) -> None:
     changes = Changes()

@@ -70,7 +70,7 @@ def read_again(cluster: Cluster) -> list[dict[str, Any]]:
     return [json.loads(line) for line in b"".join(map(text_of, lines)).splitlines()]
 
 
-def test_each_changed_row_is_told_once_as_the_source_has_it_now() -> None:
+def test_each_changed_row_has_one_event_with_the_sources_current_values() -> None:
     cluster = Cluster()
     now, logged = by_table(read_again(cluster)), by_table(printed())
 
@@ -108,7 +108,7 @@ def test_a_recording_can_not_be_read_again() -> None:
 
 
 @pytest.mark.parametrize("envelope", ["debezium", "datastax-cells"])
-def test_other_forms_tell_what_was_logged_and_refuse_the_option(envelope: str) -> None:
+def test_other_formats_have_the_logged_values_and_reject_the_option(envelope: str) -> None:
     publish = {"envelope": envelope, "cassandra": {"reread": True}}
     with pytest.raises(ConfigurationError, match=r"publish\.cassandra\.reread has no effect in envelope"):
         Connector.from_dict({"name": "p", "source": {"type": "cassandra"}, "publish": publish})
