@@ -133,16 +133,16 @@ def _take_in(context: JobContext, progress: Progress, state: ChangesState) -> tu
     read = [channel for channel, _ in outside]
     signals = replace(result.state, places={**before.places, **_places(read)})
     if context.listens_to_source:
-        late = memory.looked_through - signals.read_batch > _MOST_BATCHES_AGAIN
+        late = memory.searched_through - signals.read_batch > _MOST_BATCHES_AGAIN
         if late or signals != before:
-            signals = replace(signals, read_batch=memory.looked_through)
+            signals = replace(signals, read_batch=memory.searched_through)
     if signals != before:
         progress = progress.with_signals(signals)
         state = context.changes.set_offset(progress.to_offset(), state)
     for channel in read if arrived or signals.places != before.places else ():
         channel.done()
     for event in result.events:
-        context.happened(event)
+        context.record(event)
     for identity, message in result.messages:
         offset = json.dumps(progress.source, sort_keys=True)
         log.info("signal %s says: %s", identity, message.replace("{}", offset))
@@ -156,17 +156,17 @@ def _outside(context: JobContext) -> list[tuple[Channel, Sequence[Arrived]]]:
         ChannelRefused: One never can be read.
     """
     found: list[tuple[Channel, Sequence[Arrived]]] = []
-    troubles = context.signals.troubles
+    errors = context.signals.errors
     for channel in context.channels:
         try:
             found.append((channel, channel.receive()))
-            troubles.pop(channel.name, None)
+            errors.pop(channel.name, None)
         except ChannelRefused:
             raise
         except CdcError as error:
-            if troubles.get(channel.name) != str(error):
+            if errors.get(channel.name) != str(error):
                 log.warning("channel %s is read again later: %s", channel.name, error)
-            troubles[channel.name] = str(error)
+            errors[channel.name] = str(error)
     return found
 
 
@@ -181,8 +181,8 @@ def _inside(context: JobContext, read_batch: int, state: ChangesState) -> Sequen
     source, memory = context.source, context.signals
     if not context.listens_to_source or not isinstance(source, CarriesSignals):
         return ()
-    after = max(memory.looked_through, read_batch)
-    memory.looked_through = max(state.batch, after)
+    after = max(memory.searched_through, read_batch)
+    memory.searched_through = max(state.batch, after)
     if after >= state.batch:
         return ()
     collection = context.connector.signals.collection
@@ -205,7 +205,7 @@ def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResu
         request = replace(request, started=True)
         signals = progress.signals.with_request(request).with_outcome(request.id, "running")
         context.changes.set_offset(progress.with_signals(signals).to_offset(), state)
-        context.happened(_event("started", request))
+        context.record(_event("started", request))
     known = progress.snapshots
     left = [
         copy
@@ -236,10 +236,8 @@ def take_blocking(context: JobContext, request: SnapshotRequest) -> SnapshotResu
     for copy in request.tables:
         rows = shot.rows_by_table.get(copy.table) if shot else None
         status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
-        context.happened(
-            replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
-        )
-    context.happened(_event("completed", request))
+        context.record(replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status))
+    context.record(_event("completed", request))
     return shot
 
 

@@ -39,7 +39,7 @@ def sync(context: JobContext) -> JobResult:
             shot = snapshot(context, due, again=again, replacing=True)
         go_to(context, moment, due)
     else:
-        context.tells_of_snapshots.skipped()
+        context.snapshot_notifier.skipped()
     captured = None
     lost = False
     if captures(context.connector):

@@ -19,9 +19,9 @@ from airflow_cdc_provider.jobs.events.cassandra.events import made_of_records
 from airflow_cdc_provider.jobs.events.cassandra.records import (
     EventSettings,
     cluster_name,
+    describe_position,
     fences_of,
     note,
-    place_of,
 )
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.offline.recordings import Recording, row_lines_of
@@ -109,7 +109,7 @@ def _records(source: CassandraSource, recording: Recording, damage: Damage) -> I
             for batch in read(part):
                 broken = pc.equal(batch["kind"], record.QUARANTINE)
                 for row in batch.filter(broken).to_pylist():
-                    damage.add(place_of(row["origin"], row["position"]), row["schema_id"])
+                    damage.add(describe_position(row["origin"], row["position"]), row["schema_id"])
                 yield batch.filter(pc.invert(broken))
         if plan.at_head or plan.end == start:
             return

@@ -91,7 +91,7 @@ class BatchPublisher:
         """
         at = self.position
         if at.records:
-            wanted = Wanted(at.batch - 1, through, at.now_ns, by_batch=True, state=at.state, alone=True)
+            wanted = Wanted(at.batch - 1, through, at.now_ns, by_batch=True, state=at.state, first_only=True)
             self._send_made(_only(at.batch, self.make(wanted)), now_ns=at.now_ns, last=at.batch)
         at = self.position
         if at.batch <= through and not at.records and not self.stopping():

@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import captured_records, is_strict
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.events.vitess.lake import reached_records
+from airflow_cdc_provider.jobs.events.vitess.lake import heartbeat_records
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_ours, wait_for_servers
 from airflow_cdc_provider.jobs.publishing.form import form_of, publishing_lag, require_batch
 from airflow_cdc_provider.jobs.publishing.refused_records import RefusedRecords
@@ -161,7 +161,7 @@ def heartbeats_of(context: JobContext) -> Heartbeats | None:
 
         def make(now_ns: int, through: int) -> pa.RecordBatch:
             if isinstance(context.connector.source, VitessOptions):
-                return reached_records(context, now_ns, registrar, through)
+                return heartbeat_records(context, now_ns, registrar, through)
             return heartbeat_of(context.connector, now_ns // 1_000_000, registrar)
 
         context.heartbeats = Heartbeats(

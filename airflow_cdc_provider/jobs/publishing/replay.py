@@ -95,7 +95,7 @@ def replay(context: JobContext) -> JobResult:
             remedy="run it again: it goes on there",
         )
     log.info("%s: replayed %s", context.connector.name, result)
-    context.afterwards.append(run.tell_end)
+    context.callbacks.append(run.tell_end)
     findings = [f"replaying: {one}" for one in run.damage.told()]
     if not prefix and done is not None and sent.last < _published_now(context, done).batch - 1:
         findings.append(

@@ -27,7 +27,7 @@ from airflow_cdc_provider.jobs.context import JobContext, log
 from airflow_cdc_provider.jobs.events.captured import sliced_records
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
-from airflow_cdc_provider.jobs.events.sliced import Sliced, SliceMaker, SliceRows, stretches
+from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing.batches import WAITED_FOR, BatchPublisher, require_ours
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers, RecordProducer
@@ -122,7 +122,7 @@ class SliceTask:
 
     producers: Producers = field(repr=False)
     registrar: Registry | None = field(repr=False)
-    make: SliceMaker = field(repr=False)
+    make: SliceBuilder = field(repr=False)
     headers: Headers
     form: str
     records_at_once: int
@@ -273,14 +273,14 @@ class SlicedRun:
         counts = {row["batch"]: row["count"] for row in sliced.rows.groupBy("batch").count().collect()}
         now_ns = time.time_ns()
         at_once = _ROWS_AT_ONCE * len(self.positions)
-        cut = stretches(counts, after, through, rows_at_once=at_once, alone=sliced.alone)
-        for begin, end in cut:
+        ranges = batch_ranges(counts, after, through, rows_at_once=at_once, isolated=sliced.isolated)
+        for start, end in ranges:
             if self.context.stopping():
                 return
-            has_records = any(begin < batch <= end for batch in counts)
-            self._publish_stretch(sliced, begin, end, now_ns, has_records=has_records)
+            has_records = any(start < batch <= end for batch in counts)
+            self._publish_range(sliced, start, end, now_ns, has_records=has_records)
 
-    def _publish_stretch(
+    def _publish_range(
         self, sliced: Sliced, after: int, through: int, now_ns: int, *, has_records: bool
     ) -> None:
         slices = len(self.positions)
@@ -288,7 +288,7 @@ class SlicedRun:
         task = SliceTask(
             self.producers,
             self.registrar,
-            sliced.make,
+            sliced.build,
             self.headers,
             self.form,
             options.records_at_once,
@@ -418,7 +418,7 @@ def _parted(sliced: Sliced, after: int, through: int, slices: int) -> DataFrame:
     """Give each slice a partition of its own, whose number is the slice's, in order."""
     from pyspark.sql import functions as f
 
-    number = f.pmod(f.xxhash64(sliced.part_by), f.lit(slices)).cast("int")
+    number = f.pmod(f.xxhash64(sliced.partition_by), f.lit(slices)).cast("int")
     rows = sliced.rows.where(f.col("batch").between(after + 1, through))
     parted = rows.withColumn("slice", number).repartitionById(slices, "slice")
     return parted.sortWithinPartitions(*sliced.order).drop("slice")

@@ -106,7 +106,7 @@ def _report(
     ]
     findings += [
         f"signals of channel {channel} could not be read and wait there: {why}"
-        for channel, why in sorted(context.signals.troubles.items())
+        for channel, why in sorted(context.signals.errors.items())
     ]
     if tables:
         seconds["merge"] = round(max(t.seconds for t in tables), 3)

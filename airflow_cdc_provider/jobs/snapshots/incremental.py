@@ -112,7 +112,7 @@ def end_request(
         before = {t: s for t, s in snapshots.items() if t in unfinished}
         progress = replace(progress, snapshots={**kept, **before})
     state = context.changes.set_offset(progress.to_offset(), state)
-    context.happened(
+    context.record(
         SnapshotEvent(
             "aborted",
             request.kind,
@@ -236,10 +236,10 @@ def _tell(
     def told(kind: Any, **about: Any) -> None:
         left = tuple(t.table for t in after.tables)
         at_us = time.time_ns() // 1000
-        context.happened(SnapshotEvent(kind, "incremental", before.id, tables=left, at_us=at_us, **about))
+        context.record(SnapshotEvent(kind, "incremental", before.id, tables=left, at_us=at_us, **about))
 
     if not before.started:
-        context.happened(
+        context.record(
             SnapshotEvent(
                 "started",
                 "incremental",

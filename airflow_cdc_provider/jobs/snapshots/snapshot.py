@@ -113,7 +113,7 @@ def snapshot(
     with _told(context), ScannedRows(context.spark.sparkContext, context.spec.rows_path) as scanned:
         while not context.stopping() and (parts := left.take(count)):
             for table in left.begun(parts):
-                context.tells_of_snapshots.in_progress(table)
+                context.snapshot_notifier.in_progress(table)
             progress, state, read = _commit(
                 context, parts, progress, state, _TASKS_PER_CORE * cores, scanned, lost.add
             )
@@ -124,7 +124,7 @@ def snapshot(
             for part in parts:
                 _tell(part, seconds / max(ranges, 1), by_table.get(part.table))
                 if part.after.done:
-                    context.tells_of_snapshots.table_completed(part.table, by_table.get(part.table))
+                    context.snapshot_notifier.table_completed(part.table, by_table.get(part.table))
             shot = replace(
                 shot,
                 rows=shot.rows + read,
@@ -167,7 +167,7 @@ def _told(context: JobContext) -> Iterator[None]:
     if shot is None or not shot.tables:
         yield
         return
-    notices = context.tells_of_snapshots
+    notices = context.snapshot_notifier
     notices.started()
     try:
         yield

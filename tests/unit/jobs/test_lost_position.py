@@ -75,7 +75,7 @@ def context(source: Any = None, **snapshot: Any) -> Any:
         spec=SimpleNamespace(options={}),
         stopping=lambda: False,
         snapshot=None,
-        tells_of_snapshots=InitialSnapshot(Notifier(), "shop"),
+        snapshot_notifier=InitialSnapshot(Notifier(), "shop"),
     )
 
 

@@ -142,10 +142,10 @@ def test_the_same_trouble_is_logged_once_and_told_until_it_is_over(caplog: pytes
         for _ in range(3):
             job.take_in()
     assert caplog.text.count("channel box is read again later") == 1
-    assert "no broker answers" in job.signals.troubles["box"]
+    assert "no broker answers" in job.signals.errors["box"]
     box.trouble = None
     job.take_in()
-    assert job.signals.troubles == {}
+    assert job.signals.errors == {}
 
 
 def test_a_channel_that_can_never_be_read_ends_the_job() -> None:

@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.events.cassandra.records import EventSettings
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.events.mongodb.lake import MongodbSlice
-from airflow_cdc_provider.jobs.events.sliced import SliceMaker, SliceRows
+from airflow_cdc_provider.jobs.events.sliced import SliceBuilder, SliceRows
 from airflow_cdc_provider.jobs.events.vitess.lake import RecordedSchema, VitessSlice
 from airflow_cdc_provider.jobs.offline.cassandra import _records, _source
 from airflow_cdc_provider.sources.mongodb.bson import split_documents
@@ -44,7 +44,7 @@ class LakeRecords:
 
     connector: Connector
     rows: pa.Table
-    make: SliceMaker
+    make: SliceBuilder
     part_by: list[bytes]
 
     @property

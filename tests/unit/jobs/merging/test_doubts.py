@@ -10,7 +10,7 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.jobs.merging import doubts
-from airflow_cdc_provider.jobs.merging.doubts import _place, _portions
+from airflow_cdc_provider.jobs.merging.doubts import _portions, _position_of
 
 
 def test_settlements_are_of_the_table_that_was_read() -> None:
@@ -18,8 +18,8 @@ def test_settlements_are_of_the_table_that_was_read() -> None:
     nothing = pa.RecordBatch.from_pylist([], CHANGE_SCHEMA)
     row = {"origin": "node", "position": b"\x01", "schema_id": "ab" * 16}
     reading = pa.RecordBatch.from_pylist([row], CHANGE_SCHEMA)
-    assert _place([nothing, reading]) == ("node", b"\x01", "ab" * 16)
-    assert _place([nothing]) == ("", b"\xff" * 16, None)
+    assert _position_of([nothing, reading]) == ("node", b"\x01", "ab" * 16)
+    assert _position_of([nothing]) == ("", b"\xff" * 16, None)
 
 
 def _batch(key: bytes) -> pa.RecordBatch:

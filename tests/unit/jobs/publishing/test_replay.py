@@ -14,7 +14,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.context import do_afterwards
+from airflow_cdc_provider.jobs.context import on_finished
 from airflow_cdc_provider.jobs.events.made import Made, Wanted
 from airflow_cdc_provider.jobs.publishing import replay as replay_module
 from airflow_cdc_provider.jobs.publishing.replay import BatchRange, chosen_range, other_topic, replay
@@ -168,11 +168,11 @@ def replayed(*, retry_seconds: float = 0, told: bool = True, **options: Any) -> 
         kafka={"bootstrap.servers": "k:1"},
         registry={},
         stopping=lambda: False,
-        afterwards=[],
+        callbacks=[],
     )
     outcome = replay(context)
     if told:
-        do_afterwards(context)
+        on_finished(context)
     return outcome
 
 

@@ -20,7 +20,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.events.damage import Damage
 from airflow_cdc_provider.jobs.events.made import Made
-from airflow_cdc_provider.jobs.events.sliced import SliceRows, stretches
+from airflow_cdc_provider.jobs.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.jobs.publishing import publish as publish_module
 from airflow_cdc_provider.jobs.publishing import slices as slices_module
 from airflow_cdc_provider.jobs.publishing.slices import (
@@ -94,7 +94,7 @@ def test_slices_have_together_each_record_once_and_those_of_a_key_in_order(sourc
 def test_stretches_are_all_batches_and_a_reshard_stands_alone(
     counts: dict[int, int], after: int, through: int, alone: frozenset[int]
 ) -> None:
-    found = list(stretches(counts, after, through, rows_at_once=60, alone=alone))
+    found = list(batch_ranges(counts, after, through, rows_at_once=60, alone=alone))
     batches = [number for begin, end in found for number in range(begin + 1, end + 1)]
     assert batches == list(range(after + 1, through + 1))
     for begin, end in found:
