@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from airflow_cdc_provider.jobs.comparing.reported import (
+from airflow_cdc_provider.jobs.comparing.told import (
     DELETE,
     DELETE_PARTITION,
     DELETE_RANGE,
